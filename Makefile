@@ -99,7 +99,8 @@ columns: $(VENV)/.base
 
 # Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
-	PYTHONPATH=tests $(BIN)/python -m reliability.table $(ARGS)
+	PYTHONPATH=tests:tests/qk_toolkit:tests/qk_dump:tests/qk_dump/hub:tests/qk_sniffer:tests/qk_sniffer/pipeline:tests/attention_plasticity:tests/attention_plasticity/run \
+		$(BIN)/python -m reliability.table $(ARGS)
 
 # Writes the tables of docs/coverage.md: how often intervals contain the truth, on simulated heads.
 coverage: $(VENV)/.dev

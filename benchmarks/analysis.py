@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -225,7 +226,7 @@ def startup(data: Path, rounds: int) -> None:
     print("\nStart-up (s, median)")
     analyze = str(HERE.parent / "analyze.py")
     one_head = ["--dataset_local_root", str(sample_path()), "--layers", "0", "--heads", "0"]
-    out = ["--overwrite", "--output_dir", str(data / "one-head")]
+    out = ["--output_dir", str(data / "one-head")]
     commands = {
         "python -c pass": ["-c", "pass"],
         "import attention_plasticity": ["-c", "import attention_plasticity"],
@@ -236,6 +237,7 @@ def startup(data: Path, rounds: int) -> None:
     for label, words in commands.items():
         times = []
         for _ in range(2 * rounds):
+            shutil.rmtree(data / "one-head", ignore_errors=True)
             began = time.perf_counter()
             subprocess.run([sys.executable, *words], check=True, capture_output=True)
             times.append(time.perf_counter() - began)

@@ -25,10 +25,9 @@ import numpy as np
 import pandas as pd
 from playwright.sync_api import Browser, sync_playwright
 
-from attention_plasticity.metrics import HEAD_NUMBERS
+from attention_plasticity.metrics import HEAD_NUMBERS, TABLES
 from attention_plasticity.page import make_report
 from attention_plasticity.page.html import plotly_bundle
-from attention_plasticity.tables.csv_tables import FILE_NAMES
 from attention_plasticity.tables.finished_run import FinishedRun
 
 BUCKETS, WIDTH, CONTEXT = 16, 128, 131_072
@@ -208,7 +207,7 @@ def write_large(folder: Path, layers: int, heads: int, cells_per_head: int) -> N
     parts["r2"] = rng.random(len(parts))
     parts.to_csv(folder / "head_component_weights.csv", index=False)
     dump = {"model": "owner/large", "bucket_type": "uniform", "min_bucket_size": size}
-    tables = {kind: name for kind, name in FILE_NAMES.items() if (folder / name).exists()}
+    tables = {kind: one.file for kind, one in TABLES.items() if (folder / one.file).exists()}
     info = {"input": {"dump": dump}, "tables": tables}
     (folder / "run.json").write_text(json.dumps(info))
 

@@ -12,6 +12,7 @@ import argparse
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from scipy.optimize import curve_fit
 from benchmarks.reading import reading
 from benchmarks.scale_dumps import make_heads, make_rows
 from benchmarks.scale_ray import engines, scheduling
+from benchmarks.shapes import SHAPES, make_shape
 from benchmarks.whole_runs import Measured, analyze, seconds_to_first_head
 
 HERE = Path(__file__).parent
@@ -63,6 +65,17 @@ def launch(data: Path, rounds: int) -> None:
         print(f"{label:<34}best {times[0]:.2f}   median {times[len(times) // 2]:.2f}")
 
 
+def workers(data: Path, rounds: int) -> None:
+    """Whole runs of 1,152 heads of shape c with one worker, and with one per CPU."""
+    shape = replace(SHAPES["c"], name="d", layers=36)
+    dump, most = make_shape(data, shape, "gaussian"), os.cpu_count() or 1
+    print(f"\n{shape.layers * shape.q_heads:,} heads of shape c, with 1 and {most} workers")
+    one = analyze(dump, "--max_workers", "1")
+    many = min((analyze(dump) for _ in range(rounds)), key=lambda run: run.seconds)
+    print(f"{one.seconds:.1f} s and {many.seconds:.1f} s: {one.seconds / many.seconds:.1f} times")
+    print(f"CPU {one.cpu_seconds:.1f} s and {many.cpu_seconds:.1f} s")
+
+
 def _best(dumps: dict[int, Path], rounds: int) -> dict[int, Measured]:
     """The fastest run of each dump, taken in turn."""
     found: dict[int, Measured] = {}
@@ -99,6 +112,7 @@ PARTS: dict[str, Callable[[Path, int], None]] = {
     "heads": heads,
     "rows": rows,
     "launch": launch,
+    "workers": workers,
     "engines": engines,
     "scheduling": scheduling,
     "reading": reading,

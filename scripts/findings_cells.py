@@ -72,7 +72,7 @@ def positioned(run: ap.Run, quantity: str) -> pd.DataFrame:
     """One row per head and bin: the columns of `bucket_errors`, and `q_position`."""
     errors = bucket_errors(run, quantity)
     assert errors is not None
-    place = head_profiles(bin_cells(run.bins, run.pair_sampling))
+    place = head_profiles(bin_cells(run.table("bins"), run.pair_sampling))
     return errors.merge(place[[*HEAD, "q_bucket", "q_position"]], on=[*HEAD, "q_bucket"])
 
 

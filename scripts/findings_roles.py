@@ -33,7 +33,7 @@ def role_tables(
     `dumps` are the dump of texts and that of repeated tokens, each with the file of its texts.
     """
     metrics = run.head_metrics.assign(plasticity=cells(run, "ap_aligned"))
-    heads = run.roles.merge(metrics, on=_HEAD, suffixes=("", "_of_metrics"))
+    heads = run.table("roles").merge(metrics, on=_HEAD, suffixes=("", "_of_metrics"))
     heads["fast"] = _fast_share(run, heads)
     yield "roles", _roles(run, heads)
     yield "role-heads", _role_heads(heads)
@@ -45,7 +45,7 @@ def role_tables(
 
 def _fast_share(run: ap.Run, heads: pd.DataFrame) -> Array:
     """(heads,) share of the logit's variance in bands that turn at least once in a bin."""
-    fast = run.bands[run.bands["wavelength"] <= run.info["bin_size"]]
+    fast = run.table("bands")[run.table("bands")["wavelength"] <= run.info["bin_size"]]
     share = fast.groupby(_HEAD)["variance_share"].sum()
     of_heads = share.reindex(pd.MultiIndex.from_frame(heads[_HEAD]))
     return np.asarray(of_heads, np.float64)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 import attention_plasticity as ap
-from attention_plasticity.run.head_means import MeanEstimate
+from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import head_half_width, mean_half_width
 
 

@@ -20,8 +20,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import attention_plasticity as ap
-from attention_plasticity.cli import main as main_of_commands
-from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.plots import caption_of
 from attention_plasticity.plots.style import figure_style
 
@@ -72,10 +70,7 @@ class Runs:
     def sample(self) -> ap.Run:
         """Some heads of the same model, with the default settings, and the fidelity of scores."""
         folder = str(self._folder / "sample" / "SmolLM2-135M")
-        run = ap.analyze_dump(ap.open_sample(), output_dir=folder)
-        if main_of_commands(["fidelity", str(sample_path()), "--output_dir", folder]):
-            raise SystemExit("fidelity of the sample failed")
-        return run
+        return ap.analyze_dump(ap.open_sample(), output_dir=folder, fidelity=True)
 
     @cached_property
     def windows(self) -> ap.Run:

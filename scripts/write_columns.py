@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from attention_plasticity.metric import Metric, Table
-from attention_plasticity.metrics import FIDELITY, IDS, TABLES
+from attention_plasticity.metrics import IDS, TABLES
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
 _HEADER = "| column | name | unit | meaning |\n|---|---|---|---|"
@@ -20,7 +20,7 @@ _MOST_NAMES = 8
 
 def with_columns(page: str) -> str:
     """The page with the tables of columns as they are now."""
-    for kind, table in [*TABLES.items(), ("fidelity", FIDELITY)]:
+    for kind, table in TABLES.items():
         begin, end = f"<!-- columns of {kind}: begin -->", f"<!-- columns of {kind}: end -->"
         before, found, rest = page.partition(begin)
         _, closed, after = rest.partition(end)

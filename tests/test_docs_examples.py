@@ -58,7 +58,7 @@ RUNS = [
     "step-4000",
     "sample",
 ]
-RUN_VERBS = ("analyze", "merge", "plot", "compare", "report")
+RUN_VERBS = ("analyze", "plot", "compare", "report")
 OTHER_PROGRAMS = ("pip", "python3", "export", "git")
 LAUNCHERS = ("torchrun", "accelerate", "srun")
 FLAG = re.compile(r"--[a-z_.-]+")
@@ -98,13 +98,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def workspace(made: Path, folder: Path, block: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with the files that the pages name, and those runs that a block names."""
+    """The current folder, with the files that the pages name, and those runs that a block names.
+
+    A run that the block makes itself is not there.
+    """
     monkeypatch.chdir(folder)
     monkeypatch.setitem(style._STYLE, "savefig.dpi", 60)  # faster
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (folder / "results").mkdir()
     for name in RUNS:
+        if re.search(rf"output_dir[ =]\"?results/{name}\b", block):
+            continue
         if f"results/{name}" in block or f"results/{name.split('-')[0]}-*" in block:
             kind = "whole" if "plasticity export results/" in block else "run"
             shutil.copytree(made / kind, folder / "results" / name)

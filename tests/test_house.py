@@ -120,8 +120,9 @@ ROOMS = {
         *(f"{OURS}.config", f"{OURS}.metrics"),
     ),
     "measure": (
-        *("numpy", "pandas", "qk_dump", "qk_toolkit.arrays", f"{OURS}.measure", f"{OURS}.read"),
-        *(f"{OURS}.{name}" for name in ("estimate", "config", "metrics", "statistics")),
+        *("numpy", "pandas", "qk_dump", "qk_toolkit.arrays", "qk_toolkit.errors"),
+        *(f"{OURS}.{name}" for name in ("measure", "read", "estimate", "config", "metrics")),
+        f"{OURS}.statistics",
     ),
 }
 """What the rooms of the analysis may import, beside the standard library."""
@@ -164,7 +165,7 @@ from qk_sniffer.add_rotary.command import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
 from qk_study.baseline.command import baseline
 from qk_study.study.command import study
-verbs = "analyze capture verify report fidelity export push pull plot compare merge".split()
+verbs = "analyze capture verify report export push pull plot compare".split()
 for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (baseline, []),
                     (study, []),
                     (main, ["plot", "map"]), *[(main, [verb]) for verb in verbs]]:

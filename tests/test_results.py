@@ -29,7 +29,7 @@ def test_the_run_is_whole() -> None:
     assert len(run.head_metrics) == 270  # reading compares every table with its hash
     assert len(run.component_weights) == 270 * 64
     assert run.bucket_plasticity["plasticity"].between(0, 1).all()
-    assert run.bins["plasticity"].between(-0.05, 1.05).all()  # without its bias
+    assert run.table("bins")["plasticity"].between(-0.05, 1.05).all()  # without its bias
     assert run.info["heads"] == {"analysed": 270, "not_captured": 0, "failed": 0}
     assert not re.search(r'"/(home|tmp|root|work)', (RUN / "run.json").read_text())
     for name in (*figures_of(run), "beyond", "phase-heads"):

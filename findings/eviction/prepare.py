@@ -56,7 +56,7 @@ def read_heads(folder: Path) -> dict[str, Array]:
 def _key_heads(run: Any) -> pd.DataFrame:
     """One row per key head. Columns of query heads are means over the group."""
     row = ["layer", "k_head"]
-    heads = run.key_heads.sort_values(row, ignore_index=True)
+    heads = run.table("key_heads").sort_values(row, ignore_index=True)
     means = run.head_metrics.groupby(row).mean(numeric_only=True).reset_index(drop=True)
     columns = {name: heads[name] if name in heads else means[name] for name in ORDERS}
     found: pd.DataFrame = heads[row].assign(**columns)

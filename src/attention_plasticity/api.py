@@ -84,11 +84,11 @@ def analyze_dump(
         dump if isinstance(dump, Dump) and dump.origin else None
     )  # run.json records its origin
     outcome = run_analysis(make_config(given), dump=fetched)
-    if not outcome.metrics:
+    if not outcome.info["heads"]["analysed"]:
         raise ToolkitError(
             f"no head could be analysed; the first reason: {outcome.failures[0].reason}"
         )
-    return open_run(outcome.paths.place)
+    return open_run(outcome.place.place)
 
 
 def _as_fields(config: RunnerConfig | Mapping[str, Any] | None) -> dict[str, Any]:

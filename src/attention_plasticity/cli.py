@@ -14,11 +14,9 @@ from qk_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.run.local_engine import EarlyWorkers
+    from attention_plasticity.run.engines import Engine
 
-_INTERRUPTED = (
-    "finished heads are kept; run the same command again to continue (without --overwrite)"
-)
+_INTERRUPTED = "finished heads are kept; run the same command again to continue"
 _VERB_ENTRY_POINTS = "attention_plasticity.verbs"
 """Entry points by which other packages add verbs, so that nothing here imports qk_sniffer."""
 
@@ -41,7 +39,8 @@ commands to paste:
   python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
       --layers 0-3 --query_model full --output_dir out
 
-A run that was interrupted continues with the same command (without --overwrite).
+A run that was interrupted continues with the same command. Commands with other --layers can share
+an output_dir; the tables have the heads of all of them.
 Exit codes: 0 success, 1 some heads failed, 2 wrong usage or config, 130 interrupted.
 """
 _OVERVIEW = """\
@@ -53,14 +52,12 @@ How flexibly attention heads choose between keys as context grows.
   verify      check that captured queries and keys are those a model's attention uses
   add-rotary  add to a dump how RoPE turns its queries and keys
   analyze     compute tables of plasticity, head by head, from a dump of queries and keys
-  merge       make the tables of an analysis whose heads were computed by several commands
   atlas       find out what each head of a model does: capture, analysis, figures and page
   study       compare several models: captures, analyses, tables, figures, page and README
   baseline    repeat a small capture with random weights and with shuffled tokens, for comparison
   plot        draw figures of an analysis, for a paper
   compare     compare several analyses, also with benchmark scores
   report      write one HTML page to explore analyses
-  fidelity    measure how well scores rank keys without a query
   export      write files for tools that shorten the cache: statistics, gates, budgets of heads
   push        publish a dump on the Hugging Face Hub, one branch per model
   pull        fetch a dump from the Hub
@@ -78,9 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    verbs = {"analyze": _analyze, "merge": _merge, "demo": _demo, "push": _push, "pull": _pull}
+    verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
     verbs |= {"plot": _plot, "compare": _compare, "report": _report}
-    verbs |= {"export": _export, "fidelity": _fidelity}
+    verbs |= {"export": _export}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if arguments else 2
@@ -112,85 +109,67 @@ def analyze() -> int:
 
 
 def _analyze(arguments: Sequence[str], program: str = "attention-plasticity analyze") -> int:
-    from attention_plasticity.run.local_engine import EarlyWorkers
+    from attention_plasticity.run.engines import LocalProcesses
 
     dumps = list(takewhile(lambda word: not word.startswith("-"), arguments))
     arguments = arguments[len(dumps) :]
     helps = {"-h", "--help", "--dry_run", "--dry-run"} & set(arguments)
-    with EarlyWorkers(0 if helps else 1) as workers:  # imports while this process plans
+    with LocalProcesses(started=0 if helps else 1) as workers:  # import while this process plans
         from attention_plasticity.config import RunnerConfig, one_dump
         from attention_plasticity.run.several import is_multi_dump
 
         parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
         parser.usage = f"{program} [DUMP …] [--FIELD VALUE …]"
         config = command_settings(parser, RunnerConfig, arguments, section="analysis")
-        if config.engine == "ray":
-            workers.stop()  # the cluster has its own
+        workers.workers = config.workers
+        engine = workers if config.engine == "local" else None
+        if engine is None:
+            workers.shutdown()  # the cluster has its own
         dumps = [*dumps, *(config.dumps or ())]
         if dumps and is_multi_dump(dumps):
-            return _analyze_several(config, dumps, workers)
+            return _analyze_several(config, dumps, engine)
         if dumps:
             config = one_dump(config, dumps[0])
         if config.dry_run:
             return _dry_run(config)
-        if config.engine == "shards":
-            return _run_shard(config, workers)
-        from attention_plasticity.run.runner import run_analysis
-        from attention_plasticity.tables.summary import print_summary
-        from qk_toolkit.terminal import TerminalWatcher
+        return _analyze_one(config, engine)
 
-        outcome = run_analysis(config, TerminalWatcher(), workers=workers)
+
+def _analyze_one(config: RunnerConfig, engine: Engine | None) -> int:
+    from attention_plasticity.run.runner import run_analysis
+    from qk_toolkit.terminal import TerminalWatcher
+
+    outcome = run_analysis(config, TerminalWatcher(), engine=engine)
+    if engine is not None:
+        engine.shutdown()
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from attention_plasticity.tables.summary import print_summary
+
     with allow_closed_stdout():
-        print_summary(outcome)
-    return 1 if outcome.failures else 0
+        print_summary(FinishedRun.open(outcome.place.place))
+    return 1 if outcome.has_failures else 0
 
 
-def _analyze_several(config: RunnerConfig, dumps: Sequence[str], workers: EarlyWorkers) -> int:
+def _analyze_several(config: RunnerConfig, dumps: Sequence[str], engine: Engine | None) -> int:
+    from attention_plasticity.run.printed import print_several
     from attention_plasticity.run.runner import run_analyses
     from attention_plasticity.run.several import configs_of
-    from attention_plasticity.tables.summary import print_several
     from qk_toolkit.terminal import TerminalWatcher
 
     configs = configs_of(config, dumps, TerminalWatcher().note)
     if config.dry_run:
         return max(_dry_run(one) for one in configs)
-    outcomes = list(run_analyses(configs, TerminalWatcher(), workers))
+    outcomes = list(run_analyses(configs, TerminalWatcher(), engine))
     with allow_closed_stdout():
         return print_several(outcomes)
 
 
-def _run_shard(config: RunnerConfig, workers: EarlyWorkers) -> int:
-    from attention_plasticity.run.merging import run_shard
-    from attention_plasticity.tables.summary import print_shard
-    from qk_toolkit.terminal import TerminalWatcher
-
-    outcome = run_shard(config, TerminalWatcher(), workers)
-    with allow_closed_stdout():
-        print_shard(outcome)
-    return 1 if outcome.failures else 0
-
-
-def _merge(arguments: Sequence[str]) -> int:
-    from attention_plasticity.merge_command import merge
-
-    return guarded(lambda: merge(arguments), "the records of the shards are kept")
-
-
 def _dry_run(config: RunnerConfig) -> int:
-    from attention_plasticity.run.fingerprints import InputFiles
-    from attention_plasticity.run.plan import estimate
     from attention_plasticity.run.preparation import prepare
-    from attention_plasticity.run.records import FinishedHeads, Records
-    from attention_plasticity.run.results_at_url import fetch_records
-    from attention_plasticity.run.run_info import run_settings
-    from attention_plasticity.tables.summary import print_plan
+    from attention_plasticity.run.printed import print_plan
     from qk_toolkit.terminal import TerminalWatcher
 
-    dump, plan, paths = prepare(config, TerminalWatcher())
-    folder = paths.folder if paths.url is None else fetch_records(paths.url)
-    records = Records(folder, run_settings(config, plan.layout, dump), paths.place)
-    earlier = FinishedHeads({}) if config.overwrite else records.finished_heads(InputFiles(dump))
-    print_plan(dump, plan, paths, estimate(dump, plan, config), earlier, config)
+    print_plan(prepare(config, TerminalWatcher()))
     return 0
 
 
@@ -210,15 +189,6 @@ def _report(arguments: Sequence[str]) -> int:
     from attention_plasticity.page.command import report
 
     return guarded(lambda: report(arguments), "nothing was written")
-
-
-def _fidelity(arguments: Sequence[str]) -> int:
-    from attention_plasticity.fidelity.command import fidelity
-
-    return guarded(
-        lambda: fidelity(arguments),
-        "finished key heads are kept; run the same command again to continue (without --overwrite)",
-    )
 
 
 def _export(arguments: Sequence[str]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -17,16 +17,8 @@ from qk_toolkit.settings import Indices, Names, settings_from, validated
 from qk_toolkit.urls import is_remote, refuse_password, require_usable
 
 QueryModel = Literal["positional", "full", "diagonal"]
-Engine = Literal["local", "ray", "shards"]
+Engine = Literal["local", "ray"]
 PairSampling = Literal["bucket", "local", "context"]
-
-TABLE_FIELDS = (
-    *("output_csv", "bucket_csv", "component_csv", "influence_csv", "attention_csv", "bin_csv"),
-)
-"""Fields with the names of tables."""
-
-_ENGINE_OF = {"ray_address": "ray", "num_shards": "shards", "shard_index": "shards"}
-"""The engine that uses a field."""
 
 # Headings of the help. The title of a field is its heading.
 _DATA = "which data"
@@ -121,7 +113,10 @@ class RunnerConfig(BaseModel):
         description="key heads per layer (default: read from the dump)",
     )
     layers: Indices | None = Field(
-        title=_HEADS, default=None, description="layers to analyse, such as 0-3,8 (default: all)"
+        title=_HEADS,
+        default=None,
+        description="layers to analyse, such as 0-3,8 (default: all); the tables have all heads "
+        "that any command has analysed in output_dir with the same settings",
     )
     heads: Indices | None = Field(
         title=_HEADS,
@@ -206,6 +201,28 @@ class RunnerConfig(BaseModel):
         description="thresholds of roles in place of the defaults, such as "
         "{previous: 0.5, repeated_induction: 0.3}",
     )
+    fidelity: bool = Field(
+        title=_METHOD,
+        default=False,
+        description="also measure how well scores without a query rank keys (head_fidelity.csv); "
+        "the dump needs attention columns",
+    )
+    near: int = Field(
+        title=_METHOD,
+        default=128,
+        ge=0,
+        le=MOST_POSITIONS,
+        description="with fidelity: keys at a smaller distance from a query are always kept, in "
+        "tokens",
+    )
+    first_query: int | None = Field(
+        title=_METHOD,
+        default=None,
+        ge=0,
+        le=MOST_POSITIONS,
+        description="with fidelity: position of the first query that counts (default: a quarter of "
+        "the longest text)",
+    )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(
         title=_RESULTS,
@@ -214,42 +231,17 @@ class RunnerConfig(BaseModel):
         description="folder of the run, or a URL such as s3://bucket/run (default: "
         "results/<name of the dump>)",
     )
-    output_csv: str = Field(
+    clean: bool = Field(
         title=_RESULTS,
-        default="head_metrics.csv",
-        description="table of heads; a name without a folder is a file in output_dir",
-    )
-    bucket_csv: str = Field(
-        title=_RESULTS,
-        default="head_bucket_plasticity.csv",
-        description="table of bucket cells; the same rule applies",
-    )
-    component_csv: str = Field(
-        title=_RESULTS,
-        default="head_component_weights.csv",
-        description="table of component weights; the same rule applies",
-    )
-    influence_csv: str = Field(
-        title=_RESULTS,
-        default="head_influences.csv",
-        description="table of the influences of groups of texts; the same rule applies",
-    )
-    attention_csv: str = Field(
-        title=_RESULTS,
-        default="head_attention.csv",
-        description="table of attention, if the dump has attention columns; the same rule applies",
-    )
-    bin_csv: str = Field(
-        title=_RESULTS,
-        default="head_bin_plasticity.csv",
-        description="table of cells of bins, if plasticity at one position is known; the same rule "
-        "applies",
+        default=False,
+        description="remove records of other settings or other files from output_dir; they are "
+        "never used, and kept by default",
     )
     engine: Engine = Field(
         title=_RUN,
         default="local",
-        description="where heads are computed: processes of this machine (local), a Ray cluster "
-        "(ray), or one of several independent commands (shards)",
+        description="where heads are computed: processes of this machine (local), or a Ray cluster "
+        "(ray)",
     )
     ray_address: str | None = Field(
         title=_RUN,
@@ -258,29 +250,11 @@ class RunnerConfig(BaseModel):
         description="address of a running Ray cluster, such as auto (default: a cluster of this "
         "machine for this run)",
     )
-    num_shards: int | None = Field(
-        title=_RUN,
-        default=None,
-        ge=1,
-        description="number of commands that share the run, with engine shards (default: the "
-        "size of the Slurm array)",
-    )
-    shard_index: int | None = Field(
-        title=_RUN,
-        default=None,
-        ge=0,
-        description="number of this command, from 0 on (default: from the Slurm array)",
-    )
     max_workers: int | None = Field(
         title=_RUN,
         default=None,
         ge=1,
         description="worker processes (default: one per available CPU)",
-    )
-    overwrite: bool = Field(
-        title=_RESULTS,
-        default=False,
-        description="compute all heads; discard heads that an earlier run finished in output_dir",
     )
     dry_run: bool = Field(title=_RUN, default=False, description="print the plan and stop")
 
@@ -307,13 +281,12 @@ class RunnerConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _flags_belong_to_the_engine(self) -> RunnerConfig:
-        for name, engine in _ENGINE_OF.items():
-            if getattr(self, name) is not None and self.engine != engine:
-                raise ValueError(
-                    f"{name}: works with engine: {engine} only, got engine: {self.engine}; "
-                    f"set engine to {engine}, or leave {name} out"
-                )
+    def _address_belongs_to_ray(self) -> RunnerConfig:
+        if self.ray_address is not None and self.engine != "ray":
+            raise ValueError(
+                f"ray_address: works with engine: ray only, got engine: {self.engine}; set engine "
+                "to ray, or leave ray_address out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -324,22 +297,9 @@ class RunnerConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _tables_are_beside_each_other_at_a_url(self) -> RunnerConfig:
-        for name in TABLE_FIELDS:
-            table = getattr(self, name)
-            if is_remote(table):
-                raise ValueError(f"{name}: {table}: is a URL; give its folder as output_dir")
-            if self.output_url is not None and PurePath(table).name != table:
-                raise ValueError(
-                    f"{name}: {table}: expected a name without a folder; output_dir is a URL"
-                )
+    def _place_on_the_hub_is_complete(self) -> RunnerConfig:
         if self.output_url is not None and is_hub_path(self.output_url):
             parse_place(self.output_url)
-            if self.engine == "shards":
-                raise ValueError(
-                    "engine: shards cannot record heads on the Hub; use a folder, or a URL such as "
-                    "s3://bucket/folder, as output_dir"
-                )
         return self
 
     @property
@@ -371,7 +331,7 @@ ANALYSIS_FIELDS = (
 )
 """Fields that change the results of a head. Recorded heads are reused only if all are equal."""
 
-PLACEMENT_FIELDS = ("dumps", "engine", "ray_address", "num_shards", "shard_index")
+PLACEMENT_FIELDS = ("dumps", "engine", "ray_address")
 """Fields that change where heads are computed, not their results."""
 
 

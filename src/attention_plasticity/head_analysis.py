@@ -62,8 +62,7 @@ def analyze_head(
     if k_head is None:
         k_head = head_layout(dump, config).key_head_of(q_head)
     group = _read_group(dump, layer, k_head, config)
-    queries = read_queries(dump, layer, q_head, group.keys, config)
-    return measure_head(group, q_head, queries, dump)
+    return _measured(group, q_head, dump)
 
 
 def analyze_group(
@@ -86,11 +85,16 @@ def analyze_group(
         return
     for q_head in q_heads:
         try:
-            queries = read_queries(dump, layer, q_head, group.keys, config)
-            yield measure_head(group, q_head, queries, dump)
+            yield _measured(group, q_head, dump)
         except ToolkitError as error:
             show_traceback(error)
             yield Failure(layer, q_head, k_head, str(error))
+
+
+def _measured(group: KeyGroup, q_head: int, dump: Dump) -> HeadResult:
+    """The result of one head. Its queries are freed before those of the next head are read."""
+    queries = read_queries(dump, group.layer, q_head, group.keys, group.config)
+    return measure_head(group, q_head, queries, dump)
 
 
 def _read_group(

@@ -78,6 +78,10 @@ class Metric:
         decimals = self.decimals or 3
         return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0: no "-0.000"
 
+    def show_half(self, value: float, half: float) -> str:
+        """`0.687 ± 0.006`; without half of the interval if it is not known."""
+        return self.show(value) if math.isnan(half) else f"{self.show(value)} ± {half:.3f}"
+
     @property
     def decimals(self) -> int | None:
         """Number of decimals that are always shown; None if it depends on the value."""

@@ -384,6 +384,7 @@ TableKind = Literal[
     "kernel",
     "key_heads",
     "drift",
+    "fidelity",
 ]
 TABLES: dict[TableKind, Table] = {
     "head_metrics": HEAD_METRICS,
@@ -398,6 +399,7 @@ TABLES: dict[TableKind, Table] = {
     "kernel": KERNEL,
     "key_heads": KEY_HEADS,
     "drift": DRIFT,
+    "fidelity": FIDELITY,
 }
 
 METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}

@@ -197,7 +197,8 @@ def attention_values(
         if unit[0] not in batch.schema.names:
             break
         for name in unit:
-            null |= batch.column(name).is_null().to_numpy(zero_copy_only=False)
+            if batch.column(name).null_count:
+                null |= batch.column(name).is_null().to_numpy(zero_copy_only=False)
         for name in unit:
             columns[name] = _values(batch.column(name), null, path, first_row, name)
     return columns
@@ -226,7 +227,8 @@ def integer_values(
     column: pa.Array, null: npt.NDArray[np.bool_], path: DumpPath, first_row: int, name: str
 ) -> Integers:
     """A column of integers from 0 to 2^31 − 1; −1 where `null` (n,) is set."""
-    values = np.where(null, 0, column.fill_null(0).to_numpy(zero_copy_only=False))  # (n,)
+    column = column.fill_null(0) if column.null_count else column
+    values = np.where(null, 0, column.to_numpy(zero_copy_only=False))  # (n,)
     wrong = (values < 0) | (values > _LARGEST_INTEGER)
     if wrong.any():
         row = int(np.argmax(wrong))

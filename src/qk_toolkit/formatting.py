@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 
 
 def count(number: int, thing: str) -> str:
@@ -33,3 +34,14 @@ def index_runs(indices: Iterable[int]) -> list[tuple[int, int]]:
         else:
             runs.append((index, index))
     return runs
+
+
+def format_heads(heads: Iterable[tuple[int, int]]) -> str:
+    """Heads as short text, grouped by layers: `layer 0: 0-3; layers 2-5: 1`."""
+    by_layer = groupby(sorted(heads), key=lambda item: item[0])
+    listed = [(layer, index_ranges(head for _, head in members)) for layer, members in by_layer]
+    parts = []
+    for indices, members in groupby(listed, key=lambda item: item[1]):
+        layers = [layer for layer, _ in members]
+        parts.append(f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}: {indices}")
+    return "; ".join(parts)

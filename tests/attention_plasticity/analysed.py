@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from attention_plasticity.config import make_config
-from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import run_analyses
+from attention_plasticity.run.write import Outcome
 
 
 def analyse_together(runs: dict[Path, tuple[Path, dict[str, Any]]]) -> dict[Path, Outcome]:
@@ -17,6 +17,6 @@ def analyse_together(runs: dict[Path, tuple[Path, dict[str, Any]]]) -> dict[Path
         for out, (dump, settings) in runs.items()
     ]
     outcomes = list(run_analyses(configs))
-    found = {one.paths.folder: one for one in outcomes if isinstance(one, Outcome)}
+    found = {one.place.folder: one for one in outcomes if isinstance(one, Outcome)}
     assert len(found) == len(runs), outcomes
     return found

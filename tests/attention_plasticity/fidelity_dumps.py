@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from attention_plasticity.fidelity.logits import Logits
-from attention_plasticity.fidelity.rows import GroupRows, TextRows
+from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.read.bins import Bins
+from attention_plasticity.read.layer import Layer, LayerLogits, LayerRotation
+from attention_plasticity.read.rows import Keys, Queries
+from attention_plasticity.read.texts import DumpTexts
 from qk_dump.attention_columns import MASS_BINS, AttentionRows, first_distances
 from qk_dump.examples import Example, write_examples
 from qk_dump.layout import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.reader import HeadRows
 from qk_dump.received_columns import ReceivedRows, joint_inclusion
 from qk_dump.rotary import RotaryRecord, rotate
 from qk_dump.writer import write_head
 
 RECORD = RotaryRecord((0.5, 0.11, 0.02, 0.003))
 WIDTH, SCALE, BUCKET = 8, 0.4, 16
+
+AnyRows = TypeVar("AnyRows", Keys, Queries)
+KeyHead = tuple[Keys, list[Queries]]
+"""The keys and the queries of every head of the group, as an analysis reads them."""
 
 
 @dataclass(frozen=True)
@@ -52,48 +60,58 @@ class Simulated:
         p = np.arange(Q.shape[1])
         return np.where(p[:, None] >= p, logits, -np.inf)
 
-    def rows(self) -> GroupRows:
-        """Everything as the rows of a group, each with weight 1."""
+    def read(self) -> KeyHead:
+        """All rows, each with weight 1, in bins of 16 tokens."""
         texts, length = self.shape
         text = np.repeat(np.arange(texts), length)
         position = np.tile(np.arange(float(length)), texts)
-        ones = np.ones(texts * length)
 
-        def placed(X: np.ndarray) -> TextRows:
-            return TextRows(self.turned(X).reshape(texts * length, -1), position, text, ones)
+        def facts(X: np.ndarray, **columns: Any) -> dict[str, Any]:
+            vectors = self.turned(X).reshape(texts * length, -1)
+            bucket = (position // BUCKET).astype(np.int64)
+            window = {"sliding_window": None, "window_recorded": True}
+            return {
+                "rows": HeadRows(bucket, position, vectors, text, length - 1, **window, **columns),
+                "exponent": 0,
+                "weight": np.ones(texts * length),
+                "layer": Layer(
+                    "full_attention", LayerLogits(self.scale), LayerRotation(self.record)
+                ),
+                "text": text,
+                "group": text % 16,
+            }
 
-        heads = range(len(self.queries))
-        lse = tuple(np.logaddexp.reduce(self.logits(head), axis=2).ravel() for head in heads)
-        return GroupRows(
-            placed(self.keys),
-            self.values.ravel(),
-            tuple(placed(self.queries[head]) for head in heads),
-            lse,
-            Logits(self.scale),
-            self.record,
-            "full_attention",
+        of_run = DumpTexts(bins=Bins(BUCKET, length))
+        keys = Keys(
+            **facts(self.keys, value_norm=self.values.ravel()), texts=of_run, used_texts=None
         )
+        heads = []
+        for head, X in enumerate(self.queries):
+            lse = np.logaddexp.reduce(self.logits(head), axis=2).ravel()
+            attention = AttentionRows(lse, lse, lse, lse, lse[:, None])  # only lse is used
+            own = facts(X, attention=attention)
+            heads.append(Queries(**own, window=None, visible=Visible(), no_errors=""))
+        return keys, heads
 
 
 def simulate(
     texts: int = 6, length: int = 96, heads: int = 2, seed: int = 0, **facts: Any
 ) -> Simulated:
-    """Queries of one Gaussian per head before RoPE, and keys of another."""
+    """Queries of one Gaussian per head before RoPE, and keys of another; float32 can hold them."""
     rng = np.random.default_rng(seed)
     mean = 0.8 * rng.standard_normal((heads, 1, 1, WIDTH))
     spread = 0.5 * rng.standard_normal((heads, WIDTH, WIDTH)) / np.sqrt(WIDTH)
     noise = rng.standard_normal((heads, texts, length, WIDTH))
     queries = mean + np.einsum("htld,hde->htle", noise, spread)
     keys = rng.standard_normal((texts, length, WIDTH)) + 0.5
+    queries, keys = (X.astype(np.float32).astype(np.float64) for X in (queries, keys))
     return Simulated(queries, keys, rng.uniform(0.5, 2, (texts, length)), **facts)
 
 
-def chosen_keys(rows: GroupRows, kept: np.ndarray, weight: np.ndarray) -> GroupRows:
-    """Some of the keys, with weights."""
-    keys = rows.keys
-    own = TextRows(keys.vectors[kept], keys.position[kept], keys.text[kept], weight)
-    values = None if rows.value_norm is None else rows.value_norm[kept]
-    return replace(rows, keys=own, value_norm=values)
+def chosen(rows: AnyRows, kept: np.ndarray, weight: np.ndarray) -> AnyRows:
+    """Some of the rows, with weights."""
+    text, group = rows.text[kept], rows.group[kept]
+    return replace(rows, rows=rows.rows[kept], weight=weight, text=text, group=group)
 
 
 def make_fidelity_dump(

@@ -29,10 +29,6 @@ MEAN_ERROR = 0.0125
 
 def fidelity_table(layers: int, key_heads: int) -> pd.DataFrame:
     """Values that grow with the place of the score, and differ a little between heads."""
-    kinds = [
-        (score, kind) for score in SCORES for kind in (0, 1) if not kind or score in WITH_VALUE
-    ]
-    kinds += [(limit, 0) for limit in LIMITS]
     rng = np.random.default_rng(0)
     rows = []
     for layer, head in product(range(layers), range(key_heads)):
@@ -56,31 +52,35 @@ def fidelity_table(layers: int, key_heads: int) -> pd.DataFrame:
 
 
 def add_fidelity(folder: Path) -> Path:
-    """Write head_fidelity.csv and fidelity.json of the key heads of a run."""
+    """Write head_fidelity.csv of the key heads of a run, and the means into run.json."""
     heads = pd.read_csv(folder / "head_metrics.csv")
-    layers, key_heads = int(heads["layer"].max()) + 1, int(heads["k_head"].max()) + 1
-    return write_fidelity(folder, layers, key_heads)
-
-
-def write_fidelity(folder: Path, layers: int, key_heads: int) -> Path:
-    """The two files of the verb `fidelity`."""
-    folder.mkdir(exist_ok=True)
-    table = fidelity_table(layers, key_heads)
-    table.to_csv(folder / "head_fidelity.csv", index=False, na_rep="nan")
-    means = []
-    for score, kind in KINDS:
-        own = table[(table["score"] == score) & (table["value_norm"] == kind)]
-        record: dict[str, Any] = {"score": score, "value_norm": kind}
-        for name in QUANTITIES:
-            known = own[name].notna().any()
-            record[name] = {
-                "value": own[name].mean() if known else None,
-                "standard_error": MEAN_ERROR if known else None,
-                "key_heads": int(own[name].notna().sum()),
-                "groups": 12 if known else None,
-            }
-        means.append(record)
-    digest = hashlib.sha256((folder / "head_fidelity.csv").read_bytes()).hexdigest()
-    facts = {"input": {"texts": {"count": 12, "digest": "0"}}, "means": means, "sha256": digest}
-    (folder / "fidelity.json").write_text(json.dumps(facts))
+    table = fidelity_table(int(heads["layer"].max()) + 1, int(heads["k_head"].max()) + 1)
+    file = folder / "head_fidelity.csv"
+    table.to_csv(file, index=False, na_rep="nan")
+    info = json.loads((folder / "run.json").read_text())
+    info["tables"]["fidelity"] = file.name
+    info.setdefault("sha256", {})["fidelity"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    number = len(table[["layer", "k_head"]].drop_duplicates())
+    info["fidelity"] = {
+        "near": 128,
+        "first_query": 224,
+        "key_heads": {"measured": number, "failed": 0},
+        "failures": [],
+        "means": [_mean_record(table, score, kind) for score, kind in KINDS],
+    }
+    (folder / "run.json").write_text(json.dumps(info))
     return folder
+
+
+def _mean_record(table: pd.DataFrame, score: str, kind: int) -> dict[str, Any]:
+    own = table[(table["score"] == score) & (table["value_norm"] == kind)]
+    record: dict[str, Any] = {"score": score, "value_norm": kind}
+    for name in QUANTITIES:
+        known = own[name].notna().any()
+        record[name] = {
+            "value": own[name].mean() if known else None,
+            "standard_error": MEAN_ERROR if known else None,
+            "key_heads": int(own[name].notna().sum()),
+            "groups": 12 if known else None,
+        }
+    return record

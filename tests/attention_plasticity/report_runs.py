@@ -219,7 +219,7 @@ def _info(model: str, heads: int, dump: dict[str, Any]) -> dict[str, Any]:
     manifest = {"model": model, "revision": "abc123", **geometry, **dump}
     return {
         "attention_plasticity": "0.1.0",
-        "config": {"query_model": "positional", "layers": None},
+        "config": {"query_model": "positional"},
         "seed": 7,
         "input": {
             "path": "data/dump",
@@ -228,7 +228,7 @@ def _info(model: str, heads: int, dump: dict[str, Any]) -> dict[str, Any]:
             "dump": manifest,
         },
         "head_layout": {"num_layers": LAYERS, "num_q_heads": HEADS, "num_k_heads": 2},
-        "heads": {"analysed": heads, "not_captured": 1, "failed": 1},
+        "heads": {"analysed": heads, "failed": 1, "not_captured": 1, "not_analysed": 0},
         "failures": [{"layer": 4, "q_head": 9, "k_head": 1, "reason": "too few <queries>"}],
         "tables": {
             "head_metrics": "head_metrics.csv",

@@ -101,7 +101,7 @@ def write_run(
         "config": settings | config,
         "seed": 0,
         "input": {"path": "dump", "hub": None, "fingerprint": "f00", "dump": dump},
-        "heads": {"analysed": LAYERS * HEADS, "not_captured": 0, "failed": 0},
+        "heads": {"analysed": LAYERS * HEADS, "failed": 0, "not_captured": 0, "not_analysed": 0},
         "failures": [],
         "tables": {kind: name for kind, (name, _) in tables.items()},
         "finished": "2026-01-01T00:00:00+00:00",

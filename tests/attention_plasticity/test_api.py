@@ -33,7 +33,7 @@ def test_a_dump_becomes_data_frames_that_no_other_run_replaces(dump: Path, tmp_p
     assert run.failures.empty
     again = ap.open_run(tmp_path / "out")
     pd.testing.assert_frame_equal(again.head_metrics, run.head_metrics)
-    assert again.info["config"]["max_workers"] == 1
+    assert again.info["config"]["seed"] == 0
     require_rows_of_one_head(dump, run)
     late = ap.open_run(tmp_path / "out")
     (tmp_path / "out" / "head_metrics.csv").write_text("layer\n1\n")  # by another run

@@ -17,6 +17,7 @@ from commands import analyze
 from commands_here import analyze_here, run_here
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
+from qk_dump.examples import Example, write_examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,6 +83,7 @@ def test_misuse_is_one_line_and_exit_code_2(
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dump = make_dump(tmp_path_factory.mktemp("dump"), layers=1, q_heads=2, k_heads=1, n=1000)
+    write_examples(dump, [Example(number, f"text {number}", 1024, "") for number in range(4)])
     return add_rotary(dump)
 
 
@@ -100,7 +102,7 @@ def finished(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy(finished: Path, tmp_path: Path) -> Path:
     """A finished run without its tables and one record: one head is computed."""
     out = Path(shutil.copytree(finished, tmp_path / "out"))
-    for path in (*out.glob("*.csv"), next((out / ".heads").glob("l*.json"))):
+    for path in (*out.glob("*.csv"), next(out.glob(".heads/*/l*h*.json.gz"))):
         path.unlink()
     return out
 
@@ -132,14 +134,12 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_dry_run_tells_what_is_finished_and_what_would_be_refused(
-    dump: Path, finished: Path
-) -> None:
+def test_a_dry_run_tells_what_is_finished_with_these_settings(dump: Path, finished: Path) -> None:
     words = ("--dataset_local_root", dump, "--output_dir", finished, "--dry_run")
-    assert "Finished     2 heads" in analyze_here(*words, "--seed", 4).stdout
-    refused = analyze_here(*words, "--seed", 1)
-    assert refused.returncode == 0
-    assert "differs in seed (4 then, 1 now)" in refused.stdout
+    told = analyze_here(*words, "--seed", 4).stdout
+    assert "Finished     2 heads, with these settings and files" in told
+    assert "Errors       standard error of a head about " in told
+    assert "Finished     0 heads" in analyze_here(*words, "--seed", 1).stdout
 
 
 def test_the_seeds_entry_point_works(dump: Path, copy: Path) -> None:
@@ -197,6 +197,6 @@ def test_users_files_are_not_taken_for_libraries_and_the_summary_is_plain_in_a_p
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Attention plasticity 0." in done.stdout
-    assert "out/head_metrics.csv" in done.stdout
+    assert "out (run.json, 9 tables)" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     assert "heads/s" not in done.stderr

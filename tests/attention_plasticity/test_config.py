@@ -10,7 +10,6 @@ import pytest
 from pydantic import ValidationError
 
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig, load_config, make_config
-from attention_plasticity.run.outputs import output_paths
 from qk_toolkit.errors import ConfigError
 
 DEFAULTS = {
@@ -33,9 +32,12 @@ DEFAULTS = {
     "normality_max_dims": 64,
     "p_alpha": 0.01,
     "seed": 0,
-    "output_csv": "head_metrics.csv",
-    "bucket_csv": "head_bucket_plasticity.csv",
-    "component_csv": "head_component_weights.csv",
+    "fidelity": False,
+    "near": 128,
+    "first_query": None,
+    "output_dir": None,
+    "clean": False,
+    "engine": "local",
     "max_workers": None,
 }
 
@@ -108,26 +110,6 @@ def test_heads_that_divide_or_are_half_known_are_taken(
 
 
 @pytest.mark.parametrize(
-    "same",
-    [
-        {"output_csv": "a.csv", "bucket_csv": "a.csv"},
-        {"output_csv": "a.csv", "component_csv": "a.csv"},
-        {"bucket_csv": "head_metrics.csv"},
-        {"output_csv": "./a.csv", "bucket_csv": "a.csv"},
-        {"output_csv": "out/a.csv", "bucket_csv": "a.csv"},
-        {"output_dir": "out", "output_csv": "x/../a.csv", "bucket_csv": "./a.csv"},
-        {"bucket_csv": "run.json"},
-    ],
-)
-def test_outputs_that_end_up_in_one_file_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: dict[str, str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="must be different files"):
-        output_paths(make_config(**same), "dump")
-
-
-@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("max_tokens_per_head", 0),
@@ -149,6 +131,9 @@ def test_outputs_that_end_up_in_one_file_are_refused(
         ("query_model", "gaussian"),
         ("pair_sampling", "global"),
         ("distant_from", 300),
+        ("near", -1),
+        ("first_query", -1),
+        ("engine", "shards"),
         ("layers", [-1]),
         ("single_example", "yes"),
     ],
@@ -184,15 +169,9 @@ def test_workers_follow_the_cores_this_process_may_use() -> None:
 def test_what_decides_a_heads_numbers_is_a_field_and_where_things_lie_is_not_among_it() -> None:
     names = set(RunnerConfig.model_fields)
     assert set(ANALYSIS_FIELDS) <= names
-    assert {"output_dir", "max_workers", "layers", "heads", "overwrite"} & set(
-        ANALYSIS_FIELDS
-    ) == set()
+    others = {"output_dir", "max_workers", "engine", "layers", "heads", "fidelity", "clean"}
+    assert not others & set(ANALYSIS_FIELDS)
 
 
-def test_flags_of_another_engine_are_refused() -> None:
-    for fields, engine in (
-        ({"num_shards": 2, "shard_index": 1}, "shards"),
-        ({"shard_index": 0, "engine": "ray"}, "shards"),
-        ({"ray_address": "auto"}, "ray"),
-    ):
-        assert f"works with engine: {engine} only" in refusal(**fields)
+def test_an_address_of_a_cluster_needs_its_engine() -> None:
+    assert "works with engine: ray only" in refusal(ray_address="auto")

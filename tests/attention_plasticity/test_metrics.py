@@ -9,7 +9,6 @@ import pytest
 from attention_plasticity.metric import METRIC_GROUPS, Metric, with_errors
 from attention_plasticity.metrics import (
     ATTENTION_MEANS,
-    FIDELITY,
     HEAD_METRICS,
     METRICS,
     TABLES,
@@ -18,15 +17,15 @@ from attention_plasticity.metrics import (
     shown_groups,
 )
 from attention_plasticity.page.html import page_html
-from attention_plasticity.run.outputs import output_paths
-from attention_plasticity.tables.csv_tables import FILE_NAMES
 
 
 @pytest.mark.parametrize("kind", TABLES)
 def test_columns_have_words_and_known_groups(kind: str) -> None:
     table = TABLES[kind]  # type: ignore[index]
     assert table.rows
-    ids = ("layer", "k_head") if kind == "key_heads" else ("layer", "q_head", "k_head")
+    ids = (
+        ("layer", "k_head") if kind in ("key_heads", "fidelity") else ("layer", "q_head", "k_head")
+    )
     assert table.names[: len(ids)] == ids
     for metric in table.columns:
         assert metric.label, metric
@@ -91,13 +90,14 @@ def test_nan_is_missing_unless_it_has_a_meaning() -> None:
     assert not METRICS["layer_type"].is_missing("full_attention")
 
 
-def test_tables_have_their_default_names_in_every_place() -> None:
-    names = {kind: table.file for kind, table in TABLES.items()}
-    assert names | {"fidelity": FIDELITY.file} == FILE_NAMES  # which another verb writes
-    from attention_plasticity.config import make_config
+def test_tables_have_files_of_their_own() -> None:
+    assert len({table.file for table in TABLES.values()}) == len(TABLES)
 
-    paths = output_paths(make_config(pair_sampling="context"), "dump").tables
-    assert {kind: path.name for kind, path in paths.items()} == names
+
+def test_a_value_is_shown_with_half_of_its_interval() -> None:
+    assert METRICS["ap_overall"].show_half(0.6871, 0.0061) == "0.687 ± 0.006"
+    assert METRICS["ap_overall"].show_half(0.6871, math.nan) == "0.687"
+    assert METRICS["ap_overall"].show_half(math.nan, math.nan) == "–"
 
 
 def test_a_metric_with_an_error_brings_its_column() -> None:

@@ -80,7 +80,7 @@ def test_the_card_has_the_numbers_of_the_head(page: Page, runs: list[FinishedRun
 def test_bars_are_the_masses_of_all_queries_or_of_one_bucket(
     page: Page, runs: list[FinishedRun]
 ) -> None:
-    table = runs[0].attention
+    table = runs[0].table("attention")
     bins = mass_bins(table)
     bars, mean = data_of(page, "attention")
     of_all = head_masses(table, bins)
@@ -131,9 +131,9 @@ def test_two_runs_are_compared(page: Page, runs: list[FinishedRun]) -> None:
     show(page, "run=bare&beside=sure&head=1.2")
     bars, _, other = data_of(page, "attention")
     for run, trace in ((runs[1], bars), (runs[0], other)):
-        rows = of_head(run.attention, 1, 2)
+        rows = of_head(run.table("attention"), 1, 2)
         np.testing.assert_allclose(
-            trace["y"], head_masses(rows, mass_bins(run.attention)).values[0], atol=1e-4
+            trace["y"], head_masses(rows, mass_bins(run.table("attention"))).values[0], atol=1e-4
         )
     assert [bars["error_y"]["visible"], other["error_y"]["visible"]] == [False, True]
     expect(page.locator("#attention-keys")).to_contain_text("same head, sure")

@@ -65,7 +65,7 @@ def lines(page: Page) -> dict[str, list[float]]:
 def test_cards_and_profile_show_the_baselines(page: Page, run: FinishedRun) -> None:
     show(page, "run=with")
     shown_on_cards(run, page)
-    bins = run.baselines["random weights"].bins["q_bin"].nunique()
+    bins = run.baselines["random weights"].table("bins")["q_bin"].nunique()
     assert [len(lines(page)[words]) for words in WORDS] == [bins, bins]
     bands = [trace["name"] for trace in data_of(page, "profile") if trace.get("fill") == "toself"]
     assert {f"interval, {words}" for words in WORDS} <= set(bands)

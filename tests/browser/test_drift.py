@@ -53,7 +53,7 @@ def headings(page: Page) -> list[str]:
 def test_the_numbers_of_the_head_are_those_of_the_table(
     page: Page, runs: list[FinishedRun]
 ) -> None:
-    row = of_head(runs[0].drift, 1, 2).iloc[0]
+    row = of_head(runs[0].table("drift"), 1, 2).iloc[0]
     cell = page.locator("[data-drift=q_drift_r_unrotated]")
     expect(cell).to_have_text(f"{row['q_drift_r_unrotated']:.3f} ± 0.009")
     for name in ("k_pc1_share", "k_pc1_r"):
@@ -65,8 +65,8 @@ def test_the_numbers_of_the_head_are_those_of_the_table(
 
 
 def test_a_bar_shows_where_the_head_is_among_all(page: Page, runs: list[FinishedRun]) -> None:
-    values = runs[0].drift["q_drift_r"]
-    row = of_head(runs[0].drift, 1, 2).iloc[0]
+    values = runs[0].table("drift")["q_drift_r"]
+    row = of_head(runs[0].table("drift"), 1, 2).iloc[0]
     strip = page.locator("td:has([data-drift=q_drift_r]) .strip")
     words = f"heads: {values.min():.3f} to {values.max():.3f}, mean {values.mean():.3f}"
     expect(strip).to_have_attribute("aria-label", words)
@@ -89,7 +89,7 @@ def test_runs_without_drift_have_no_card(page: Page) -> None:
 
 def test_another_run_is_in_orange_beside_the_numbers(page: Page, runs: list[FinishedRun]) -> None:
     show(page, "run=both&beside=after&head=1.0")
-    row = of_head(runs[1].drift, 1, 0).iloc[0]
+    row = of_head(runs[1].table("drift"), 1, 0).iloc[0]
     cell = page.locator("[data-drift=k_drift_r] .other")
     expect(cell).to_have_text(f" {row['k_drift_r']:.3f}")
     expect(page.locator("#drift-note")).to_contain_text("orange: after")

@@ -24,6 +24,7 @@ def test_means_and_the_selected_key_head(browser: Browser, tmp_path: Path) -> No
         page.locator("#fidelity-panel summary").click()
         rows = page.locator("#fidelity-table tbody tr")
         expect(rows).to_have_count(len(KINDS))
+        expect(page.locator("#fidelity-caution")).to_have_text(found["caution"])
         for _, head in heads.groupby(["layer", "k_head"]).first().reset_index().iterrows():
             layer, k_head = int(head["layer"]), int(head["k_head"])
             show(page, f"head={layer}.{head['q_head']:.0f}")

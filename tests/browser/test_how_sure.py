@@ -120,7 +120,7 @@ def test_plus_minus_is_half_of_the_interval_everywhere(page: Page, runs: list[Fi
     expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{row['ap_overall']:.3f}")
     expect(page.locator('tr[aria-selected="true"] td').nth(1)).to_have_text(level)
     assert f"<b>{level}</b> plasticity" in map_traces(page)["heads"]["text"][1][2]
-    cells = of_head(runs[0].bins, 1, 2)
+    cells = of_head(runs[0].table("bins"), 1, 2)
     first = cells[(cells["q_bin"] == 1) & (cells["k_bin"] == 0)].iloc[0]
     ratio = half_of(runs[0], LEVEL, 1, 2) / row[f"{LEVEL}_se"]  # of the same number of groups
     value = with_half(first["plasticity"], first["plasticity_se"] * ratio)
@@ -192,14 +192,15 @@ def test_the_profile_of_buckets_has_none(page: Page) -> None:
 def test_bins_of_few_texts_are_not_drawn(
     browser: Browser, tmp_path: Path, runs: list[FinishedRun]
 ) -> None:
-    last = runs[0].bins["q_bin"].max()
-    bins = runs[0].bins.copy()
+    last = runs[0].table("bins")["q_bin"].max()
+    bins = runs[0].table("bins").copy()
     values = ["plasticity", "plasticity_se", "pooled", "pooled_se"]
     bins.loc[bins["q_bin"] == last, [*values, "n_texts"]] = [np.nan] * 4 + [2]
     influences = runs[0].influences
     assert influences is not None
     run = replace(runs[0])
-    vars(run).update(bins=bins, influences=influences[influences["bin"] != last])
+    vars(run)["_tables"]["bins"] = bins
+    vars(run)["influences"] = influences[influences["bin"] != last]
     path = make_report([run]).save(tmp_path / "report.html")
     with open_report(browser, path) as page, without_errors(page):
         page.wait_for_selector(READY)
@@ -323,7 +324,7 @@ def test_a_card_without_a_value_has_the_reason(
     heads = {str(layer): "0-99" for layer in set(table["layer"])}
     missing = {"table": "head_metrics", "columns": [DROP], "reason": "too short", "heads": 9}
     run = replace(runs[1], info={**runs[1].info, "missing": [{**missing, "where": heads}]})
-    vars(run)["head_metrics"] = table  # a cached property
+    vars(run)["_tables"]["head_metrics"] = table
     path = make_report([run]).save(tmp_path / "report.html")
     with open_report(browser, path) as page:
         expect(page.locator(".card", has_text="Drop over")).to_contain_text("missing: too short")

@@ -20,7 +20,7 @@ def test_a_row_per_key_head_and_the_selected_one(browser: Browser, tmp_path: Pat
     with open_report(browser, path) as page:
         page.locator("#key-heads-panel summary").click()
         rows = page.locator("#key-heads-table tbody tr")
-        expect(rows).to_have_count(len(run.key_heads))
+        expect(rows).to_have_count(len(run.table("key_heads")))
         for _, head in heads.groupby(["layer", "k_head"]).first().reset_index().iterrows():
             show(page, f"head={head['layer']:.0f}.{head['q_head']:.0f}")
             current = page.locator("#key-heads-table tr[aria-current=true]")

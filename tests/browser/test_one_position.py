@@ -101,7 +101,7 @@ def test_profile_and_cells_are_those_of_bins(page: Page, runs: list[FinishedRun]
     assert "95 % interval: " in pooled["text"][0]
     assert "interval over a bin" in traces
     expect(page.locator("#profile")).to_have_attribute("data-y", POSITION)
-    cells = of_head(runs[0].bins, 1, 2)
+    cells = of_head(runs[0].table("bins"), 1, 2)
     first = cells[(cells["q_bin"] == 3) & (cells["k_bin"] == 1)].iloc[0]
     (shown,) = data_of(page, "cells")
     assert shown["z"][1][3] == pytest.approx(first["plasticity"], rel=1e-5)
@@ -180,7 +180,7 @@ def test_the_cells_are_downloaded_as_the_table_of_bins(
         page.locator("#download-cells").click()
     assert download.value.suggested_filename == "new-head_bin_plasticity.csv"
     download.value.save_as(tmp_path / "bins.csv")
-    found, expected = pd.read_csv(tmp_path / "bins.csv"), runs[0].bins
+    found, expected = pd.read_csv(tmp_path / "bins.csv"), runs[0].table("bins")
     assert list(found.columns[:5]) == list(expected.columns[:5])
     assert set(found.columns) < set(expected.columns)
     for name in ("plasticity", "plasticity_se", "pooled"):

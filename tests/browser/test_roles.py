@@ -209,7 +209,7 @@ def test_the_help_names_the_filter(page: Page) -> None:
 
 
 def test_the_card_has_the_sentence_and_the_scores(page: Page, runs: list[FinishedRun]) -> None:
-    row = runs[0].roles.query("layer == 0 and q_head == 2").iloc[0]
+    row = runs[0].table("roles").query("layer == 0 and q_head == 2").iloc[0]
     sentence = page.locator("#role-sentence")
     expect(sentence).to_contain_text("Previous-token head. It puts ")
     expect(sentence).to_contain_text(f"{100 * row['previous_mass']:.1f}")

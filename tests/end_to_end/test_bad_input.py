@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.run.finish import Outcome
 from attention_plasticity.run.runner import run_analyses
 from attention_plasticity.run.several import configs_of
+from attention_plasticity.run.write import Outcome
+from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.summary import print_summary
 from commands import analyze
 from commands_here import analyze_here
@@ -287,7 +288,7 @@ def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     common = make_config(LAYOUT, output_dir=str(root / "out"), max_workers=1)
     found = list(run_analyses(configs_of(common, [str(root / folder) for folder in folders])))
     assert all(isinstance(outcome, Outcome) for outcome in found), found
-    return {folders[one.paths.folder.name]: one for one in found if isinstance(one, Outcome)}
+    return {folders[one.place.folder.name]: one for one in found if isinstance(one, Outcome)}
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -295,15 +296,15 @@ def test_bad_heads_are_told_and_the_others_come_out(
     name: str, outcomes: dict[str, Outcome], capsys: pytest.CaptureFixture[str]
 ) -> None:
     case, outcome = CASES[name], outcomes[name]
-    print_summary(outcome)  # as the command does
+    print_summary(FinishedRun.open(outcome.place.folder))  # as the command does
     told = "".join(capsys.readouterr())
     assert case.phrase in " ".join(told.split()), told
     assert case.names in told
     assert "internal error" not in told
-    info = json.loads(outcome.paths.run.read_text())
-    analysed = 4 - case.failed
-    assert info["heads"] == {"analysed": analysed, "not_captured": 0, "failed": case.failed}
-    assert (outcome.paths.folder / "head_metrics.csv").read_text().count("\n") == 1 + analysed
+    heads, analysed = outcome.info["heads"], 4 - case.failed
+    assert (heads["analysed"], heads["failed"], heads["not_analysed"]) == (analysed, case.failed, 0)
+    assert outcome.has_failures
+    assert (outcome.place.folder / "head_metrics.csv").read_text().count("\n") == 1 + analysed
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -332,29 +333,18 @@ def test_every_head_failing_leaves_no_table_in_place(sound: Path, tmp_path: Path
     spoilt.write_bytes(content)
     assert analyze_here(*words).returncode == 0
     earlier = (out / "head_metrics.csv").read_bytes()
-    for file in dump.glob("*/data.parquet"):
+    contents = {file: file.read_bytes() for file in dump.glob("*/data.parquet")}
+    for file in contents:
         file.write_text("spoilt")
-    refused = analyze_here(*words)
-    assert refused.returncode == 2
-    assert "set overwrite" in refused.stderr
-    assert "input files of 4 heads" in refused.stderr
-    failed = analyze_here(*words, "--overwrite")
+    failed = analyze_here(*words)
     assert failed.returncode == 1
     assert "4 of 4 heads failed" in failed.stdout
-    assert not (out / "head_metrics.csv").exists()
-    assert (out / "previous-1" / "head_metrics.csv").read_bytes() == earlier
+    assert not list(out.glob("*.csv"))
     assert json.loads((out / "run.json").read_text())["heads"]["failed"] == 4
-
-
-def test_tables_of_unknown_origin_are_moved_aside_not_lost(sound: Path, tmp_path: Path) -> None:
-    dump, out = Path(shutil.copytree(sound, tmp_path / "dump")), tmp_path / "out"
-    for file in dump.glob("*/data.parquet"):
-        file.write_text("spoilt")
-    out.mkdir()
-    (out / "head_metrics.csv").write_text("someone's work")
-    assert analyze_here("--dataset_local_root", dump, "--output_dir", out).returncode == 1
-    assert not (out / "head_metrics.csv").exists()
-    assert (out / "previous-1" / "head_metrics.csv").read_text() == "someone's work"
+    for file, right in contents.items():
+        file.write_bytes(right)
+    assert "4 of 4 heads were finished earlier" in analyze_here(*words).stderr
+    assert (out / "head_metrics.csv").read_bytes() == earlier
 
 
 @pytest.mark.parametrize(
@@ -389,6 +379,7 @@ def test_an_unwritable_output_is_refused_before_any_work(sound: Path, tmp_path: 
     assert "cannot be written" in run.stderr
     table = tmp_path / "out" / "head_metrics.csv"
     table.mkdir(parents=True)
+    (table.parent / ".heads").mkdir()
     run = analyze_here("--dataset_local_root", sound, "--output_dir", table.parent)
     assert run.returncode == 2
     assert "is a folder" in run.stderr

@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
+from attention_plasticity.api import open_run
 from commands import start
-from commands_here import analyze_here
+from commands_here import analyze_here, run_here
 from dumps import add_rotary, make_dump, rotary_file
 from lasting_workers import workers as workers  # a fixture of all tests here
+from qk_toolkit.errors import ConfigError
 
 TABLES = (
     *("head_metrics.csv", "head_bucket_plasticity.csv"),
@@ -57,7 +58,18 @@ def tables(out: Path) -> dict[str, bytes]:
 
 
 def records(out: Path) -> set[str]:
-    return {path.name for path in (out / ".heads").glob("l*.json")}
+    return {path.name for path in out.glob(".heads/*/l*h*.json.gz")}
+
+
+def record_of(out: Path, name: str) -> Path:
+    """The record of a head, such as `l01h02`."""
+    [found] = out.glob(f".heads/*/{name}-*.json.gz")
+    return found
+
+
+def heads_of(out: Path) -> dict[str, int]:
+    """How many heads were analysed, failed and so on."""
+    return dict(json.loads((out / "run.json").read_text())["heads"])
 
 
 def children(run: subprocess.Popen[bytes]) -> list[str]:
@@ -130,22 +142,42 @@ def test_kills_at_any_moment_lose_nothing(
     assert not list(tmp_path.rglob("*.part-*"))
 
 
-def test_damaged_records_are_computed_again_with_a_note(
+def test_an_unfinished_run_says_how_many_heads_are_finished(copy: Path, tmp_path: Path) -> None:
+    for path in copy.iterdir():
+        path.is_file() and path.unlink()
+    record_of(copy, "l01h02").unlink()
+    told = f"{copy}: the analysis is not finished: 11 heads recorded so far"
+    for words in (["report", copy], ["plot", "all", copy, "--output_dir", tmp_path / "figures"]):
+        refused = run_here(*words)
+        assert refused.returncode == 2
+        assert told in refused.stderr
+    with pytest.raises(ConfigError, match="the analysis is not finished: 11 heads"):
+        open_run(copy)
+
+
+def test_damaged_records_are_computed_again(
     dump: Path, whole: dict[str, bytes], copy: Path
 ) -> None:
     words = ("--dataset_local_root", dump, "--output_dir", copy)
-    cut, edited = (copy / ".heads" / f"l01h0{head}.json" for head in (2, 3))
-    cut.write_text(cut.read_text()[:500])
-    content = edited.read_text()
-    place = content.index('"ap_overall": 0.') + len('"ap_overall": 0.')
-    digit = "1" if content[place] != "1" else "2"
-    edited.write_text(content[:place] + digit + content[place + 1 :])
-    note = "the records of 2 heads (layer 1: 2-3) are damaged; these heads are computed again"
-    assert note in analyze_here(*words, "--dry_run").stdout
+    expected = {path: path.read_bytes() for path in (record_of(copy, f"l01h0{n}") for n in (1, 2))}
+    cut, edited = expected
+    cut.write_bytes(expected[cut][:500])
+    middle = len(expected[edited]) // 2
+    flipped = bytearray(expected[edited])
+    flipped[middle] ^= 1
+    edited.write_bytes(flipped)
+    assert "Finished     10 heads" in analyze_here(*words, "--dry_run").stdout
+    assert tables(copy) == whole
+    # a command that does not compute them does not use them
+    (copy / "run.json").unlink()
+    others = analyze_here(*words, "--layers", "0,2")
+    assert others.returncode == 0
+    assert heads_of(copy) == {"analysed": 10, "failed": 0, "not_analysed": 2, "not_captured": 0}
     again = analyze_here(*words)
-    assert note in again.stderr
+    assert again.returncode == 0
     assert "10 of 12 heads were finished earlier" in again.stderr
     assert tables(copy) == whole
+    assert {path: path.read_bytes() for path in expected} == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -175,60 +207,81 @@ def test_a_signal_ends_at_once_with_its_code_and_the_run_continues(
     assert tables(tmp_path) == whole
 
 
-def test_a_second_run_in_the_same_folder_is_refused(dump: Path, copy: Path) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", copy)
-    with FileLock(copy / ".lock"):  # what a run holds while it works
-        second = analyze_here(*words)
-    assert second.returncode == 2
-    assert "another run is writing here" in second.stderr
-    assert analyze_here(*words).returncode == 0
+def test_two_commands_at_once_share_the_heads(
+    dump: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    """One is stopped while it computes a key head; the other computes the rest, and waits."""
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 1)
+    first = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_records(tmp_path, 1, first)
+    first.send_signal(signal.SIGSTOP)  # holds its locks
+    second = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert second.stderr is not None
+    note = b""
+    while b"another command computes" not in note:
+        note = second.stderr.readline()
+        assert note, "it does not wait"
+    assert len(records(tmp_path)) >= 8
+    first.send_signal(signal.SIGCONT)
+    told = second.communicate(timeout=120)[1].decode()
+    assert (first.wait(timeout=120), second.returncode) == (0, 0), told
+    assert tables(tmp_path) == whole
+    assert heads_of(tmp_path)["analysed"] == 12
 
 
-def test_other_settings_are_refused_and_named(
+def test_commands_with_other_layers_fill_one_folder(
+    dump: Path, whole: dict[str, bytes], tmp_path: Path
+) -> None:
+    words = ("--dataset_local_root", dump, "--output_dir", tmp_path)
+    for layers, left in (("2", 8), ("0", 4)):
+        part = analyze_here(*words, "--layers", layers)
+        assert part.returncode == 0
+        assert heads_of(tmp_path)["not_analysed"] == left
+        assert f"{left} query heads yet: layer" in part.stdout
+    assert analyze_here(*words, "--layers", "1").returncode == 0
+    assert heads_of(tmp_path)["not_analysed"] == 0
+    assert tables(tmp_path) == whole
+
+
+def test_other_settings_replace_the_tables_and_keep_the_records(
     dump: Path, whole: dict[str, bytes], copy: Path
 ) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", copy)
-    refused = analyze_here(*words, "--seed", 1, "--query_model", "full")
-    assert refused.returncode == 2
-    assert "query_model (positional then, full now)" in refused.stderr
-    assert "seed (0 then, 1 now)" in refused.stderr
-    assert tables(copy) == whole
-    fresh = analyze_here(*words, "--seed", 1, "--output_csv", "m.csv", "--overwrite")
+    words = ("--dataset_local_root", dump, "--output_dir", copy, "--layers", "0")
+    fresh = analyze_here(*words, "--seed", 1, "--query_model", "full")
     assert fresh.returncode == 0
-    assert (copy / "m.csv").read_bytes() != whole["head_metrics.csv"]
-    assert not (copy / "head_metrics.csv").exists(), "a table under another name stays behind"
-    assert tables(copy / "previous-1") == whole
+    assert "12 records of other settings or files are kept in" in fresh.stderr
+    assert "finished earlier" not in fresh.stderr
+    info = json.loads((copy / "run.json").read_text())
+    assert (info["seed"], info["heads"]["analysed"]) == (1, 4)
+    assert tables(copy) != whole
+    back = analyze_here(*words, "--max_workers", 2)
+    assert back.returncode == 0
+    assert "4 of 4 heads were finished earlier" in back.stderr
+    assert tables(copy) == whole
+    clean = analyze_here(*words, "--clean", "true")
+    assert "4 records of other settings or files were removed" in clean.stderr
+    assert len(records(copy)) == 12
+    assert len(list((copy / ".heads").glob("*/settings.json"))) == 1
+    assert tables(copy) == whole
 
 
-def test_what_does_not_touch_the_numbers_may_change(
-    dump: Path, whole: dict[str, bytes], copy: Path
+def test_a_changed_file_changes_only_its_heads(
+    dump: Path, whole: dict[str, bytes], copy: Path, tmp_path: Path
 ) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", copy)
-    again = analyze_here(*words, "--max_workers", 2, "--output_csv", "other.csv")
+    """One head's file is replaced by that of another head, and comes back."""
+    changed = Path(shutil.copytree(dump, tmp_path / "dump"))
+    file = changed / "l01h03q" / "data.parquet"
+    right = file.read_bytes()
+    file.write_bytes((dump / "l02h03q" / "data.parquet").read_bytes())
+    words = ("--dataset_local_root", changed, "--output_dir")
+    again = analyze_here(*words, copy)
     assert again.returncode == 0
-    assert "12 of 12 heads were finished earlier" in again.stderr
-    assert (copy / "other.csv").read_bytes() == whole[TABLES[0]]
-    assert (copy / "previous-1" / TABLES[0]).read_bytes() == whole[TABLES[0]]
-    assert not (copy / TABLES[0]).exists()
-
-
-def test_overwrite_computes_everything_again_and_keeps_tables_with_one_name_in_two_folders(
-    dump: Path, whole: dict[str, bytes], copy: Path
-) -> None:
-    places = ("--output_csv", copy / "a" / "t.csv", "--bucket_csv", copy / "b" / "t.csv")
-    words = ("--dataset_local_root", dump, "--output_dir", copy, *places)
-    assert analyze_here(*words).returncode == 0
-    before = sorted(whole[name] for name in TABLES[:2])
-    assert sorted((copy / part / "t.csv").read_bytes() for part in "ab") == before
-    again = analyze_here(*words, "--overwrite")
-    assert again.returncode == 0
-    assert "finished earlier" not in again.stderr
-    kept = [path for path in (copy / "previous-2").glob("*t.csv") if path.name != "head_drift.csv"]
-    assert sorted(path.read_bytes() for path in kept) == before
-    assert sorted((copy / part / "t.csv").read_bytes() for part in "ab") == before
-    for name in TABLES[2:]:
-        assert (copy / "previous-2" / name).read_bytes() == whole[name], name
-        assert (copy / name).read_bytes() == whole[name], name
+    assert "11 of 12 heads were finished earlier" in again.stderr
+    assert analyze_here(*words, tmp_path / "expected").returncode == 0
+    assert tables(copy) == tables(tmp_path / "expected") != whole
+    file.write_bytes(right)
+    assert "12 of 12 heads were finished earlier" in analyze_here(*words, copy).stderr
+    assert tables(copy) == whole
 
 
 def test_only_heads_whose_files_are_broken_or_change_fail_and_a_killed_worker_costs_nothing(
@@ -250,12 +303,13 @@ def test_only_heads_whose_files_are_broken_or_change_fail_and_a_killed_worker_co
     failures = json.loads((out / "run.json").read_text())["failures"]
     failed = {(failure["layer"], failure["q_head"]) for failure in failures}
     assert failed == {(0, 0), (1, 3), (2, 2), (2, 3)}
-    assert not {f"l{layer:02d}h{head:02d}.json" for layer, head in failed} & records(out)
+    recorded = {name[:6] for name in records(out)}
+    assert not {f"l{layer:02d}h{head:02d}" for layer, head in failed} & recorded
     broken.write_bytes(content)
     again = analyze_here(*words)
     assert again.returncode == 0
     assert "8 of 12 heads were finished earlier" in again.stderr
-    assert json.loads((out / "run.json").read_text())["heads"]["failed"] == 0
+    assert heads_of(out)["failed"] == 0
     assert tables(out) == whole
 
 
@@ -271,12 +325,13 @@ def test_a_full_disk_is_told_and_leaves_earlier_results_whole(
     assert analyze_here(*words).returncode == 0
     before = tables(out)
     for moment, spare, culprit in (  # spare: bytes that stay free
-        ("beginning", 0, r"settings\.json"),
-        ("writing the tables", 8192, r"\.csv|run\.json"),
-        ("recording a head", 8192, r"l00h01\.json"),
+        ("writing the tables", 8192, r"run\.json"),
+        ("recording a head", 0, r"l00h01-\w+\.json\.gz"),
     ):
         if moment == "recording a head":
-            (out / ".heads" / "l00h01.json").unlink()
+            record_of(out, "l00h01").unlink()
+        else:
+            (out / "run.json").unlink()
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(b"x" * 512)

@@ -57,7 +57,7 @@ def test_heads_whose_files_are_none_fail_alone(tmp_path: Path, out: Path) -> Non
     assert analyze(dump, out, "--dry_run") == 0
     assert analyze(dump, out) == 1
     info = json.loads((out / "run.json").read_text())
-    assert info["heads"] == {"analysed": 1, "not_captured": 0, "failed": 5}
+    assert info["heads"] == {"analysed": 1, "failed": 5, "not_analysed": 0, "not_captured": 0}
     for (_, said), failure in zip(NOT_REGULAR.values(), info["failures"], strict=True):
         assert f"data.parquet: cannot be read ({said})" in failure["reason"]
 
@@ -70,16 +70,22 @@ def test_a_dump_json_that_is_a_pipe_is_refused(
     assert f"dump.json: cannot be read: {PIPE}" in error_of(capsys)
 
 
-def test_records_that_are_pipes_are_refused(
+def test_pipes_among_the_records_do_not_hang(
     dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert analyze(dump, out) == 0
-    for name in ("l00h00.json", "settings.json"):
+    [record] = out.glob(".heads/*/l00h00-*.json.gz")
+    whole = record.read_bytes()
+    replace_by(os.mkfifo, record)
+    for flags in ([], ["--dry_run"]):
         capsys.readouterr()
-        replace_by(os.mkfifo, out / ".heads" / name)
-        assert analyze(dump, out) in (1, 2)
-        assert f"{name}: {PIPE}" in error_of(capsys)
-    assert analyze(dump, out, "--overwrite") == 0
+        assert analyze(dump, out, *flags) == 1
+        assert f"{record.name}: cannot be read: {PIPE}" in error_of(capsys)
+    record.unlink()
+    record.write_bytes(whole)
+    replace_by(os.mkfifo, record.with_name("settings.json"))
+    replace_by(os.mkfifo, record.with_name(record.name.replace(".json.gz", ".failed")))
+    assert analyze(dump, out) == 0
 
 
 def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(
@@ -112,7 +118,8 @@ def test_tables_with_values_that_no_head_has_are_refused_by_every_verb(
         _ = open_run(run).head_metrics
 
 
-def test_a_run_json_that_is_a_pipe_is_moved_aside_by_a_new_run(dump: Path, out: Path) -> None:
+def test_a_run_json_that_is_a_pipe_is_replaced_by_its_run(dump: Path, out: Path) -> None:
+    assert analyze(dump, out) == 0
     replace_by(os.mkfifo, out / "run.json")
     assert analyze(dump, out) == 0
     assert json.loads((out / "run.json").read_text())["heads"]["analysed"] == 2
@@ -140,11 +147,11 @@ def test_an_output_folder_linked_to_itself_is_refused(
 @pytest.mark.parametrize(
     ("name", "kind", "reason"),
     [
-        (".heads", "link", "is a symbolic link, not a folder"),
-        (".heads", "dangling link", "is a symbolic link, not a folder"),
-        (".heads", "file", "is a file, not a folder"),
-        (".lock", "folder", "cannot be locked: "),
-        (".lock", "link", "cannot be locked: "),
+        (".heads", "link", ".heads: is a symbolic link, not a folder"),
+        (".heads", "dangling link", ".heads: is a symbolic link, not a folder"),
+        (".heads", "file", "cannot be written: "),
+        (".heads/tables.lock", "folder", "cannot be locked: "),
+        (".heads/tables.lock", "link", "cannot be locked: "),
     ],
 )
 def test_records_and_locks_of_another_kind_are_refused(
@@ -156,22 +163,22 @@ def test_records_and_locks_of_another_kind_are_refused(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    out.mkdir()
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "l00h00.json").write_text("precious")
+    (out / name).parent.mkdir(parents=True)
+    (tmp_path / "mine" / "folder").mkdir(parents=True)
+    (tmp_path / "mine" / "l00h00.json.gz").write_text("precious")
     if kind == "file":
         (out / name).touch()
     elif kind == "folder":
         (out / name).mkdir()
     else:
         (out / name).symlink_to(tmp_path / ("nothing" if "dangling" in kind else "mine"))
-    for flags in ([], ["--overwrite"], *([["--dry_run"]] if name == ".heads" else [])):
+    for flags in ([], ["--clean", "true"]):
         assert analyze(dump, out, *flags) == 2
         told = error_of(capsys)
-        assert told.startswith(f"error: {out / name}: {reason}"), told
-        assert told.endswith("or choose another output_dir."), told
-    assert (tmp_path / "mine" / "l00h00.json").read_text() == "precious"
-    assert [path.name for path in tmp_path.rglob("*") if "discarded" in path.name] == []
+        assert reason in told
+        assert told.endswith("hoose another output_dir."), told
+    assert (tmp_path / "mine" / "l00h00.json.gz").read_text() == "precious"
+    assert (tmp_path / "mine" / "folder").is_dir()
 
 
 def test_a_dump_json_of_no_model_is_refused(

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from attention_plasticity.cli import main
-from commands import start
-from commands_here import analyze_here, run_here
+from commands_here import analyze_here
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
@@ -40,30 +36,19 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 PLACES = [
-    "dump/dump.json",
-    "dump/examples.parquet",
-    "dump/tokens.parquet",
-    "dump/README.md",
     "dump/l00h00q",
-    "dump/l00h00q/data.parquet",
-    "dump/l00h00q/table.csv",
-    "dump/l00h00q/deep/er/table.csv",
-    "dump/l07h00k/table.csv",
-    "dump/.capture/table.csv",
-    "dump/l00h00q/../dump.json",
-    "out/../dump/./README.md",
-    "link/examples.parquet",
-    "link/l00h00q/table.csv",
-    "head/table.csv",
-    "file.csv",
-    "sibling/dump.json",
-    "sibling/l00h00q/table.csv",
-    "out/.heads/table.csv",
+    "dump/l00h00q/deep/er",
+    "dump/l07h00k",
+    "dump/.capture",
+    "out/../dump/./l00h00q",
+    "link/l00h00q",
+    "head",
+    "sibling/l00h00q/out",
 ]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_table_takes_the_place_of_a_part_of_a_dump(
+def test_results_are_not_put_into_a_part_of_a_dump(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump = make_whole_dump(tmp_path / "dump")
@@ -71,38 +56,22 @@ def test_no_table_takes_the_place_of_a_part_of_a_dump(
     (tmp_path / "out").mkdir()
     (tmp_path / "link").symlink_to(dump)
     (tmp_path / "head").symlink_to(dump / "l00h00q")
-    (tmp_path / "file.csv").symlink_to(dump / "dump.json")
     before = content(tmp_path)
-    flags = ["--dataset_local_root", str(dump), "--output_dir", str(tmp_path / "out")]
-    for field in ("output_csv", "bucket_csv", "component_csv"):
-        assert main(["analyze", *flags, f"--{field}", f"{tmp_path}/{place}"]) == 2
-        told = capsys.readouterr().err
-        assert told.count("\n") == 1
-        phrase = "begin with a dot are reserved" if ".heads" in place else "is inside a dump"
-        assert phrase in told
+    assert in_process("--dataset_local_root", dump, "--output_dir", f"{tmp_path}/{place}") == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "is inside a dump" in told
     assert content(tmp_path) == before
-
-
-def test_results_are_not_put_into_a_heads_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dump = make_whole_dump(tmp_path / "dump")
-    before = content(dump)
-    for place in ("l00h00q", "l00h00q/out", "l44h00q"):
-        flags = ["--dataset_local_root", str(dump), "--output_dir", str(dump / place)]
-        assert main(["analyze", *flags]) == 2
-        assert "is inside a dump" in capsys.readouterr().err
-    assert main(["report", str(dump), "--output", str(dump / "dump.json")]) == 2
-    assert content(dump) == before
 
 
 def test_a_page_never_takes_the_place_of_a_dumps_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump, out = make_whole_dump(tmp_path / "dump"), write_run(tmp_path / "out")
+    before = content(dump)
     for place in ("README.md", "dump.json", "l00h00q/report.html"):
         assert main(["report", str(out), "--output", str(dump / place)]) == 2
         assert "is inside a dump" in capsys.readouterr().err
+    assert content(dump) == before
 
 
 def test_results_beside_the_heads_are_fine(tmp_path: Path) -> None:
@@ -112,59 +81,53 @@ def test_results_beside_the_heads_are_fine(tmp_path: Path) -> None:
         assert (dump / "head_metrics.csv").exists()
 
 
-# one table, two runs
+# tables of others
 
 
-def test_a_table_of_another_run_is_not_replaced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["head_metrics.csv", "head_fidelity.csv", "run.json"])
+def test_tables_without_records_are_not_replaced(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dump, shared = make_whole_dump(tmp_path / "dump"), tmp_path / "shared" / "m.csv"
-    first = ("--dataset_local_root", dump, "--output_csv", shared, "--output_dir", tmp_path / "a")
-    second = (*first, "--output_dir", tmp_path / "b", "--seed", 1)
-    assert in_process(*first) == 0
-    before = shared.read_bytes()
-    for extra in ((), ("--overwrite",), ("--dry_run",)):
-        capsys.readouterr()
-        assert in_process(*second, *extra) == 2
-        told = capsys.readouterr().err
-        assert f"{shared}: exists, but is not a table of the run in {tmp_path / 'b'}" in told
-        assert told.count("\n") == 1
-    assert shared.read_bytes() == before
-    assert not (tmp_path / "b").exists()
-    assert main(["report", str(tmp_path / "a")]) == 0
-    assert in_process(*first) == 0  # its own run may write it again
-    assert in_process(*first, "--overwrite", "--seed", 2) == 0
-    assert (tmp_path / "a" / "previous-1" / "m.csv").read_bytes() == before
-
-
-def test_a_table_that_another_run_is_about_to_write_is_not_shared(tmp_path: Path) -> None:
-    dump = make_whole_dump(tmp_path / "dump", n=6000)
-    shared = tmp_path / "shared" / "m.csv"
-    words = ("--dataset_local_root", dump, "--output_csv", shared, "--max_workers", 1)
-    going = start("analyze", *words, "--output_dir", tmp_path / "a", stdout=subprocess.DEVNULL)
-    while not (tmp_path / "a" / ".heads").exists():
-        assert going.poll() is None
-        time.sleep(0.005)
-    going.send_signal(signal.SIGSTOP)  # holds its locks until the other run was refused
-    refused = analyze_here(*words, "--output_dir", tmp_path / "b", "--seed", 1)
-    going.send_signal(signal.SIGCONT)
-    assert going.wait(timeout=120) == 0
-    assert refused.returncode == 2
-    assert f"{shared}: another run is writing this table" in refused.stderr
-    assert run_here("report", tmp_path / "a").returncode == 0
+    """They may be of another program or version, or their records were removed."""
+    dump, out = make_whole_dump(tmp_path / "dump"), tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("someone's work")
+    assert in_process("--dataset_local_root", dump, "--output_dir", out) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"error: {out / name}: exists, and the records of its heads are not in")
+    assert content(out) == {str(out / name): b"someone's work"}
 
 
 def test_a_run_json_moves_no_file_of_others(tmp_path: Path) -> None:
     dump, out, mine = make_whole_dump(tmp_path / "dump"), tmp_path / "out", tmp_path / "mine.csv"
     words = ("--dataset_local_root", dump, "--output_dir", out)
     assert in_process(*words) == 0
-    table = out / "head_metrics.csv"
-    mine.write_bytes(table.read_bytes())
+    table = (out / "head_metrics.csv").read_bytes()
+    mine.write_bytes(table)
     info = json.loads((out / "run.json").read_text())
     info["tables"]["head_metrics"] = str(mine)
     (out / "run.json").write_text(json.dumps(info))
-    assert in_process(*words, "--overwrite") == 0
-    assert mine.exists()
+    (out / "head_metrics.csv").write_text("changed")
+    (dump / "l00h01q" / "data.parquet").unlink()  # the tables are written again
+    assert in_process(*words) == 1
+    assert mine.read_bytes() == table
+    assert (out / "head_metrics.csv").read_bytes() == table[: table.rindex(b"\n0,1,0") + 1]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = make_whole_dump(tmp_path / "dump")
+
+    def refused(self: Path, *given: object, **named: object) -> None:  # also for root
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "touch", refused)
+    assert in_process("--dataset_local_root", dump, "--output_dir", tmp_path / "out") == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.endswith(
+        "run.json: cannot be written: Permission denied. Choose another output_dir."
+    )
 
 
 # names
@@ -200,7 +163,6 @@ DEEP = "/".join(["d" * 200] * 25)
     "words",
     [
         ["analyze", "--dataset_local_root", "{dump}", "--output_dir", "{name}"],
-        ["analyze", "--dataset_local_root", "{dump}", "--output_csv", "{name}.csv"],
         ["analyze", "--dataset_local_root", "{dump}", "--dry_run", "--output_dir", "{name}"],
         ["analyze", "--dataset_local_root", "{name}"],
         ["analyze", "--config", "{name}.yaml"],
@@ -225,7 +187,7 @@ def test_names_that_are_too_long_are_refused_before_any_work(
 ) -> None:
     dump, finished = long_names
     monkeypatch.chdir(tmp_path)
-    of_a_file = ("{name}." in words[-1] and words[0] != "analyze") or "output_csv" in words[-2]
+    of_a_file = "{name}." in words[-1] and words[0] != "analyze"
     for name in (LONG, DEEP, NEARLY) if of_a_file else (LONG, DEEP):
         given = [word.format(dump=dump, run=finished, name=name) for word in words]
         assert main(given) == 2

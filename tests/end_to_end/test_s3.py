@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,17 +83,17 @@ def test_only_heads_whose_files_cannot_be_read_fail(s3: S3, dump: Path, tmp_path
 def test_files_that_change_during_the_run(
     s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attention_plasticity.run.open_run import HeadsInProgress
+    from attention_plasticity.run.records import Records
 
     s3.put_folder(dump, "tiny")
-    add = HeadsInProgress.add
+    add = Records.add
 
-    def replaced(self: HeadsInProgress, outcome: object) -> None:
+    def replaced(self: Records, *given: Any) -> None:
         for head in ("l00h00q", "l00h03q"):  # the first one was read already
             s3.put(f"tiny/{head}/data.parquet", (dump / "l00h02q" / "data.parquet").read_bytes())
-        add(self, outcome)  # type: ignore[arg-type]
+        add(self, *given)
 
-    monkeypatch.setattr(HeadsInProgress, "add", replaced)
+    monkeypatch.setattr(Records, "add", replaced)
     found = ap.analyze_dump(s3.url("tiny"), output_dir=tmp_path / "out", max_workers=1)
     reasons = dict(zip(found.failures.q_head, found.failures.reason, strict=True))
     assert sorted(reasons) == [0, 3]

@@ -109,7 +109,7 @@ def test_a_second_signal_ends_at_once_and_is_as_quiet(
     first: signal.Signals, second: signal.Signals, delay: float, place: Path, tmp_path: Path
 ) -> None:
     process = start("analyze", place, tmp_path)
-    while not list((tmp_path / ".heads").glob("l*.json")):
+    while not list(tmp_path.glob(".heads/*/l*h*.json.gz")):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(first)
@@ -120,7 +120,7 @@ def test_a_second_signal_ends_at_once_and_is_as_quiet(
 
 def test_a_second_signal_right_after_the_message(place: Path, tmp_path: Path) -> None:
     process = start("analyze", place, tmp_path)
-    while not list((tmp_path / ".heads").glob("l*.json")):
+    while not list(tmp_path.glob(".heads/*/l*h*.json.gz")):
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)

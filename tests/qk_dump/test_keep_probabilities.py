@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from attention_plasticity.run.head_means import eligible_heads
+from attention_plasticity.tables.head_means import eligible_heads
 from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Kind
 from qk_dump.manifest import DumpManifest, read_manifest
@@ -126,5 +126,5 @@ def test_the_number_of_eligible_heads_is_recorded(model: Path, tmp_path: Path) -
         manifest = read_manifest(tmp_path / name / "dump.json")
         assert manifest is not None
         assert manifest.eligible_q_heads == eligible
-        found = eligible_heads(manifest.model_dump(exclude_none=True), {})
+        found = eligible_heads(manifest.model_dump(exclude_none=True), all_heads=True)
         assert (found.by_layer_type if found else None) == by_type

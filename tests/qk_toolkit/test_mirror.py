@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
-from threading import Event
 
 import pytest
 
-from qk_toolkit import store, uploads
+from qk_toolkit import store
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.mirror import Mirror, mirror_folder
-from qk_toolkit.uploads import Uploads, output_file, output_folder
+from qk_toolkit.uploads import output_file, output_folder
 from s3_server import S3, damaged, error
 
 
@@ -215,27 +213,6 @@ def test_names_never_leave_the_folder(s3: S3, tmp_path: Path) -> None:
         s3.put(name, b"x")
     mirror(s3, tmp_path / "in").pull(everything)
     assert {path.name for path in tmp_path.rglob("*")} == {"in", "good", ".mirror.json"}
-
-
-def test_files_are_sent_in_the_background(
-    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "_WAITS", ())
-    monkeypatch.setattr(uploads, "_SECONDS", 0.01)
-    failed = Event()
-    sending = Uploads(mirror(s3, tmp_path), lambda note: failed.set())
-    put(tmp_path, a="1")
-    sending.begin()
-    assert s3.names() == ["copy/a"]
-    s3.fail("PUT", error(500))
-    put(tmp_path, b="2")
-    assert failed.wait(30)
-    s3.heal()
-    while len(s3.names()) < 2:
-        time.sleep(0.01)
-    put(tmp_path, **{"last.json": "3"})
-    sending.finish()
-    assert s3.names() == ["copy/a", "copy/b", "copy/last.json"]
 
 
 def test_folders_of_urls_differ(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.metrics import KEY_HEADS
-from lasting_workers import lasting_workers
 from odd_files import NOT_REGULAR, huge, replace_by
 from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import MANIFEST_NAME
@@ -32,11 +31,10 @@ Damage = Callable[[Path], object]
 def damaged_dump(folder: Path, step: int) -> Cases:
     """A dump with one file damaged, through the command `analyze`."""
     whole = whole_dump(folder / "whole")
-    with lasting_workers():
-        expected = Expected.of(whole, folder)
-        for number, (name, damage) in enumerate(_damages()):
-            if number % step == 0:
-                yield name, damaged(whole, damage, folder, expected)
+    expected = Expected.of(whole, folder)
+    for number, (name, damage) in enumerate(_damages()):
+        if number % step == 0:
+            yield name, damaged(whole, damage, folder, expected)
 
 
 Tables = dict[str, str]

@@ -12,14 +12,10 @@ import pyarrow as pa
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head
 from attention_plasticity.config import make_config
-from attention_plasticity.run.fingerprints import InputFiles
-from attention_plasticity.run.plan import make_plan
-from attention_plasticity.run.records import Records
-from attention_plasticity.run.run_info import run_settings
+from attention_plasticity.run.preparation import prepare
 from captures import HEADS, add, opened, schema_of, segments
 from dumps import make_dump
 from qk_dump.reader import HeadRows, read_head
-from qk_dump.source import open_dump
 from qk_sniffer.pipeline.segment_files import DamagedSegmentError, Segment, read_segment
 from qk_toolkit.errors import DumpError
 from reliability.damaged_files import KEYS, QUERIES, whole_dump
@@ -154,19 +150,17 @@ def flipped_record(folder: Path, step: int) -> Cases:
     out = folder / "out"
     words = ("analyze", "--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
     assert command(*words).code == 0
-    config = make_config(dataset_local_root=str(dump))
-    inputs = InputFiles(open_dump(dump))
-    plan = make_plan(open_dump(dump), config)
-    records = Records(out, run_settings(config, plan.layout, open_dump(dump)))
-    expected = records.load(0, 0)
-    file = out / ".heads" / "l00h00.json"
+    run = prepare(make_config(dataset_local_root=str(dump), output_dir=str(out)))
+    unit = run.units[0, 0, 0]
+    expected = run.records.read(unit)
+    [file] = run.records.folder.glob("l00h00-*.json.gz")
     right = file.read_bytes()
     for number, wrong in flips(right, step):
         file.write_bytes(wrong)
         outcome = Outcome.REFUSED  # the head is computed again
         try:
-            if records.finished_heads(inputs).metrics:
-                same = records.load(0, 0) == expected
+            if run.records.has(unit):
+                same = run.records.read(unit) == expected
                 outcome = Outcome.UNHARMED if same else Outcome.WRONG
         except Exception:
             outcome = Outcome.TRACEBACK

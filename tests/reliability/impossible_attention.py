@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lasting_workers import lasting_workers
 from qk_dump.attention_columns import MASS_BINS, MASSES, UNITS
 from reliability.damaged_files import KEYS, QUERIES, Damage, Expected, damaged, whole_dump
 from reliability.outcomes import Cases
@@ -27,10 +26,9 @@ Change = Callable[[np.ndarray], Any]
 def impossible_attention(folder: Path, step: int) -> Cases:
     """One impossible value, through the command `analyze`, with and without dump.json."""
     whole = whole_dump(folder / "whole", received=True)
-    with lasting_workers():
-        expected = Expected.of(whole, folder)
-        for name, damage in [*_damages()][::step]:
-            yield name, damaged(whole, damage, folder, expected)
+    expected = Expected.of(whole, folder)
+    for name, damage in [*_damages()][::step]:
+        yield name, damaged(whole, damage, folder, expected)
 
 
 def _damages() -> Iterator[tuple[str, Damage]]:

@@ -16,28 +16,45 @@ from reliability.outcomes import Cases, Outcome
 from sniffing import same_bytes, start_sniffing, words
 from tiny_texts import save_texts, save_tiny_model
 
-_KILLS = 42
+_KILLS, _RAY_KILLS = 42, 20
 _QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def killed_analysis(folder: Path, step: int) -> Cases:
     """SIGKILL at a random moment; the same command then ends with the same bytes."""
+    yield from _killed(folder, range(0, _KILLS, step), (0.1, 2.5), "--max_workers", 2)
+
+
+def killed_on_ray(folder: Path, step: int) -> Cases:
+    """The same for a command whose heads are computed on a Ray cluster, which goes on."""
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        flags = ("--engine", "ray", "--ray_address", nodes.address)
+        yield from _killed(folder, range(0, _RAY_KILLS, step), (1.0, 10.0), *flags)
+    finally:
+        nodes.shutdown()
+
+
+def _killed(folder: Path, numbers: range, delays: tuple[float, float], *engine: object) -> Cases:
+    """Two kills after random delays in seconds, then the whole command, for each number."""
     dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
-    flags = ("--dataset_local_root", dump, "--max_workers", 2, "--output_dir")
-    assert run("analyze", *flags, folder / "whole").returncode == 0
+    words = ("--dataset_local_root", dump, "--output_dir")
+    assert run("analyze", *words, folder / "whole").returncode == 0
     expected = tables(folder / "whole")
     rng = np.random.default_rng(0)
-    for number in range(0, _KILLS, step):
+    for number in numbers:
         out = folder / f"out{number}"
         kept: set[str] = set()
-        for delay in rng.uniform(0.1, 2.5, 2):
-            _kill(start("analyze", *flags, out, **_QUIET), delay)
-            done = {path.name for path in (out / ".heads").glob("l*.json")}
+        for delay in rng.uniform(*delays, 2):
+            _kill(start("analyze", *words, out, *engine, **_QUIET), delay)
+            done = {path.name for path in out.glob(".heads/*/l*.json.gz")}
             if not kept <= done:
                 yield f"kill {number}", Outcome.LOST
             kept = done
-        ended = run("analyze", *flags, out)
-        if "Traceback" in ended.stderr:
+        ended = run("analyze", *words, out, *engine)
+        if "Traceback" in ended.stderr or ended.returncode:
             yield f"kill {number}", Outcome.TRACEBACK
             continue
         yield f"kill {number}", Outcome.UNHARMED if tables(out) == expected else Outcome.WRONG

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from attention_plasticity.cli import main
+from lasting_workers import lasting_workers
 
 
 class Outcome(Enum):
@@ -57,10 +58,11 @@ def tally(attack: Attack, folder: Path, step: int) -> Tally:
     """Run an attack and count."""
     counts: Counter[Outcome] = Counter()
     bad = []
-    for name, outcome in attack.cases(folder, step):
-        counts[outcome] += 1
-        if outcome in BAD:
-            bad.append(f"{attack.name}: {name}: {outcome.value}")
+    with lasting_workers():
+        for name, outcome in attack.cases(folder, step):
+            counts[outcome] += 1
+            if outcome in BAD:
+                bad.append(f"{attack.name}: {name}: {outcome.value}")
     return Tally(attack.name, counts, bad)
 
 

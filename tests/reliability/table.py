@@ -15,7 +15,7 @@ import time
 import warnings
 from pathlib import Path
 
-from reliability.changed_dumps import changed_dump, shards_of_two_dumps, unnamed_texts
+from reliability.changed_dumps import changed_dump, shares_of_two_dumps, unnamed_texts
 from reliability.damaged_files import damaged_dump
 from reliability.flipped_bits import (
     flipped_footer,
@@ -26,7 +26,12 @@ from reliability.flipped_bits import (
 )
 from reliability.hostile_values import hostile_settings, malicious_hub, strange_run_json
 from reliability.impossible_attention import impossible_attention
-from reliability.killed_processes import interrupted_commands, killed_analysis, killed_capture
+from reliability.killed_processes import (
+    interrupted_commands,
+    killed_analysis,
+    killed_capture,
+    killed_on_ray,
+)
 from reliability.odd_models import architectures
 from reliability.outcomes import Attack, Outcome, Tally, tally
 
@@ -41,10 +46,11 @@ ATTACKS = (
     Attack("a file of a dump is damaged or replaced (`analyze`)", damaged_dump, step=59),
     Attack("a dump changes before a run continues", changed_dump, step=17),
     Attack("texts have other ids than in `examples.parquet`", unnamed_texts, step=13),
-    Attack("shards of two dumps are merged", shards_of_two_dumps, step=29),
+    Attack("commands fill one folder from two dumps", shares_of_two_dumps, step=29),
     Attack("a bit of a finished head's record is flipped", flipped_record, step=1999),
     Attack("a bit of an unfinished capture's rows is flipped", flipped_segment, step=499),
     Attack("an analysis is killed twice, then continued", killed_analysis, step=None),
+    Attack("an analysis on Ray is killed twice, then continued", killed_on_ray, step=None),
     Attack("a capture is killed twice, then continued", killed_capture, step=None),
     Attack("Ctrl-C twice, 0.05 to 1 s after the start", interrupted_commands, step=23),
     Attack("members of run.json have another type", strange_run_json, step=149),

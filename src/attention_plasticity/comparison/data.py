@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 
 from attention_plasticity.comparison.cautions import (
@@ -44,7 +43,7 @@ from attention_plasticity.comparison.runs import (
 )
 from attention_plasticity.comparison.scores import Correlation, correlations, read_scores
 from attention_plasticity.tables.finished_run import AnyRun, opened_runs
-from attention_plasticity.tables.intervals import HeadColumn, half_width
+from attention_plasticity.tables.intervals import HeadColumn, mean_difference, mean_numbers
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_toolkit.errors import ConfigError
 
@@ -219,14 +218,5 @@ def difference(
     if run is None or first is None:
         return (math.nan,) * 4
     if same_heads:
-        mean = run.minus(first, paired=paired)
-        value, error, freedom = mean.value, mean.standard_error, mean.freedom
-    else:
-        one, other = run.mean, first.mean
-        value, freedom = one.value - other.value, min(one.freedom, other.freedom)
-        error = math.hypot(one.text_error, other.text_error)
-        if paired:
-            error = float(np.linalg.norm(np.subtract(one.influences, other.influences)))
-        error = math.sqrt(error**2 + one.head_variance + other.head_variance)
-    reach = float(half_width(error, freedom + 1.0))
-    return value, error, value - reach, value + reach
+        return mean_numbers(run.minus(first, paired=paired))
+    return mean_numbers(mean_difference(run.mean, first.mean, paired=paired))

@@ -10,6 +10,7 @@ import pandas as pd
 
 from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.metrics import KEY_HEADS
+from attention_plasticity.tables.intervals import recorded_mean
 
 SHOWN = {
     "static_error": "static error",
@@ -35,18 +36,17 @@ def key_head_means(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     Every mean has its standard error and the degrees of freedom of its interval. The errors of a
     part of the layers are not known.
     """
-    rows = [_row(run) for run in runs if run.run.has_key_heads]
+    rows = [_row(run) for run in runs if run.run.has("key_heads")]
     names = [f"{column}{ending}" for column in _COLUMNS for ending in ("", "_se", "_df")]
     return pd.DataFrame(rows, columns=["run", "key_heads", *names])
 
 
 def _row(run: ComparedRun) -> dict[str, Any]:
-    table, known = run.run.key_heads, run.run.info.get("key_head_means") or {}
+    table = run.run.table("key_heads")
+    known = run.run.info.get("key_head_means") or {} if run.run.layers is None else {}
     row: dict[str, Any] = {"run": run.label, "key_heads": len(table)}
     for name in _COLUMNS:
+        mean = recorded_mean(known, name)
         row[name] = table[name].mean() if name in table else math.nan
-        mean = (known.get(name) if run.run.layers is None else None) or {}
-        error, groups = mean.get("standard_error"), mean.get("groups")
-        row[f"{name}_se"] = math.nan if error is None else error
-        row[f"{name}_df"] = math.nan if groups is None else groups - 1.0
+        row[f"{name}_se"], row[f"{name}_df"] = mean.standard_error, mean.freedom
     return row

@@ -37,7 +37,7 @@ def profile_table(runs: Sequence[ComparedRun], shown: PlasticityColumns) -> pd.D
 
 def _profile(run: FinishedRun, shown: PlasticityColumns) -> pd.DataFrame:
     in_bins = shown is AT_ONE_POSITION
-    table = run.bins if in_bins else run.bucket_plasticity
+    table = run.table("bins") if in_bins else run.bucket_plasticity
     profiles = head_profiles(bin_cells(table, run.pair_sampling)).dropna(subset=["plasticity"])
     mean = mean_profile(profiles).assign(heads=len(run.head_metrics))
     names = {"q_bucket": "part", "q_position": "position"}

@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
-from attention_plasticity.run.head_means import MeanEstimate
-from attention_plasticity.run.plan import format_heads
-from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import HeadColumn, groups_of, head_column
+from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
@@ -25,7 +25,7 @@ from attention_plasticity.tables.main_plasticity import (
     PlasticityColumns,
 )
 from attention_plasticity.tables.names import clean
-from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.formatting import count, format_heads, index_ranges
 
 ALL_LAYERS = "all"
 """`layer_type` of the rows with the means over all heads of a run."""

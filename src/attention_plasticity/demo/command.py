@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qk_toolkit.command_line import allow_closed_stdout, command_parser
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import parse_flags
-
-if TYPE_CHECKING:
-    from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.run.finish import Outcome
 
 _STORY = """\
 Analyse real queries and keys that come with the package (three layers of SmolLM2-135M reading
@@ -86,29 +82,22 @@ def _captured(folder: Path, given: dict[str, Any]) -> int:
 
 def _analyse(dump: Path, results: Path, known: bool = False) -> int:
     from attention_plasticity.config import make_config
+    from attention_plasticity.run.runner import run_analysis
+    from attention_plasticity.tables.finished_run import FinishedRun
     from attention_plasticity.tables.summary import print_summary
+    from qk_toolkit.terminal import TerminalWatcher
 
     config = make_config(dataset_local_root=str(dump), output_dir=str(results))
-    outcome = _run(config)
+    outcome = run_analysis(config, TerminalWatcher())
+    run = FinishedRun.open(results)
     with allow_closed_stdout():
         if known:
             from attention_plasticity.demo.known_answer import print_known_answer
 
-            print_known_answer(outcome)
-        print_summary(outcome)
+            print_known_answer(run)
+        print_summary(run)
         _show(results)
-    return 1 if outcome.failures else 0
-
-
-def _run(config: RunnerConfig) -> Outcome:
-    """Continue an earlier run, or start again when another version made it."""
-    from attention_plasticity.run.runner import run_analysis
-    from qk_toolkit.terminal import TerminalWatcher
-
-    try:
-        return run_analysis(config, TerminalWatcher())
-    except ConfigError:
-        return run_analysis(config.model_copy(update={"overwrite": True}), TerminalWatcher())
+    return 1 if outcome.has_failures else 0
 
 
 def _show(results: Path) -> None:

@@ -19,7 +19,7 @@ from rich import box
 from rich.table import Table
 
 from attention_plasticity.metrics import ALIGNED_LAST
-from attention_plasticity.run.finish import Outcome
+from attention_plasticity.tables.finished_run import FinishedRun
 from qk_dump.layout import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
 from qk_dump.writer import write_head
@@ -123,9 +123,9 @@ def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
     )
 
 
-def print_known_answer(outcome: Outcome) -> None:
+def print_known_answer(run: FinishedRun) -> None:
     """Print the measured plasticity next to the expected plasticity."""
-    shape = DemoShape()
+    shape, heads = DemoShape(), run.head_metrics
     table = Table(
         box=box.SIMPLE,
         title="Comparison with the known answer (plasticity at one position, in the last fifth)",
@@ -134,10 +134,10 @@ def print_known_answer(outcome: Outcome) -> None:
     for name in ("layer", "drift", "expected", "measured"):
         table.add_column(name, justify="right")
     for layer, drift in enumerate(shape.drifts):
-        members = [row[ALIGNED_LAST] for row in outcome.metrics if row["layer"] == layer]
+        members = heads.loc[heads["layer"] == layer, ALIGNED_LAST]
         last_fifth = np.linspace(0.8 * shape.context, shape.context, 100)
         expected = float(expected_plasticity(drift, last_fifth, shape.context).mean())
-        measured = float(np.mean(members))
+        measured = float(members.mean())
         window = f" (window {shape.window})" if layer == shape.windowed_layer else ""
         table.add_row(f"{layer}{window}", f"{drift:g}", f"{expected:.3f}", f"{measured:.3f}")
     command_console().print(table)

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh
 
 from attention_plasticity.estimate.blocks import near_mean
 from attention_plasticity.estimate.quantity import (
@@ -190,16 +191,16 @@ class Moments:
             return unknown()
         total = self.replicates
         used = np.flatnonzero(np.r_[True, self.sums.w > 0])  # replicates that leave a group out
-        axes, centres = self._axes(used)
-        value = np.zeros((3, 1 + GROUPS))  # Σws, Σwτs, Σws² with s the projection of a row
+        axes, centres = (part.astype(self.rows.dtype) for part in self._axes(used))
+        sums = np.zeros((3, len(used)))  # Σws, Σwτs, Σws² with s the projection of a row
+        factors = np.stack([self.weight, self.weight * self.tau])  # (2, n)
         for place, (number, begin, end) in enumerate(self._slices()):
-            others = used != 1 + number  # without this group it has no rows
-            axis = axes[place, others].astype(self.rows.dtype)  # (r, d)
-            scores = self.rows[begin:end] @ axis.T - centres[place, others].astype(axis.dtype)
-            w = self.weight[begin:end]
-            sums = np.stack([w, w * self.tau[begin:end]]) @ scores  # (2, r)
-            value[:2, used[others]] += sums
-            value[2, used[others]] += w @ scores**2
+            scores = self.rows[begin:end] @ axes[place].T - centres[place]  # (m, r)
+            scores[:, used == 1 + number] = 0.0  # without this group it has no rows
+            sums[:2] += factors[:, begin:end] @ scores
+            sums[2] += self.weight[begin:end] @ (scores * scores)
+        value = np.zeros((3, 1 + GROUPS))
+        value[:, used] = sums
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = value[2] - value[0] ** 2 / total.w
             along = value[1] - value[0] * total.t / total.w
@@ -237,8 +238,12 @@ class Moments:
         weighted = self.rows[::step] * np.sqrt(weight).astype(self.rows.dtype)[:, None]  # (m, d)
         second = (weighted.T @ weighted).astype(np.float64) / weight.sum()  # (d, d)
         mean = (weight @ self.rows[::step]) / weight.sum()
-        values, vectors = np.linalg.eigh(second - np.multiply.outer(mean, mean))  # ascending
         known = min(COMPONENTS, d)
+        values, vectors = eigh(  # ascending
+            second - np.multiply.outer(mean, mean),
+            subset_by_index=[d - known, d - 1],
+            check_finite=False,
+        )
         values = np.maximum(values[::-1][:known], 0.0)  # (2,) or (1,)
         share[:known] = values / max(float(total.scatter()[0] / total.w[0]), values.sum())
         along = np.abs(vectors[:, ::-1][:, :known].T @ total.with_position()[0]) / total.w[0]

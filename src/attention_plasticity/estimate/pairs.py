@@ -107,7 +107,8 @@ def dealt(pairs: int, numbers: Ints, rng: np.random.Generator) -> list[Ints]:
     bins = np.repeat(np.arange(len(numbers)), numbers)
     step = np.arange(len(bins)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
     order = np.argsort((step + rng.random(len(bins))) / numbers[bins], kind="stable")
-    return [np.flatnonzero(bins[order] == place) for place in range(len(numbers))]
+    parts = np.split(np.argsort(bins[order], kind="stable"), np.cumsum(numbers)[:-1])
+    return parts[: len(numbers)]  # none without a bin
 
 
 def _evenly(pairs: int, number: int, rng: np.random.Generator) -> Ints:

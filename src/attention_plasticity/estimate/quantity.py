@@ -77,14 +77,14 @@ def quantity(replicates: npt.ArrayLike, present: npt.ArrayLike) -> Quantity:
     theta, others = values[0], values[1:]
     known = np.asarray(present, np.bool_)
     known = known.reshape(known.shape + (1,) * (others.ndim - known.ndim))
-    known = np.broadcast_to(known, others.shape)
+    known = known & np.ones(others.shape, np.bool_)
     groups = known.sum(axis=0)  # (…)
-    mean = np.where(known, others, 0.0).sum(axis=0) / np.maximum(groups, 1)
+    number = np.maximum(groups, 1)
+    mean = np.where(known, others, 0.0).sum(axis=0) / number
     bias = (groups - 1) * (mean - theta)
-    factor = np.sqrt(np.maximum(groups - 1.0, 0.0) / np.maximum(groups, 1))
-    influences = np.where(known, factor * (others - mean), 0.0)
-    enough = (groups >= MIN_GROUPS) & ~np.isnan(theta) & ~np.isnan(mean)
-    influences = np.where(enough, influences, np.nan)
+    enough = (groups >= MIN_GROUPS) & ~np.isnan(theta + mean)
+    factor = np.where(enough, np.sqrt((number - 1) / number), np.nan)
+    influences = factor * np.where(known, others - mean, 0.0)
     value = np.where(enough, theta - bias, theta)
     if value.ndim == 0:
         return Quantity(float(value), influences, int(groups))

@@ -9,50 +9,56 @@ queries than dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from attention_plasticity.estimate.quantity import leave_one_out
 from attention_plasticity.estimate.sizes import GROUPS
 from qk_toolkit.arrays import Array, Ints, Vectors
 
 _BLOCK = 1 << 17  # scores at a time, so that they stay in the CPU cache
 
 
-class ScoreSums(NamedTuple):
-    """Sums over the queries of a bin, per group of texts and pair. Pairs can be of several bins."""
+class Centred(NamedTuple):
+    """Queries of a bin about their mean."""
 
-    queries: Array  # (g, pairs) numbers of queries
+    Y: npt.NDArray[np.float32]  # (n, d) queries minus their mean
+    mean: Array  # (d,)
+    member: npt.NDArray[np.float32]  # (g, n) 1 where a query is of a group of texts
+    number: Array  # (g, 1) queries of every group
+
+    @classmethod
+    def of(cls, Q: Vectors, group: Ints) -> Centred:
+        """From queries (n, d) with groups (n,)."""
+        mean = Q.mean(axis=0, dtype=np.float64)  # (d,)
+        member = (group == np.arange(GROUPS)[:, None]).astype(np.float32)
+        Y = np.subtract(Q, mean, dtype=np.float64).astype(np.float32)
+        return cls(Y, mean, member, np.bincount(group, minlength=GROUPS)[:, None].astype(float))
+
+
+class ScoreSums(NamedTuple):
+    """Sums over the queries of a bin, per group of texts and pair."""
+
+    queries: Array  # (g, 1) numbers of queries
     mean: Array  # (pairs,) mean score
     first: Array  # (g, pairs) sums of the scores about their mean
     second: Array  # (g, pairs) sums of their squares
-    preferred: Array  # (g, pairs) queries that prefer the first key; those without preference half
+    preferred: Array  # (g, pairs) queries that prefer the first key; no preference is a half
 
 
-def score_sums(
-    W: npt.NDArray[np.float32],
-    Q: Vectors,
-    group: Ints,
-    groups: int = GROUPS,
-    *,
-    counted: bool = True,
-) -> ScoreSums:
-    """Sums over queries `Q` (n, d) with groups (n,), for key differences `W` (pairs, d).
+def score_sums(W: npt.NDArray[np.float32], queries: Centred, *, counted: bool = True) -> ScoreSums:
+    """Sums over the queries of a bin, for key differences `W` (pairs, d).
 
-    Without `counted`, it is not counted which key queries prefer.
+    Without `counted`, `preferred` is (g, 0).
     """
-    member = np.zeros((groups, len(Q)), np.float32)
-    member[group, np.arange(len(Q))] = 1.0
-    centre = Q.mean(axis=0, dtype=np.float64)  # (d,)
-    Y = np.subtract(Q, centre, dtype=np.float64).astype(np.float32)  # (n, d)
+    Y, centre, member, number = queries
     mean = W @ centre  # (pairs,) float64
-    first, second = np.empty((groups, len(W))), np.empty((groups, len(W)))
-    sign = np.full((groups, len(W)), 0.0 if counted else np.nan)
-    step = max(1, _BLOCK // max(1, len(Q)))
+    shape = (len(member), len(W))
+    first, second = np.empty(shape), np.empty(shape)
+    sign = np.empty(shape if counted else (len(member), 0))
+    step = max(1, _BLOCK // max(1, len(Y)))
     for start in range(0, len(W), step):
         part = slice(start, start + step)
         S = Y @ W[part].T  # (n, b)
@@ -61,48 +67,53 @@ def score_sums(
             sign[:, part] = member @ np.sign(S + mean[part].astype(np.float32))
         np.multiply(S, S, out=S)
         second[:, part] = member @ S
-    number = np.bincount(group, minlength=groups).astype(np.float64)  # (g,)
-    queries = np.repeat(number[:, None], len(W), axis=1)
-    return ScoreSums(queries, mean, first, second, 0.5 * (sign + queries))
+    return ScoreSums(number, mean, first, second, 0.5 * (sign + number))
 
 
-def joined(parts: Sequence[ScoreSums]) -> ScoreSums:
-    """The sums of the pairs of several bins, one bin after the other."""
-    return ScoreSums(*(np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True)))
-
-
-def gaussian_plasticity(sums: ScoreSums) -> Array:
-    """(1 + g, pairs) plasticity of a Gaussian with the moments of the scores.
-
-    The first row has all queries, the others leave a group out. NaN with fewer than two queries.
-    """
-    n = leave_one_out(sums.queries)  # (1 + g, pairs)
-    shift = leave_one_out(sums.first)  # (1 + g, pairs)
-    variance = leave_one_out(sums.second)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance -= shift**2 / n
-        np.maximum(variance, 0.0, out=variance)
-        shift /= n
-        shift += sums.mean
-        z = shift / np.sqrt(variance / (n - 1.0))
-    z[(variance == 0) & (shift == 0)] = 0.0
-    found = plasticity_of(z)
-    found[n < 2] = np.nan
+def without_each(groups: Ints) -> Array:
+    """(1 + r, g) matrix: times sums (g, …), their total, then that without each of `groups`."""
+    found = np.ones((1 + len(groups), GROUPS))
+    found[1 + np.arange(len(groups)), groups] = 0.0
     return found
 
 
-def counted_plasticity(sums: ScoreSums) -> Array:
-    """(1 + g, pairs) plasticity from pairs of queries of different groups, without a Gaussian.
+_WITHOUT_EACH = without_each(np.arange(GROUPS))
+
+
+def gaussian_plasticity(sums: ScoreSums, without: Array = _WITHOUT_EACH) -> Array:
+    """(1 + r, pairs) plasticity of a Gaussian with the moments of the scores.
+
+    The first row has all queries, the others leave a group out. NaN with fewer than two queries.
+    """
+    n = without @ sums.queries  # (1 + r, 1)
+    shift, variance = without @ sums.first, without @ sums.second  # (1 + r, pairs)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shift *= 1.0 / n
+        variance -= n * (shift * shift)
+        np.maximum(variance, 0.0, out=variance)
+        shift += sums.mean
+        z = shift / np.sqrt(variance * (1.0 / (n - 1.0)))
+    constant = variance == 0
+    if constant.any():
+        z[constant & (shift == 0)] = 0.0
+    found = plasticity_of(z)
+    if n.min() < 2:
+        found[n[:, 0] < 2] = np.nan
+    return found
+
+
+def counted_plasticity(sums: ScoreSums, without: Array = _WITHOUT_EACH) -> Array:
+    """(1 + r, pairs) plasticity from pairs of queries of different groups, without a Gaussian.
 
     4[K(n − K) − Σ k_g(n_g − k_g)] / (n² − Σ n_g²); it has no bias, however alike the queries of a
     text are. NaN if all queries are of one group.
     """
     preferred, queries = sums.preferred, sums.queries
-    n, k = leave_one_out(queries), leave_one_out(preferred)  # (1 + g, pairs)
-    above = k * (n - k) - leave_one_out(preferred * (queries - preferred))
-    below = n**2 - leave_one_out(queries**2)
+    n, k = without @ queries, without @ preferred  # (1 + r, 1), (1 + r, pairs)
+    above = k * (n - k) - without @ (preferred * (queries - preferred))
+    below = n**2 - without @ queries**2  # (1 + r, 1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Array = 4.0 * above / np.where(below > 0, below, np.nan)
+        found: Array = above * (4.0 / np.where(below > 0, below, np.nan))
     return found
 
 
@@ -124,11 +135,11 @@ def means_of_cells(values: Array, cell: Ints, cells: int, *groups: Ints) -> Arra
     if not len(cell):
         return found
     pairs = np.arange(len(cell))
-    kept = np.ones(values.shape)
+    kept = np.ones(values.shape, np.bool_)
     for group in groups:
-        kept[1 + group, pairs] = 0.0
-    known, starts = np.unique(cell, return_index=True)
+        kept[1 + group, pairs] = False
+    starts = np.append(0, 1 + np.flatnonzero(cell[1:] != cell[:-1]))
     with np.errstate(invalid="ignore"):
-        sums = np.add.reduceat(np.where(kept > 0, values, 0.0), starts, axis=1)
-        found[:, known] = sums / np.add.reduceat(kept, starts, axis=1)
+        sums = np.add.reduceat(np.where(kept, values, 0.0), starts, axis=1)
+        found[:, cell[starts]] = sums / np.add.reduceat(kept, starts, axis=1, dtype=np.int32)
     return found

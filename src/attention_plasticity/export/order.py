@@ -213,8 +213,8 @@ def _rows(
     """
     if order not in _OF_KEY_HEADS:
         table, head, members = run.head_metrics, "q_head", group
-    elif run.has_key_heads and "n_q_heads" in run.key_heads:
-        table, head, members = run.key_heads, "k_head", 1
+    elif run.has("key_heads") and "n_q_heads" in run.table("key_heads"):
+        table, head, members = run.table("key_heads"), "k_head", 1
     else:
         raise ConfigError(
             f"{run.place}: has no {KEY_HEADS.file} with the numbers of query heads; it needs the "

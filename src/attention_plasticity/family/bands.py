@@ -34,10 +34,10 @@ def band_table(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> pd.DataFra
 
     `shortest` and `longest` are the wavelengths of an eighth in these layers, in tokens.
     """
-    with_bands = [run for run in runs if run.run.has_bands]
-    both = [pair for pair in pairs if pair.run.run.has_bands and pair.minus.run.has_bands]
+    with_bands = [run for run in runs if run.run.has("bands")]
+    both = [pair for pair in pairs if pair.run.run.has("bands") and pair.minus.run.has("bands")]
     waves = {
-        (run.label, name): _numbered(part.bands).groupby("eighth")["wavelength"].agg(["min", "max"])
+        (run.label, name): _wavelengths(part.table("bands"))
         for run in with_bands
         for name, part in run.parts.items()
     }
@@ -47,6 +47,11 @@ def band_table(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> pd.DataFra
         words = NOT_TURNED if number == UNTURNED else str(number + 1)
         rows.append((label, minus, layer_type, words, *wave.tolist(), *numbers))
     return pd.DataFrame(rows, columns=list(BAND_COLUMNS))
+
+
+def _wavelengths(bands: pd.DataFrame) -> pd.DataFrame:
+    """The shortest and the longest wavelength of every eighth."""
+    return _numbered(bands).groupby("eighth")["wavelength"].agg(["min", "max"])
 
 
 def _numbered(bands: pd.DataFrame) -> pd.DataFrame:
@@ -63,7 +68,7 @@ def _numbered(bands: pd.DataFrame) -> pd.DataFrame:
 
 def _columns(run: FinishedRun) -> dict[int, HeadColumn]:
     """Shares of every head by eighth, with influences if the run has them."""
-    shares = _numbered(run.bands).pivot_table(
+    shares = _numbered(run.table("bands")).pivot_table(
         "variance_share", index=list(HEAD), columns="eighth", aggfunc="sum", fill_value=0.0
     )  # (heads, eighths)
     rest = 1.0 - shares.sum(axis=1)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from attention_plasticity.comparison.runs import ComparedRun
-from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import half_width, mean_numbers, mean_of_heads
+from attention_plasticity.tables.intervals import mean_difference, mean_numbers, mean_of_heads
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.names import clean
 from qk_toolkit.formatting import index_ranges
@@ -70,21 +68,11 @@ def _rows(
         rows.append((label, divided, name, metric, *numbers, *counts))
     if len(means) == 2:
         (first, one), (second, other) = means.items()
-        numbers, freedom = _difference(one, other)
-        counts = (freedom, one.heads + other.heads, "")
-        rows.append((label, divided, f"{first} minus {second}", metric, *numbers, *counts))
+        change = mean_difference(one, other, paired=True)
+        counts = (change.freedom, one.heads + other.heads, "")
+        name = f"{first} minus {second}"
+        rows.append((label, divided, name, metric, *mean_numbers(change), *counts))
     return rows
-
-
-def _difference(
-    one: MeanEstimate, other: MeanEstimate
-) -> tuple[tuple[float, float, float, float], float]:
-    """Value, standard error, ends of the interval, and degrees of freedom of a difference."""
-    shares = np.subtract(one.influences, other.influences)  # (groups,)
-    value, error = one.value - other.value, float(np.sqrt((shares**2).sum()))
-    freedom = min(one.freedom, other.freedom)
-    reach = float(half_width(error, freedom + 1.0))
-    return (value, error, value - reach, value + reach), freedom
 
 
 def has_two_kinds(table: pd.DataFrame, divided: str) -> bool:

@@ -87,7 +87,7 @@ def length_table(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     By length: plasticity at one position, phase, and the drop of both from the first part in which
     all runs have a value. By fifths: phase and its drop. Parts without a value have no row.
     """
-    known = [run for run in runs if run.run.has_bins and not math.isnan(run.run.context)]
+    known = [run for run in runs if run.run.has("bins") and not math.isnan(run.run.context)]
     if not known:
         return pd.DataFrame(columns=list(LENGTH_COLUMNS))
     lengths = length_parts(max(run.run.context for run in known))
@@ -180,7 +180,7 @@ class _BinValues:
 
     @cached_property
     def _bins(self) -> pd.DataFrame:
-        bins = self._run.bins
+        bins = self._run.table("bins")
         return bins[bins["plasticity"].notna()]
 
     @cached_property
@@ -236,7 +236,7 @@ class _BinValues:
         if influences is not None:
             known = influences[influences["value"].notna()]
             return {name: known[known["quantity"] == name] for name in _QUANTITIES}
-        cells = bin_cells(self._run.bins, self._run.pair_sampling)
+        cells = bin_cells(self._run.table("bins"), self._run.pair_sampling)
         found = {}
         for name, column in zip(_QUANTITIES, ("plasticity", "pooled"), strict=True):
             values = head_profiles(cells.assign(plasticity=cells[column]))

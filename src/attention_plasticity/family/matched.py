@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr
 
 from attention_plasticity.comparison.cautions import same_texts
 from attention_plasticity.comparison.runs import ComparedRun, same_architecture
@@ -21,9 +20,9 @@ from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     half_width,
     head_column,
+    two_sided,
 )
 from attention_plasticity.tables.profiles import HEAD
-from qk_toolkit.arrays import Array
 
 MATCHED_COLUMNS = (
     *("run", "minus", "metric", *HEAD, "value", "minus_value", "difference", "standard_error"),
@@ -83,13 +82,13 @@ def _differences(pair: Pair, metric: str) -> pd.DataFrame:
     one, other = at_common_heads(
         *(head_column(run.head_metrics, run.influences, metric, None) for run in runs)
     )
+    change = one.difference(other, paired=pair.paired)
     heads = np.array(one.heads).reshape(-1, 2)  # (heads, 2)
-    error = _errors(one.influences, other.influences, paired=pair.paired)
-    freedom = np.minimum(one.groups, other.groups) - 1.0
-    freedom = np.where(freedom > 0, freedom, np.nan)
-    difference, reach = one.values - other.values, half_width(error, freedom + 1.0)
+    freedom = np.where(change.groups > 1, change.groups - 1.0, np.nan)
+    difference, error = change.values, change.errors
+    reach = half_width(error, freedom + 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        p_value = 2.0 * stdtr(freedom, -np.abs(difference / error))
+        p_value = two_sided(difference / error, freedom)
     columns = {
         "run": pair.run.label,
         "minus": pair.minus.label,
@@ -108,12 +107,6 @@ def _differences(pair: Pair, metric: str) -> pd.DataFrame:
         "paired": pair.paired,
     }
     return pd.DataFrame(columns, columns=[*MATCHED_COLUMNS])
-
-
-def _errors(one: Array, other: Array, *, paired: bool) -> Array:
-    """(heads,) standard errors of differences, from (heads, groups) influences twice."""
-    squares = (one - other) ** 2 if paired else one**2 + other**2
-    return np.asarray(np.sqrt(squares.sum(axis=1)), np.float64)
 
 
 def matched_summary(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,8 +11,8 @@ from typing import Any
 
 from attention_plasticity.comparison.runs import ComparedRun
 from attention_plasticity.family.matched import Pair
-from attention_plasticity.run.head_means import MeanEstimate
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, mean_numbers
 
 MEAN_COLUMNS = ("mean", "standard_error", "low", "high", "degrees_of_freedom", "heads")

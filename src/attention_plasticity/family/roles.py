@@ -13,8 +13,8 @@ from attention_plasticity.family.matched import Pair
 from attention_plasticity.family.mean_rows import MEAN_COLUMNS, mean_rows
 from attention_plasticity.roles import NAMES, ROLES, UNSURE, default_thresholds, possible_roles
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.head_roles import SCORES, require_roles, score_half_width
-from attention_plasticity.tables.intervals import HeadColumn, head_column
+from attention_plasticity.tables.head_roles import SCORES, require_roles
+from attention_plasticity.tables.intervals import HeadColumn, head_column, row_half_width
 from attention_plasticity.tables.profiles import HEAD
 
 ROLE_COLUMNS = (
@@ -37,7 +37,7 @@ def role_counts(runs: Sequence[ComparedRun]) -> pd.DataFrame:
     """
     rows = []
     for run in runs:
-        if not run.run.has_roles:
+        if not run.run.has("roles"):
             continue
         table = checked_roles(run.run)
         possible = Counter(role for roles in _possible(run.run) for role in roles)
@@ -52,17 +52,17 @@ def role_counts(runs: Sequence[ComparedRun]) -> pd.DataFrame:
 
 def checked_roles(run: FinishedRun) -> pd.DataFrame:
     """The table of roles, with roles that an analysis can write."""
-    table = run.roles
+    table = run.table("roles")
     require_roles(table, run.path("roles"))
     return table
 
 
 def _possible(run: FinishedRun) -> Iterator[list[str]]:
     """The possible roles of every head."""
-    table = run.roles
+    table = run.table("roles")
     thresholds = {**default_thresholds(), **(run.settings.get("role_thresholds") or {})}
     names = [metric.column for metric in SCORES if metric.column in table]
-    halves = {name: score_half_width(table, name).tolist() for name in names}
+    halves = {name: row_half_width(table, name).tolist() for name in names}
     for place, values in enumerate(table[names].to_dict("records")):
         own = {name: halves[name][place] for name in names}
         yield possible_roles({str(name): values[name] for name in values}, own, thresholds)
@@ -73,8 +73,8 @@ def role_scores(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> pd.DataFr
 
     Scores on repeated tokens, which decide instead if they are known, are not in this table.
     """
-    with_roles = [run for run in runs if run.run.has_roles]
-    both = [pair for pair in pairs if pair.run.run.has_roles and pair.minus.run.has_roles]
+    with_roles = [run for run in runs if run.run.has("roles")]
+    both = [pair for pair in pairs if pair.run.run.has("roles") and pair.minus.run.has("roles")]
     names = {role.column: role.name for role in ROLES}
     rows = [
         (label, minus, layer_type, names[score], score, *numbers)
@@ -84,7 +84,7 @@ def role_scores(runs: Sequence[ComparedRun], pairs: Sequence[Pair]) -> pd.DataFr
 
 
 def _scores(run: FinishedRun) -> dict[str, HeadColumn]:
-    table = run.roles
+    table = run.table("roles")
     known = [role.column for role in ROLES if role.column in table]
     return {
         name: head_column(table, run.influences, name, run.eligible_heads)
@@ -101,7 +101,7 @@ def role_changes(pairs: Sequence[Pair]) -> pd.DataFrame:
     """
     rows = []
     for pair in pairs:
-        if not all(one.run.has_roles for one in (pair.run, pair.minus)):
+        if not all(one.run.has("roles") for one in (pair.run, pair.minus)):
             continue
         before, after = (
             checked_roles(one.run)[[*HEAD, "role", "likely_role"]] for one in (pair.minus, pair.run)

@@ -9,7 +9,7 @@ query and an earlier key, in bins of distance. Logits are those before a soft-ca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -78,6 +78,11 @@ class BandRows:
         return cls(after, moments.means[:, order], length, moments.present)
 
     @cached_property
+    def longest(self) -> float:
+        """The length of the longest vector."""
+        return math.sqrt(float(np.einsum("nd,nd->n", self.after, self.after).max(initial=0.0)))
+
+    @cached_property
     def concentration(self) -> Array:
         """(1 + g, m) length of the mean / mean length; NaN if all lengths are zero."""
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -93,7 +98,7 @@ class Waves:
     They do not depend on the vectors and are shared by the query heads of a key head.
     """
 
-    pairs: DistancePairs
+    pairs: DistancePairs  # sorted by group
     group: Ints  # (pairs,) of the text of the query; 0 if it is not known
     known: bool  # whether groups of texts are known
     weight: Array  # (1 + g, bins) sums of the weights of pairs
@@ -110,16 +115,32 @@ class Waves:
         turns -= np.rint(turns)  # whole turns change nothing; the rest is exact in float32
         angle = turns.astype(np.float32) * np.float32(2.0 * np.pi)
         values = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)[place]  # (pairs, 2m)
-        values *= pairs.weight[:, None].astype(np.float32)
-        sums = _bin_sums(pairs, own, values)
+        member = np.zeros((GROUPS, len(own)), np.float32)
+        member[own, np.arange(len(own))] = pairs.weight
+        ends = np.cumsum(pairs.counts).tolist()
+        of_bins = [
+            member[:, begin:end] @ values[begin:end]
+            for begin, end in zip([0, *ends], ends, strict=False)
+        ]
+        sums = np.stack(of_bins, axis=1, dtype=np.float64)  # (g, bins, 2m)
         weight = leave_one_out(_bin_sums(pairs, own, pairs.weight))
         with np.errstate(invalid="ignore", divide="ignore"):
             means = leave_one_out(sums) / weight[:, :, None]  # (1 + g, bins, 2m)
         m = len(frequency)
         total = np.bincount(pairs.bin, pairs.weight)
         distance = np.bincount(pairs.bin, pairs.weight * pairs.distance) / total
-        known = group is not None
-        return cls(pairs, own, known, weight, means[:, :, :m], means[:, :, m:], distance)
+        order = np.argsort(own, kind="stable")
+        names = ("query", "key", "distance", "weight", "bin")
+        pairs = replace(pairs, **{name: getattr(pairs, name)[order] for name in names})
+        return cls(
+            pairs=pairs,
+            group=own[order],
+            known=group is not None,
+            weight=weight,
+            cos=means[:, :, :m],
+            sin=means[:, :, m:],
+            distance=distance,
+        )
 
     def kernel(self, q: Array, k: Array) -> Array:
         """(1 + g, bins) mean product of a mean query and a mean key (1 + g, d) before RoPE."""
@@ -162,12 +183,13 @@ def band_columns(
         found.tables["bands"] = _band_rows(frequency, q, k, None, unit, queries)
         return found
     of_pairs = shared.get("keys of pairs", queries, lambda: k.after[waves.pairs.key])
-    logits, noise = _pair_logits(q.after, of_pairs, len(frequency), waves.pairs)
-    shares = _variance_shares(logits, noise, waves)  # (1 + g, m + 1)
+    logits, sums = _pair_logits(q.after, of_pairs, len(frequency), waves)
+    noise = ROUNDING * float(np.finfo(q.after.dtype).eps) * q.longest * k.longest
+    shares = _variance_shares(sums, noise, waves)  # (1 + g, m + 1)
     found.tables["bands"] = _band_rows(frequency, q, k, (shares, waves), unit, queries)
     if waves.known and not np.isnan(shares[0]).any():
         found.quantities += _share_quantities(shares, frequency, queries.rows.width, waves)
-    _add_kernel(found, waves, logits.sum(axis=1), noise, (q, k), unit, queries)
+    _add_kernel(found, waves, logits, noise, (q, k), unit, queries)
     return found
 
 
@@ -212,45 +234,46 @@ class _Unit:
         return found
 
 
-def _pair_logits(Q: Vectors, K: Vectors, m: int, pairs: DistancePairs) -> tuple[Array, float]:
-    """(pairs, m + 1) products of bands, the last of the other dimensions; and a rounding error.
+def _pair_logits(Q: Vectors, K: Vectors, m: int, waves: Waves) -> tuple[Array, Array]:
+    """(pairs,) products of queries and keys, and (2, g, m + 1) sums over the pairs of every group.
 
-    `Q` are all queries, `K` the keys of the pairs.
+    A product is the sum of those of m bands and of the other dimensions. The sums are those of the
+    parts about a point near their mean: weighted, and weighted and times the whole product. `Q` are
+    all queries, `K` the keys of the pairs.
     """
-    products = Q[pairs.query]  # (pairs, d)
-    products *= K
-    bands = np.empty((len(products), m + 1), np.float64)
-    np.add(products[:, :m], products[:, m : 2 * m], out=bands[:, :m])
-    bands[:, m] = products[:, 2 * m :].sum(axis=1)
-    precision = float(np.finfo(products.dtype).eps)
-    return bands, ROUNDING * precision * _longest(Q) * _longest(K)
+    pairs, share = waves.pairs, waves.pairs.weight / waves.pairs.weight.sum()
+    logits, sums = np.empty(len(share)), np.zeros((2, GROUPS, m + 1))
+    ends = np.cumsum(np.bincount(waves.group, minlength=GROUPS)).tolist()
+    origin = None
+    for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        if begin == end:
+            continue
+        products = Q[pairs.query[begin:end]]  # (b, d)
+        products *= K[begin:end]
+        products[:, :m] += products[:, m : 2 * m]
+        parts = products[:, : m + 1].astype(np.float64)
+        parts[:, m] = products[:, 2 * m :].sum(axis=1)
+        logits[begin:end] = parts @ np.ones(m + 1)
+        origin = parts.mean(axis=0) if origin is None else origin  # (m + 1,)
+        parts -= origin
+        own = share[begin:end]
+        sums[:, number] = np.stack([own, own * (logits[begin:end] - origin.sum())]) @ parts
+    return logits, sums
 
 
-def _longest(X: Vectors) -> float:
-    """The length of the longest vector."""
-    return math.sqrt(float(np.einsum("nd,nd->n", X, X).max(initial=0.0)))
+def _variance_shares(sums: Array, noise: float, waves: Waves) -> Array:
+    """(1 + g, m + 1) Cov(l_f, logit) / Var(logit) over pairs, from `sums` (2, g, m + 1).
 
-
-def _variance_shares(logits: Array, noise: float, waves: Waves) -> Array:
-    """(1 + g, m + 1) Cov(l_f, logit) / Var(logit) over pairs; they sum to 1.
-
-    NaN if the logit does not vary.
+    They sum to 1. NaN if the logit does not vary.
     """
-    weight, columns = waves.pairs.weight, logits.shape[1]
-    share = weight / weight.sum()
-    bands = logits - share @ logits  # (pairs, m + 1)
-    total = bands.sum(axis=1)  # (pairs,)
-    if float(share @ total**2) <= noise**2:
-        return np.full((1 + GROUPS, columns), np.nan)
-    member = np.zeros((2 * GROUPS, len(bands)))
-    member[waves.group, np.arange(len(bands))] = share
-    member[GROUPS + waves.group, np.arange(len(bands))] = share * total
-    sums = (member @ bands).reshape(2, GROUPS, -1)  # (2, g, m + 1)
+    share = waves.pairs.weight / waves.pairs.weight.sum()
     weights = leave_one_out(group_sums(share, waves.group))[:, None]  # (1 + g, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         first, second = (leave_one_out(part) / weights for part in sums)
         own = second - first * first.sum(axis=1, keepdims=True)  # (1 + g, m + 1)
         found: Array = own / own.sum(axis=1, keepdims=True)
+    if own[0].sum() <= noise**2:
+        found[:] = np.nan
     return found
 
 
@@ -369,17 +392,11 @@ def _explained(mean: Array, kernel: Array, noise: float) -> Array:
     return np.where(varies, 1.0 - rest / np.where(varies, total, 1.0), np.nan)
 
 
-def _bin_sums(pairs: DistancePairs, group: Ints, values: Vectors) -> Array:
-    """(g, bins, …) sums of `values` (pairs, …) over the pairs of every bin and group."""
-    slot, bins = pairs.bin * GROUPS + group, len(pairs.first)
-    if values.ndim == 1:
-        flat = np.bincount(slot, values, bins * GROUPS).astype(np.float64)
-        return flat.reshape(bins, GROUPS).T
-    order = np.argsort(slot, kind="stable")
-    slots, starts = np.unique(slot[order], return_index=True)
-    sums = np.zeros((bins * GROUPS, values.shape[1]))
-    sums[slots] = np.add.reduceat(values[order], starts, axis=0)
-    return sums.reshape(bins, GROUPS, -1).swapaxes(0, 1)
+def _bin_sums(pairs: DistancePairs, group: Ints, values: Array) -> Array:
+    """(g, bins) sums of `values` (pairs,) over the pairs of every bin and group."""
+    bins = len(pairs.first)
+    sums = np.bincount(pairs.bin * GROUPS + group, values, bins * GROUPS).astype(np.float64)
+    return sums.reshape(bins, GROUPS).T
 
 
 def _band_order(record: RotaryRecord, width: int) -> Ints:

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from attention_plasticity.estimate.quantity import MIN_GROUPS, Quantity
+from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.measure.result import Columns
 from attention_plasticity.metrics import GROUP_COLUMNS, HEAD_METRICS, TABLES, TableKind
 from attention_plasticity.read.unknown import Unknown
@@ -78,9 +81,8 @@ def influence_columns(quantities: Iterable[Named]) -> Columns:
         "value": [one.value for _, _, one in rows],
         "n_groups": [int(one.groups) for _, _, one in rows],
     }
-    for group, name in enumerate(GROUP_COLUMNS):
-        columns[name] = [float(one.influences[group]) for _, _, one in rows]
-    return columns
+    influences = np.array([one.influences for _, _, one in rows]).reshape(-1, GROUPS).T
+    return columns | dict(zip(GROUP_COLUMNS, influences.tolist(), strict=True))
 
 
 def head_row(parts: Iterable[Found]) -> dict[str, Any]:

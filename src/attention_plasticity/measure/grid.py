@@ -9,11 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from attention_plasticity.estimate.quantity import Quantity, leave_one_out, quantity
+from attention_plasticity.estimate.score import Centred
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.rows import Queries
 from qk_dump.rotary import rotate
-from qk_toolkit.arrays import Array, Bools, Ints, Vectors
+from qk_toolkit.arrays import Array, Bools, Ints
 
 MOST_QUERIES = 1024  # of a bin that are scored; the error comes from keys and pairs
 FEWEST_TEXTS = 4  # behind a bin
@@ -56,29 +57,25 @@ class Grid:
             for rows in self.rows
         )
 
-    def captured(self, place: int) -> Vectors:
-        """(m, d) the chosen queries of a bin as they enter the attention."""
-        return self.queries.after[self.chosen[place]]
+    def captured(self, place: int) -> Centred:
+        """The chosen queries of a bin as they enter the attention."""
+        rows = self.chosen[place]
+        return Centred.of(self.queries.after[rows], self.group[rows])
 
-    def turned(self, place: int) -> Vectors:
-        """(m, d) the same, turned to the mean position of the bin."""
-        found: Vectors = self._turned[self._ends[place] : self._ends[place + 1]]
-        return found
-
-    @cached_property
-    def _ends(self) -> Ints:
-        return np.cumsum([0, *(len(rows) for rows in self.chosen)])
+    def turned(self, place: int) -> Centred:
+        """The same, turned to the mean position of the bin."""
+        return self._turned[place]
 
     @cached_property
-    def _turned(self) -> Vectors:
-        """(all chosen queries, d) in the order of bins."""
-        rows = np.concatenate([np.zeros(0, np.int64), *self.chosen])
-        vectors: Vectors = self.queries.after[rows]
+    def _turned(self) -> tuple[Centred, ...]:
         record = self.queries.layer.rotation.record
-        if record is None:
-            return vectors
-        target = np.repeat(self.target, np.diff(self._ends))
-        return rotate(vectors, self.queries.position[rows], target, record)
+        if record is None or not self.chosen:
+            return tuple(self.captured(place) for place in range(len(self)))
+        sizes, rows = [len(one) for one in self.chosen], np.concatenate(self.chosen)
+        target = np.repeat(self.target, sizes)
+        Q = rotate(self.queries.after[rows], self.queries.position[rows], target, record)
+        parts = zip(np.split(Q, np.cumsum(sizes)[:-1]), self.chosen, strict=True)
+        return tuple(Centred.of(own, self.group[rows]) for own, rows in parts)
 
     @cached_property
     def texts(self) -> Ints | None:
@@ -117,8 +114,16 @@ class Grid:
         return self._weights(np.ones(len(self.group)))
 
     def _weights(self, weight: Array) -> Array:
-        sums = [np.bincount(self.group[rows], weight[rows], GROUPS) for rows in self.rows]
-        return np.array(sums, np.float64).reshape(-1, GROUPS).T
+        rows, slot = self._slots
+        sums = np.bincount(slot, weight[rows], len(self) * GROUPS).astype(np.float64)
+        return sums.reshape(-1, GROUPS).T
+
+    @cached_property
+    def _slots(self) -> tuple[Ints, Ints]:
+        """(all queries of bins,) their rows, and numbers of their bins and groups."""
+        rows = np.concatenate([np.zeros(0, np.int64), *self.rows])
+        place = np.repeat(np.arange(len(self)), [len(own) for own in self.rows])
+        return rows, place * GROUPS + self.group[rows]
 
     @property
     def has_errors(self) -> bool:

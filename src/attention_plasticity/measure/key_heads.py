@@ -7,15 +7,12 @@ which of its query heads were computed together, or when.
 
 from __future__ import annotations
 
-import base64
 import math
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from attention_plasticity.estimate.quantity import Quantity, mean_of, quantity, ratio_of_means
 from attention_plasticity.estimate.score import means_of_cells, score_sums
@@ -54,7 +51,7 @@ _MOST_PLACED = 1024  # pairs at one position
 _FEWEST = 2  # queries of each head that see a pair
 
 Counts = dict[str, Any]
-"""Plain values, for JSON: packed arrays, or a `problem`."""
+"""Plain values, for JSON: lists of numbers, or a `problem`."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,7 @@ def key_head_counts(
     return {
         "pairs": _preferences(queries, keys, pairs, visible, of_head),
         "attended": attended,
-        "aligned": _aligned_counts(grid, keys, placed),
+        "aligned": _aligned_counts(grid, keys, placed, shared),
         "far": {"problem": far.reason} if isinstance(far, Unknown) else _message(far),
         "spread": shared.get("spread", None, lambda: _spread(pool)),
     }
@@ -131,12 +128,12 @@ def _preferences(
     found = count_preferences(queries, keys, pairs, visible, streams.rng(Purpose.LATER_QUERIES))
     assert keys.group is not None
     return {
-        "group": packed(keys.group[pairs.first], "<u1"),
-        **{name: packed(numbers, "<u1") for name, numbers in found._asdict().items()},
+        "group": keys.group[pairs.first].tolist(),
+        **{name: numbers.tolist() for name, numbers in found._asdict().items()},
     }
 
 
-def _aligned_counts(grid: Grid | Unknown, keys: Keys, pairs: PlacedPairs) -> Counts:
+def _aligned_counts(grid: Grid | Unknown, keys: Keys, pairs: PlacedPairs, shared: Shared) -> Counts:
     """Preferences of the queries of a bin, turned to one position, by groups of texts."""
     if isinstance(grid, Unknown):
         return {"problem": grid.reason}
@@ -146,21 +143,26 @@ def _aligned_counts(grid: Grid | Unknown, keys: Keys, pairs: PlacedPairs) -> Cou
     bins = grid.bins.of(pairs.position)  # (p,)
     place = np.minimum(np.searchsorted(grid.number, bins), max(len(grid) - 1, 0))
     known = grid.number[place] == bins if len(grid) else np.zeros(len(bins), np.bool_)
-    W: Vectors = keys.after[pairs.first] - keys.after[pairs.second]  # (p, d)
     record = keys.layer.rotation.record
-    if record is not None and len(grid):  # the score of a query at the position of the pair
-        W = rotate(W, pairs.position, grid.target[place], record)
+
+    def make() -> Vectors:
+        found: Vectors = keys.after[pairs.first] - keys.after[pairs.second]  # (p, d)
+        if record is None or not len(grid):
+            return found
+        return rotate(found, pairs.position, grid.target[place], record)
+
+    W = shared.get("placed differences", grid.queries, make)  # as a query at its position sees them
     doubled = np.zeros((len(bins), GROUPS), np.int64)
     count = np.zeros((len(bins), GROUPS), np.int64)
     for one in np.unique(place[known]).tolist():
         own = np.flatnonzero(known & (place == one))
-        sums = score_sums(W[own], grid.turned(one), grid.group[grid.chosen[one]])
+        sums = score_sums(W[own], grid.turned(one))
         doubled[own] = np.rint(2.0 * sums.preferred.T)
-        count[own] = np.rint(sums.queries.T)
+        count[own] = sums.queries.T
     return {
-        "group": packed(keys.group[pairs.first], "<u1"),
-        "doubled": packed(doubled, "<u2"),
-        "queries": packed(count, "<u2"),
+        "group": keys.group[pairs.first].tolist(),
+        "doubled": doubled.ravel().tolist(),
+        "queries": count.ravel().tolist(),
     }
 
 
@@ -280,14 +282,14 @@ def _joined(used: Sequence[HeadResult], kind: str) -> tuple[Preferences, Ints] |
         return str(problem)
     counts = Preferences(
         *(
-            np.stack([unpacked(part[name], "<u1").astype(np.int64) for part in parts])
+            np.stack([np.array(part[name], np.int64) for part in parts])
             for name in Preferences._fields
         )
     )
     kept = np.flatnonzero((counts.queries >= _FEWEST).all(axis=0))
     if not len(kept):
         return FEW_QUERIES
-    group = unpacked(parts[0]["group"], "<u1").astype(np.int64)[kept]
+    group = np.array(parts[0]["group"], np.int64)[kept]
     return Preferences(*(numbers[:, kept] for numbers in counts)), group
 
 
@@ -307,10 +309,10 @@ def _aligned(used: Sequence[HeadResult]) -> dict[str, Quantity | str]:
     problem = next((part["problem"] for part in parts if "problem" in part), None)
     if problem is not None:
         return dict.fromkeys(names, str(problem))
-    group = unpacked(parts[0]["group"], "<u1").astype(np.int64)  # (p,)
+    group = np.array(parts[0]["group"], np.int64)  # (p,)
     shape = (len(parts), -1, GROUPS)
     doubled, queries = (  # (heads, p, g)
-        np.stack([unpacked(part[name], "<u2").astype(np.int64) for part in parts]).reshape(shape)
+        np.stack([np.array(part[name], np.int64) for part in parts]).reshape(shape)
         for name in ("doubled", "queries")
     )
     of_group = _mean_of_pairs(doubled, queries, group)
@@ -353,13 +355,3 @@ def _read(content: Any) -> Quantity | str:
         return str(content["problem"])
     value, influences, groups = content
     return Quantity(value, np.array(influences, np.float64), groups)
-
-
-def packed(values: npt.ArrayLike, kind: str) -> str:
-    """Numbers of the numpy type `kind`, such as `<u2`, as short text."""
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, kind).tobytes(), 1)).decode()
-
-
-def unpacked(text: str, kind: str) -> npt.NDArray[Any]:
-    """The numbers of a text that `packed` made."""
-    return np.frombuffer(zlib.decompress(base64.b64decode(text)), kind)

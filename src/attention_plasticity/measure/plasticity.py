@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.estimate.quantity import Quantity, quantity
+from attention_plasticity.estimate.quantity import Quantity, present_groups, quantity
 from attention_plasticity.estimate.score import (
+    Centred,
     counted_plasticity,
     gaussian_plasticity,
-    joined,
     means_of_cells,
     score_sums,
+    without_each,
 )
 from attention_plasticity.estimate.sizes import FIFTHS, GROUPS
 from attention_plasticity.estimate.visible import Visible
@@ -54,7 +55,7 @@ from attention_plasticity.read.layout import MOST_BUCKETS
 from attention_plasticity.read.pool import NO_ATTENDED_KEYS, KeyPool
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.unknown import Unknown
-from qk_toolkit.arrays import Array, Ints, Vectors
+from qk_toolkit.arrays import Array, Ints
 
 NO_BINS = "the bins of the run are not known"
 NO_QUERY_BIN = "no bin except the first has two queries"
@@ -96,7 +97,9 @@ def grid_of(queries: Queries, keys: Keys) -> Grid | Unknown:
         return Unknown(rotation.problem)
     if isinstance(queries.visible, Unknown):
         return queries.visible
-    number = max(len(np.unique(bins.of(rows.position))) for rows in (queries, keys))
+    codes = [bins.of(rows.position) for rows in (queries, keys)]
+    many = [code for code in codes if code.max(initial=0) >= MOST_BUCKETS]
+    number = max((len(np.unique(code)) for code in many), default=0)
     if number > MOST_BUCKETS:
         return Unknown(
             f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
@@ -141,32 +144,31 @@ def score(
     grid: Grid,
     pairs: BinPairs,
     W: npt.NDArray[np.float32],
-    frame: Callable[[int], Vectors],
+    frame: Callable[[int], Centred],
     *,
     counted: bool = True,
 ) -> Scored:
     """Score the pairs of every bin with its queries; `frame` gives the queries of a bin."""
-    present, code = np.unique(np.r_[grid.group, pairs.group], return_inverse=True)
-    of_queries, of_pairs = np.split(code, [len(grid.group)])
-    size = len(present)  # groups without rows are left out of the products
-    shape = (1 + size, len(grid), len(pairs.cells))
+    present = np.flatnonzero(present_groups(grid.group) | present_groups(pairs.group))
+    without = without_each(present)  # groups without rows have the value of all groups
+    row = np.zeros(1 + GROUPS, np.int64)
+    row[1 + present] = 1 + np.arange(len(present))
+    shape = (len(without), len(grid), len(pairs.cells))
     used = [n for n, own in enumerate(pairs.of_bin) if len(own) and grid.enough_texts[n]]
-    row = np.zeros(1 + GROUPS, np.int64)  # a group without rows has the value of all groups
-    row[1 + present] = 1 + np.arange(size)
     if not used:
         nothing = np.full(shape, np.nan)
         return Scored(nothing[row], nothing[row, :, 0], nothing[row, :, 0])
-    parts = []
-    for place in used:
-        group = of_queries[grid.chosen[place]]
-        own = W[pairs.of_bin[place]]
-        parts.append(score_sums(own, frame(place), group, size, counted=counted))
-    sums = joined(parts)
     number = np.concatenate([pairs.of_bin[place] for place in used])  # (pairs,)
     bins = np.repeat(used, [len(pairs.of_bin[place]) for place in used])
-    groups = [of_pairs[number]]
-    if pairs.seen_by is not None:
-        groups.append(np.searchsorted(present, pairs.seen_by[number]))
+    gaussian, counts = np.empty((2, len(without), len(number)))  # (1 + r, pairs) each
+    ends = np.searchsorted(bins, used, side="right").tolist()
+    for place, begin, end in zip(used, [0, *ends], ends, strict=False):
+        sums = score_sums(W.take(number[begin:end], axis=0), frame(place), counted=counted)
+        gaussian[:, begin:end] = gaussian_plasticity(sums, without)
+        if counted:
+            counts[:, begin:end] = counted_plasticity(sums, without)
+    of_pairs = [pairs.group] if pairs.seen_by is None else [pairs.group, pairs.seen_by]
+    groups = [row[1 + group[number]] - 1 for group in of_pairs]
 
     def means(values: Array) -> tuple[Array, Array]:
         slot = bins * shape[2] + pairs.cell[number]
@@ -175,9 +177,9 @@ def score(
             return cells, _mean_of_known(cells)
         return cells, means_of_cells(values, bins, shape[1], *groups)
 
-    cells, profile = means(gaussian_plasticity(sums))
-    counts = means(counted_plasticity(sums))[1] if counted else np.full(profile.shape, np.nan)
-    return Scored(cells[row], profile[row], counts[row])
+    cells, profile = means(gaussian)
+    of_counts = means(counts)[1] if counted else np.full(profile.shape, np.nan)
+    return Scored(cells[row], profile[row], of_counts[row])
 
 
 def _mean_of_known(cells: Array) -> Array:

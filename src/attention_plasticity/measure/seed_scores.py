@@ -64,8 +64,12 @@ class KeyVectors:
 
     def differences(self, first: Ints, second: Ints) -> Array:
         """(pairs, d): first key minus second key, in the positional basis."""
-        W: Array = np.subtract(self.vectors[first], self.vectors[second], dtype=np.float64)
-        return W if self.basis is None else rotate(W, self.basis.signs, self.basis.u)
+        W = np.empty((len(first), self.vectors.shape[1]), order="F")  # for BLAS
+        for rows in row_blocks(*W.shape):
+            one, other = self.vectors[first[rows]], self.vectors[second[rows]]  # (b, d)
+            own: Array = np.subtract(one, other, dtype=np.float64)
+            W[rows] = own if self.basis is None else rotate(own, self.basis.signs, self.basis.u)
+        return W
 
 
 @dataclass(frozen=True)

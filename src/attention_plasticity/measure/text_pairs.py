@@ -138,26 +138,32 @@ def count_preferences(
     W = keys.after[pairs.first] - keys.after[pairs.second]  # (p, d)
     places = np.sort([keys.position[pairs.first], keys.position[pairs.second]], axis=0)
     end = visible.end(places[0])  # (p,) queries from here on do not see both
-    for block, own in _blocks(text, texts):
+    for block, own, several in _blocks(text, texts):
         rows = by_text[own]  # (m,) queries of the texts of the block
         position, weight = queries.position[rows], queries.weight[rows]
-        seen = queries.text[rows] == text[block, None]  # (b, m)
-        seen &= (position > places[1][block, None]) & (position < end[block, None])
+        seen = position > places[1][block, None]  # (b, m)
+        if visible.is_limited:
+            seen &= position < end[block, None]
+        if several:
+            seen &= texts[own] == text[block, None]
         if (weight != weight[:1]).any():
             largest = np.where(seen, weight, 0.0).max(axis=1, initial=0.0)  # (b,)
             seen &= order[rows] * largest[:, None] < 1.0
-        chosen = seen & (np.cumsum(seen, axis=1) <= most)
+        number = seen.sum(axis=1, dtype=np.int32)  # (b,)
+        many = np.flatnonzero(number > most)
+        seen[many] &= np.cumsum(seen[many], axis=1, dtype=np.int32) <= most
         S = W[block] @ queries.after[rows].T  # (b, m)
-        found.first[block] = (chosen & (S > 0)).sum(axis=1)
-        found.second[block] = (chosen & (S < 0)).sum(axis=1)
-        found.queries[block] = chosen.sum(axis=1)
+        found.first[block] = (seen & (S > 0)).sum(axis=1, dtype=np.int32)
+        found.second[block] = (seen & (S < 0)).sum(axis=1, dtype=np.int32)
+        found.queries[block] = np.minimum(number, most)
     return found
 
 
-def _blocks(text: Ints, texts: Ints) -> Iterator[tuple[slice, slice]]:
-    """Pairs of some texts, and the queries of these texts; both are sorted by text.
+def _blocks(text: Ints, texts: Ints) -> Iterator[tuple[slice, slice, bool]]:
+    """Pairs of some texts, the queries of these texts, and whether there can be several texts.
 
-    A block has several short texts, or a part of the pairs of a long one.
+    Pairs and queries are sorted by text. A block has several short texts, or a part of the pairs of
+    a long one.
     """
     begin = 0
     while begin < len(text):
@@ -167,5 +173,5 @@ def _blocks(text: Ints, texts: Ints) -> Iterator[tuple[slice, slice]]:
         high = int(np.searchsorted(texts, last, side="right"))
         step = max(1, _BLOCK // max(1, high - low))
         end = min(int(np.searchsorted(text, last, side="right")), begin + step)
-        yield slice(begin, end), slice(low, high)
+        yield slice(begin, end), slice(low, high), bool(last != text[begin])
         begin = end

@@ -141,9 +141,9 @@ def _weights(run: FinishedRun) -> pd.DataFrame | None:
 
 def _attention(run: FinishedRun) -> pd.DataFrame | None:
     """The table of attention; None if the run has none, or if it has no masses."""
-    if not run.has_attention or not mass_bins(run.attention):
+    if not run.has("attention") or not mass_bins(run.table("attention")):
         return None
-    return ordered(run.attention, [*HEAD, "q_bucket"], run.path("attention"))
+    return ordered(run.table("attention"), [*HEAD, "q_bucket"], run.path("attention"))
 
 
 def _require_single_influences(run: FinishedRun) -> None:

@@ -11,7 +11,7 @@ from attention_plasticity.metrics import BEFORE_ROPE, DRIFT, IDS
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.page.payload import Column
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.intervals import row_half_width
 from attention_plasticity.tables.profiles import HEAD
 
 _SHARE, _CORRELATION = "share of the variance", "absolute correlation with position"
@@ -52,9 +52,9 @@ def drift_words() -> dict[str, Any]:
 
 def drift_tables(run: FinishedRun) -> dict[str, dict[str, Column]]:
     """The table of the drift of a run, by its name; empty without drift."""
-    if not run.has_drift:
+    if not run.has("drift"):
         return {}
-    return {"drift": _numbers(ordered(run.drift, HEAD, run.path("drift")))}
+    return {"drift": _numbers(ordered(run.table("drift"), HEAD, run.path("drift")))}
 
 
 def _numbers(table: pd.DataFrame) -> dict[str, Column]:
@@ -67,7 +67,7 @@ def _numbers(table: pd.DataFrame) -> dict[str, Column]:
                 continue
             found[name] = table[name].to_numpy(np.float64).astype(np.float32)
             if metric.error:
-                half = half_width(table[f"{name}_se"], table["n_groups"])
+                half = row_half_width(table, name)
                 if np.isfinite(half).any():
                     found[f"{name}_half_width"] = half.astype(np.float32)
     return found

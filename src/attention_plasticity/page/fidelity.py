@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width
-from attention_plasticity.tables.names import SCORE_WORDS
+from attention_plasticity.tables.names import FIDELITY_CAUTION, SCORE_WORDS
 from qk_toolkit.formatting import count
 
 _HEADINGS = {"spearman": "Spearman", "kept_50": "50 %", "kept_25": "25 %", "kept_10": "10 %"}
@@ -21,9 +20,10 @@ def fidelity_content(run: FinishedRun) -> dict[str, Any] | None:
 
     `means` has a list of texts per score. `heads` has such lists by `layer.key head`.
     """
-    if run.fidelity is None:
+    if not run.has("fidelity"):
         return None
-    table = ordered(run.fidelity, ["layer", "k_head", "score", "value_norm"], run.path("fidelity"))
+    keys = ["layer", "k_head", "score", "value_norm"]
+    table = ordered(run.table("fidelity"), keys, run.path("fidelity"))
     kinds = set(zip(table["score"], table["value_norm"].astype(int), strict=True))
     scores = [(name, kind) for name in SCORE_WORDS for kind in (0, 1) if (name, kind) in kinds]
     values: dict[tuple[int, int], dict[tuple[str, int], list[str]]] = {}
@@ -33,6 +33,7 @@ def fidelity_content(run: FinishedRun) -> dict[str, Any] | None:
         head[row["score"], int(row["value_norm"])] = texts
     unknown = ["–"] * len(_HEADINGS)
     return {
+        "caution": FIDELITY_CAUTION,
         "of": f"mean over {count(len(values), 'key head')}",
         "headings": [[heading, _MEANINGS[name]] for name, heading in _HEADINGS.items()],
         "scores": [
@@ -58,7 +59,4 @@ def _mean_texts(run: FinishedRun, score: tuple[str, int]) -> list[str]:
 
 def _text(value: float, error: float, groups: float) -> str:
     """`0.812 ± 0.009` with half of the 95 % interval, or a dash."""
-    if math.isnan(value):
-        return "–"
-    half = half_width(error, groups)
-    return f"{value:.3f} ± {half:.3f}" if math.isfinite(half) else f"{value:.3f}"
+    return FIDELITY.by_name["kept_50"].show_half(value, float(half_width(error, groups)))

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from attention_plasticity.export.kvpress_budget import kept_at
 from attention_plasticity.export.order import DEFAULT_ORDER, ordered_heads
 from attention_plasticity.metrics import KEY_HEADS
@@ -40,9 +38,9 @@ def key_head_rows(run: FinishedRun) -> dict[str, Any] | None:
     A row begins with the numbers of layer, key head and query heads. Columns without a value are
     left out.
     """
-    if not run.has_key_heads:
+    if not run.has("key_heads"):
         return None
-    table = ordered(run.key_heads, ["layer", "k_head"], run.path("key_heads"))
+    table = ordered(run.table("key_heads"), ["layer", "k_head"], run.path("key_heads"))
     shown = [name for name in _SHOWN if table[name].notna().any()]
     ids = ["layer", "k_head", "n_q_heads"]
     headings, kept = [[_SHOWN[name], _METRICS[name].meaning] for name in shown], _kept(run)
@@ -74,5 +72,5 @@ def _kept(run: FinishedRun) -> dict[tuple[int, int], str]:
 
 def _text(name: str, row: Mapping[Any, Any]) -> str:
     """`0.181 ± 0.008` with half of the 95 % interval, or a dash."""
-    shown, half = _METRICS[name].show(row[name]), half_width(row[f"{name}_se"], row["n_groups"])
-    return f"{shown} ± {half:.3f}" if np.isfinite(half) else shown
+    half = float(half_width(row[f"{name}_se"], row["n_groups"]))
+    return _METRICS[name].show_half(row[name], half)

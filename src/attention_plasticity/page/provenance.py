@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attention_plasticity.run.outputs import RUN_FILE
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.names import clean
+from attention_plasticity.tables.run_info import RUN_FILE
 from qk_toolkit.formatting import count, index_ranges
 
 Lines = list[tuple[str, str]]

@@ -46,7 +46,7 @@ def make_report(
     from attention_plasticity.page.content import run_content
     from attention_plasticity.page.html import page_html
     from attention_plasticity.page.payload import pack
-    from attention_plasticity.tables.finished_run import labels_of
+    from attention_plasticity.tables.labels import labels_of
 
     if not runs:
         raise ConfigError("report: give the folder of at least one run")
@@ -71,11 +71,12 @@ def _second_run(runs: Sequence[FinishedRun], names: Sequence[str]) -> int | None
 
 def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:
     """Raise a `ConfigError` if the page cannot be written to `target`."""
-    from attention_plasticity.run.outputs import RUN_FILE, refuse_inside_dump
-    from attention_plasticity.tables.csv_tables import FILE_NAMES
+    from attention_plasticity.metrics import TABLES
+    from attention_plasticity.tables.run_info import RUN_FILE
+    from qk_dump.dump_files import refuse_inside_dump
 
-    run_files = {resolved(run.folder / RUN_FILE) for run in runs}
-    run_files |= {resolved(run.path(kind)) for run in runs for kind in FILE_NAMES}
+    names = (RUN_FILE, *(table.file for table in TABLES.values()))
+    run_files = {resolved(run.folder / name) for run in runs for name in names}
     if resolved(target) in run_files:
         raise ConfigError(f"{target}: is a file of the run; choose another path")
     refuse_inside_dump(target)

@@ -28,9 +28,8 @@ from attention_plasticity.tables.head_roles import (
     SCORES,
     repeated_decides,
     require_roles,
-    score_half_width,
 )
-from attention_plasticity.tables.intervals import half_width, head_half_width
+from attention_plasticity.tables.intervals import head_half_width, row_half_width
 from attention_plasticity.tables.profiles import HEAD
 
 KINDS = ("strongest", "typical")
@@ -68,16 +67,16 @@ def role_words() -> dict[str, Any]:
 
 def role_content(run: FinishedRun, heads: pd.DataFrame) -> tuple[dict[str, Any] | None, Tables]:
     """The description of the roles of a run, and their tables; None and no table without roles."""
-    if not run.has_roles:
+    if not run.has("roles"):
         return None, {}
-    table = ordered(run.roles, HEAD, run.path("roles"))
+    table = ordered(run.table("roles"), HEAD, run.path("roles"))
     require_roles(table, run.path("roles"))
     texts = _Texts()
     tables: Tables = {"roles": _role_columns(run, table, heads, texts)}
-    if run.has_words:
-        tables["words"] = _word_columns(run.words, texts)
-    if run.has_bands:
-        bands = ordered(run.bands, [*HEAD, "band"], run.path("bands"))
+    if run.has("words"):
+        tables["words"] = _word_columns(run.table("words"), texts)
+    if run.has("bands"):
+        bands = ordered(run.table("bands"), [*HEAD, "band"], run.path("bands"))
         tables["bands"] = _band_columns(bands)
     tables["texts"] = {"utf8": texts.utf8}
     about = {
@@ -90,7 +89,7 @@ def role_content(run: FinishedRun, heads: pd.DataFrame) -> tuple[dict[str, Any] 
 
 def why_no_words(run: FinishedRun) -> str:
     """Why the run has no words; empty if it has them."""
-    if run.has_words:
+    if run.has("words"):
         return ""
     capture = (run.dump.get("capture") or {}).get("capture")
     if isinstance(capture, dict) and capture.get("tokens") is False:
@@ -124,7 +123,7 @@ def _role_columns(
     found["role"] = np.array([numbers[name] for name in table["role"]])
     found["likely"] = np.array([numbers[name] for name in table["likely_role"]])
     found["repeated_decide"] = repeated_decides(table)
-    halves = {metric.column: score_half_width(table, metric.column) for metric in SCORES}
+    halves = {metric.column: row_half_width(table, metric.column) for metric in SCORES}
     for name in _SHOWN:
         if table[name].notna().any():
             found[name] = table[name].to_numpy(np.float32)
@@ -200,6 +199,6 @@ def _band_columns(bands: pd.DataFrame) -> dict[str, Column]:
         for name in ("wavelength", *_BANDS):
             found[name] = bands[name].to_numpy(np.float64).astype(np.float32)
         for name in _BANDS:
-            half = half_width(bands[f"{name}_se"], bands["n_groups"])
+            half = row_half_width(bands, name)
             found[f"{name}_half_width"] = half.astype(np.float32)
     return found

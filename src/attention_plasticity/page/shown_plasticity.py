@@ -45,9 +45,9 @@ class ShownCells:
     @classmethod
     def of(cls, run: FinishedRun) -> ShownCells:
         """The cells of the plasticity that a reader sees first, with the columns of the file."""
-        aligned = main_plasticity(run.head_metrics) is AT_ONE_POSITION and run.has_bins
+        aligned = main_plasticity(run.head_metrics) is AT_ONE_POSITION and run.has("bins")
         path = run.path("bins" if aligned else "bucket_plasticity")
-        table = run.bins if aligned else run.bucket_plasticity
+        table = run.table("bins") if aligned else run.bucket_plasticity
         require_values(table, "plasticity", path)
         names = BIN_PLASTICITY.names if aligned else BUCKET_PLASTICITY.names
         kept = table[[name for name in names if name in table]]

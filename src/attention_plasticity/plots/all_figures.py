@@ -35,7 +35,7 @@ FIGURES: dict[str, tuple[str, dict[str, Any]]] = {
     "roles": ("roles", {}),
     "by-role": ("by_role", {}),  # only with plasticity at one position, too
     "key-heads": ("key_heads", {}),
-    "fidelity": ("fidelity", {}),  # only after the verb `fidelity`
+    "fidelity": ("fidelity", {}),  # only with --fidelity
     "drift": ("drift", {}),
 }
 
@@ -47,7 +47,7 @@ _NEEDS_RECORDS = (
     "needs the rotary embedding and the texts: attention-plasticity add-rotary, and analyze again"
 )
 _NEEDS_TEXTS = "needs the texts of queries and keys: analyze again"
-_NEEDS_FIDELITY = "needs attention-plasticity fidelity DUMP --output_dir RUN"
+_NEEDS_FIDELITY = "needs attention-plasticity analyze … --fidelity"
 _ALL_UNSURE = "the roles of all heads are unsure"
 
 
@@ -84,29 +84,29 @@ def figures_of(run: FinishedRun) -> list[str]:
 def left_out(run: FinishedRun) -> dict[str, str]:
     """The figures that the tables of a run do not allow, each with the reason."""
     reasons: dict[str, str] = {}
-    if not run.has_attention:
+    if not run.has("attention"):
         reasons["attention"] = _NEEDS_ATTENTION
     if not has_attended(run.head_metrics):
         reasons["attended"] = _NEEDS_ATTENTION
     if not has_phase(run.head_metrics):
         reasons |= dict.fromkeys(("map-drop", "phase", "by-role"), _NEEDS_ONE_POSITION)
-        if run.has_attention:
+        if run.has("attention"):
             reasons["attended"] = _NEEDS_ONE_POSITION
-    if not run.has_roles:
+    if not run.has("roles"):
         reasons["roles"] = reasons["by-role"] = _NEEDS_ATTENTION
-    elif not (run.roles["role"] != UNSURE).any():
+    elif not (run.table("roles")["role"] != UNSURE).any():
         reasons["by-role"] = _ALL_UNSURE
-    if not (run.has_key_heads and run.key_heads[STATIC_ERROR].notna().any()):
+    if not (run.has("key_heads") and run.table("key_heads")[STATIC_ERROR].notna().any()):
         reasons["key-heads"] = _NEEDS_TEXTS
-    if run.fidelity is None:
+    if not run.has("fidelity"):
         reasons["fidelity"] = _NEEDS_FIDELITY
-    if not (run.has_bands and run.bands["variance_share"].notna().any()):
+    if not (run.has("bands") and run.table("bands")["variance_share"].notna().any()):
         reasons["bands"] = reasons["frequencies"] = _NEEDS_RECORDS
     elif "phase" in reasons or run.info.get("bin_size") is None:
         reasons["frequencies"] = _NEEDS_ONE_POSITION
-    if not (run.has_kernel and run.kernel["kernel"].notna().any()):
+    if not (run.has("kernel") and run.table("kernel")["kernel"].notna().any()):
         reasons["kernel"] = _NEEDS_RECORDS
-    if not run.has_drift:
+    if not run.has("drift"):
         reasons["drift"] = _NEEDS_TEXTS
     for name, (_, options) in FIGURES.items():
         metric = options.get("metric", "")

@@ -51,13 +51,13 @@ def attention_figure(
     heads has the range of the middle 80 % of heads. `by_position` draws a line for the early, the
     middle and the late query buckets.
 
-    `attention` has one row per query head and query bucket, such as `Run.attention`.
+    `attention` has one row per query head and query bucket, such as `Run.table("attention")`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import attention_figure
         >>> run = open_run("results/sample")
-        >>> figure = attention_figure(run.attention, layer=0, head=1)
+        >>> figure = attention_figure(run.table("attention"), layer=0, head=1)
         >>> figure.axes[0].get_ylabel()
         'share of attention'
     """

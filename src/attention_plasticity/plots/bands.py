@@ -28,7 +28,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
-from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.intervals import row_half_width
 from qk_toolkit.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]
@@ -55,13 +55,13 @@ def bands_figure(
     Without `layer` and `head`, a heat map has a row per head and a column per band, with the colour
     of `metric`.
 
-    `bands` has one row per query head and band, such as `Run.bands`.
+    `bands` has one row per query head and band, such as `Run.table("bands")`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import bands_figure
         >>> run = open_run("results/sample")
-        >>> figure = bands_figure(run.bands, layer=0, head=1)
+        >>> figure = bands_figure(run.table("bands"), layer=0, head=1)
         >>> figure.axes[1].get_ylabel()
         'share of variance'
     """
@@ -141,7 +141,7 @@ def _points(
     axes.plot(x, y, color=colour, marker=marker, markersize=3.0, linewidth=0.9, label=label)
     if f"{column}_se" not in rows:
         return False
-    half = half_width(rows[f"{column}_se"], _groups(rows))
+    half = row_half_width(rows, column)
     return whiskers(axes, x, y, half, colour, cap=0.0) is not None
 
 

@@ -45,13 +45,14 @@ def by_role_figure(
     `influences` of the run it has a 95 % interval over texts. Heads whose role is unsure are left
     out. The points of a row are spread up and down so that they can be told apart.
 
-    `metrics` has one row per query head, such as `Run.head_metrics`, and `roles` is `Run.roles`.
+    `metrics` has one row per query head, such as `Run.head_metrics`, and `roles` is
+    `Run.table("roles")`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import by_role_figure
         >>> run = open_run("results/sample")
-        >>> figure = by_role_figure(run.head_metrics, run.roles, influences=run.influences)
+        >>> figure = by_role_figure(run.head_metrics, run.table("roles"), influences=run.influences)
         >>> [axes.get_xlabel() for axes in figure.axes]
         ['plasticity at one position', 'rotary phase']
     """

@@ -97,7 +97,7 @@ def add_run(figure: Figure, run: FinishedRun) -> None:
 def _has_aligned(run: FinishedRun) -> bool:
     """Whether the run has plasticity at one position."""
     known = run.path("head_metrics").exists()
-    return run.has_bins or (known and main_plasticity(run.head_metrics) is AT_ONE_POSITION)
+    return run.has("bins") or (known and main_plasticity(run.head_metrics) is AT_ONE_POSITION)
 
 
 def _without_aligned(run: FinishedRun) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from attention_plasticity.metrics import TableKind
 from attention_plasticity.plots.attended import attended_figure
 from attention_plasticity.plots.attention import attention_figure
 from attention_plasticity.plots.bands import bands_figure
@@ -31,7 +32,7 @@ from attention_plasticity.plots.profile import profile_figure
 from attention_plasticity.plots.roles import roles_figure
 from attention_plasticity.plots.settings import KINDS
 from attention_plasticity.plots.shown import NONE_AT_ONE_POSITION
-from attention_plasticity.tables.csv_tables import AnyTable, read_table
+from attention_plasticity.tables.csv_tables import read_table
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import (
     layer_numbers,
@@ -65,7 +66,7 @@ FUNCTIONS: dict[str, Callable[..., Figure]] = {
     "drift": drift_figure,
     "fidelity": fidelity_figure,
 }
-_TABLE_OF: dict[str, AnyTable] = {
+_TABLE_OF: dict[str, TableKind] = {
     "bucket_csv": "bucket_plasticity",
     "component_csv": "component_weights",
     "metrics_csv": "head_metrics",
@@ -80,7 +81,7 @@ _TABLE_OF: dict[str, AnyTable] = {
 NO_BANDS = "has no rotary bands; the rotary embedding of its layers is not known"
 NO_KERNEL = "has no rotary kernel; it needs rotary bands and the texts of the queries"
 NO_KEY_HEADS = "has no table of key heads; it needs the texts of the rows; analyze again"
-_MISSING: dict[AnyTable, str] = {
+_MISSING: dict[TableKind, str] = {
     "bins": NONE_AT_ONE_POSITION,
     "attention": (
         "has no attention by distance; it needs a dump with attention columns (capture.attention)"
@@ -88,7 +89,7 @@ _MISSING: dict[AnyTable, str] = {
     "bands": NO_BANDS,
     "kernel": NO_KERNEL,
     "key_heads": NO_KEY_HEADS,
-    "fidelity": "has no head_fidelity.csv; run attention-plasticity fidelity with its dump first",
+    "fidelity": "has no table of fidelity; run attention-plasticity analyze with --fidelity",
     "drift": "has no table of drift; it needs the texts of queries and keys",
     "roles": "has no roles; they need a dump with attention columns (capture.attention)",
 }
@@ -189,9 +190,9 @@ def _extra_inputs(kind: str, settings: Any, run: FinishedRun | None) -> dict[str
     if run is None:
         return {}
     if kind == "by_role":
-        if not run.has_roles:
+        if not run.has("roles"):
             raise ConfigError(f"{run.place}: {_MISSING['roles']}")
-        return {"influences": run.influences, "roles": run.roles}
+        return {"influences": run.influences, "roles": run.table("roles")}
     if kind == "fidelity":
         return {"means": run.fidelity_means}
     if kind in ("map", "attended", "phase"):
@@ -209,14 +210,14 @@ def _table_field(settings: Any) -> str:
     return next(name for name in _TABLE_OF if hasattr(settings, name))
 
 
-def _kind(run: FinishedRun, field: str, settings: Any) -> AnyTable:
+def _kind(run: FinishedRun, field: str, settings: Any) -> TableKind:
     """The table of a field of the settings: bins instead of cells, if the run has them."""
     kind = _TABLE_OF[field]
     if kind != "bucket_plasticity" or settings.plasticity == "bucket":
         return kind
     if settings.plasticity == "position":
         return "bins"
-    if not run.has_bins or getattr(settings, "has_buckets", False):
+    if not run.has("bins") or getattr(settings, "has_buckets", False):
         return kind
     if not _has(run, "head_metrics"):
         return "bins"
@@ -224,7 +225,7 @@ def _kind(run: FinishedRun, field: str, settings: Any) -> AnyTable:
     return "bins" if main_plasticity(chosen.head_metrics) is AT_ONE_POSITION else kind
 
 
-def _has(run: FinishedRun, kind: AnyTable) -> bool:
+def _has(run: FinishedRun, kind: TableKind) -> bool:
     return run.path(kind).exists()
 
 
@@ -246,7 +247,7 @@ def _source(settings: Any, field: str) -> _Source:
     return _of_run(run, kind, settings)
 
 
-def _kind_of_file(path: Path, kind: AnyTable) -> AnyTable:
+def _kind_of_file(path: Path, kind: TableKind) -> TableKind:
     """The table of bins, if cells are wanted and the file has the columns of bins."""
     if kind != "bucket_plasticity":
         return kind
@@ -257,17 +258,15 @@ def _kind_of_file(path: Path, kind: AnyTable) -> AnyTable:
         return kind  # reading the table tells what is wrong
 
 
-def _of_run(run: FinishedRun, kind: AnyTable, settings: Any) -> _Source:
-    known = run.fidelity is not None if kind == "fidelity" else getattr(run, f"has_{kind}", True)
-    if not known:
+def _of_run(run: FinishedRun, kind: TableKind, settings: Any) -> _Source:
+    if kind in _MISSING and not run.has(kind):
         raise ConfigError(f"{run.place}: {_MISSING[kind]}")
     run = with_layers(run, settings.layers, settings.layer_type)
-    table = getattr(run, kind)
     types = run.layer_types if run.layers is not None else {}
-    return _Source(table, run.path(kind), run, _selection(run.layers, types))
+    return _Source(run.table(kind), run.path(kind), run, _selection(run.layers, types))
 
 
-def _of_table(path: Path, kind: AnyTable, settings: Any) -> _Source:
+def _of_table(path: Path, kind: TableKind, settings: Any) -> _Source:
     table = read_table(path, kind)
     if settings.layers is None and settings.layer_type is None:
         return _Source(table, path, None, None)

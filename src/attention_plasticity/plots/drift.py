@@ -21,7 +21,7 @@ from attention_plasticity.plots.style import (
     new_figure,
 )
 from attention_plasticity.plots.words import TextOptions, Words
-from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.intervals import row_half_width
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
 
@@ -41,12 +41,12 @@ def drift_figure(
     before RoPE and one after RoPE, as the vectors enter the attention, if both are known. With at
     most 400 heads, each has its 95 % intervals.
 
-    `drift` has one row per query head, such as `Run.drift`.
+    `drift` has one row per query head, such as `Run.table("drift")`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import drift_figure
-        >>> figure = drift_figure(open_run("results/sample").drift)
+        >>> figure = drift_figure(open_run("results/sample").table("drift"))
         >>> [axes.get_title() for axes in figure.axes[:2]]
         ['before RoPE', 'after RoPE']
     """
@@ -95,11 +95,10 @@ def drift_figure(
 def _points(drift: pd.DataFrame, ending: str) -> pd.DataFrame:
     """The heads with both values in one frame: layer, q_head, x, y and half widths."""
     names = {"x": f"q_drift_r{ending}", "y": f"k_drift_r{ending}"}
-    table = drift.reindex(columns=[*HEAD, "n_groups", *names.values()])
+    table = drift.reindex(columns=[*HEAD, *names.values()])
     columns = {axis: table[name] for axis, name in names.items()}
     for axis, name in names.items():
-        errors = drift.reindex(columns=[f"{name}_se"])[f"{name}_se"]
-        columns[f"{axis}_half"] = pd.Series(half_width(errors, table["n_groups"]), drift.index)
+        columns[f"{axis}_half"] = pd.Series(row_half_width(drift, name), drift.index)
     return table[HEAD].assign(**columns).dropna(subset=["x", "y"])
 
 

@@ -28,7 +28,7 @@ from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.fidelity import LIMITS, QUANTITIES, Means
 from attention_plasticity.tables.intervals import half_width
-from attention_plasticity.tables.names import SCORE_WORDS
+from attention_plasticity.tables.names import FIDELITY_CAUTION, SCORE_WORDS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
@@ -59,7 +59,7 @@ def fidelity_figure(
     the mean over key heads; with `means` it has a 95 % interval over texts. A dotted line is a
     random order of keys.
 
-    `fidelity` is the content of head_fidelity.csv, such as `Run.fidelity`.
+    `fidelity` is the content of head_fidelity.csv, such as `Run.table("fidelity")`.
 
     Examples:
         >>> import pandas as pd
@@ -106,6 +106,7 @@ def fidelity_figure(
             "the best keys for each query. Points of a row are spread up and down only so that "
             "they can be told apart. Diamonds: mean over key heads. Dotted lines: a random order "
             "of keys.",
+            FIDELITY_CAUTION,
             "Orange: the score times the length of the value of a key." if with_values else None,
             interval_sentence("Lines are 95 % intervals of the means,", groups)
             if has_interval

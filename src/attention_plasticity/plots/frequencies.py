@@ -48,14 +48,15 @@ def frequencies_figure(
     such as the size of a bin. Up: rotary phase, with its 95 % interval if there are at most 400
     heads.
 
-    `bands` has one row per query head and band, such as `Run.bands`, and `metrics` one row per
+    `bands` has one row per query head and band, such as `Run.table("bands")`, and `metrics` one row
+    per
     query head, such as `Run.head_metrics`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import frequencies_figure
         >>> run = open_run("results/sample")
-        >>> figure = frequencies_figure(run.bands, metrics=run.head_metrics, limit=512)
+        >>> figure = frequencies_figure(run.table("bands"), metrics=run.head_metrics, limit=512)
         >>> figure.axes[0].get_ylabel()
         'rotary phase'
     """

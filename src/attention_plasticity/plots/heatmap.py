@@ -73,14 +73,15 @@ def heatmap_figure(
     the values that are drawn, or from 0 to 1 (`color_range="unit"`); `vmin` and `vmax` have
     priority.
 
-    `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
+    `cells` has one row per query head, bin of queries and bin of keys, such as
+    `Run.table("bins")`, or per
     query head, query bucket and key bucket, such as `Run.bucket_plasticity`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import heatmap_figure
         >>> run = open_run("results/sample")
-        >>> figure = heatmap_figure(run.bins)
+        >>> figure = heatmap_figure(run.table("bins"))
         >>> figure.axes[0].get_xlabel()
         'query position, from (tokens)'
     """

@@ -24,7 +24,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_values
-from attention_plasticity.tables.intervals import half_width, head_half_width
+from attention_plasticity.tables.intervals import head_half_width, row_half_width
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
 
@@ -46,13 +46,13 @@ def kernel_figure(
     does not change attention. The title has R², if `metrics` has it. Without `layer` and `head`,
     the head whose kernel varies most is drawn.
 
-    `kernel` has one row per query head and bin of distances, such as `Run.kernel`.
+    `kernel` has one row per query head and bin of distances, such as `Run.table("kernel")`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import kernel_figure
         >>> run = open_run("results/sample")
-        >>> figure = kernel_figure(run.kernel, layer=0, head=1, metrics=run.head_metrics)
+        >>> figure = kernel_figure(run.table("kernel"), layer=0, head=1, metrics=run.head_metrics)
         >>> figure.axes[0].get_ylabel()
         'logit'
     """
@@ -66,8 +66,7 @@ def kernel_figure(
     )
     shift = float((mean - line).mean())
     moved = f"{shift:.2f}".replace("-", "−")
-    errors = rows.reindex(columns=["mean_logit_se", "n_groups"])
-    half = half_width(errors["mean_logit_se"], errors["n_groups"])
+    half = row_half_width(rows, "mean_logit")
     r2 = _r2(metrics, influences, first)
     with figure_style():
         figure, axes = new_figure()
@@ -98,7 +97,7 @@ def kernel_figure(
             f"The kernel is shifted by {moved}, so that both have the same mean; a constant does "
             "not change attention.",
             f"R² of the kernel is {r2}." if r2 else None,
-            interval_sentence("The band is the 95 % interval,", errors["n_groups"])
+            interval_sentence("The band is the 95 % interval,", rows["n_groups"])
             if shaded is not None
             else None,
             "Of all heads, this one has the kernel that varies most." if chosen else None,

@@ -23,7 +23,7 @@ from attention_plasticity.plots.style import (
 )
 from attention_plasticity.plots.words import TextOptions, Words
 from attention_plasticity.tables.csv_tables import require_columns, require_values
-from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.intervals import row_half_width
 from attention_plasticity.tables.layer_types import layer_types
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
@@ -48,7 +48,7 @@ def key_heads_figure(
     Static errors have the range 0 to 0.5, other shares 0 to 1. Rows are the layers of the table; a
     dashed line marks layers that are left out between them.
 
-    `key_heads` has one row per key head, such as `Run.key_heads`.
+    `key_heads` has one row per key head, such as `Run.table("key_heads")`.
 
     Examples:
         >>> import pandas as pd
@@ -113,11 +113,10 @@ def _write_words(
     layers = np.unique(key_heads["layer"].to_numpy(np.int64))
     left_out, left_out_sentence = layers_left_out(layers)
     half, groups = None, None
-    if {f"{metric}_se", "n_groups"} <= set(key_heads.columns):
-        widths = half_width(key_heads[f"{metric}_se"], key_heads["n_groups"])
-        if np.isfinite(widths).any():
-            half = f"{np.nanmedian(widths):.2g}"
-            groups = key_heads["n_groups"].to_numpy(np.float64)[np.isfinite(widths)]
+    widths = row_half_width(key_heads, metric)
+    if np.isfinite(widths).any():
+        half = f"{np.nanmedian(widths):.2g}"
+        groups = key_heads["n_groups"].to_numpy(np.float64)[np.isfinite(widths)]
     number = count(known, "key head")
     notes = [
         f"{number} of {words.selection}" if words.selection else number,

@@ -82,14 +82,15 @@ def plasticity_figure(
     mean is that of the mean over all these heads. A strip above the x axis has the number of texts
     in each bin or bucket. Lines with bands show the means of `baselines`, such as `Run.baselines`.
 
-    `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
+    `cells` has one row per query head, bin of queries and bin of keys, such as
+    `Run.table("bins")`, or per
     query head, query bucket and key bucket, such as `Run.bucket_plasticity`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import plasticity_figure
         >>> run = open_run("results/sample")
-        >>> figure = plasticity_figure(run.bins, influences=run.influences)
+        >>> figure = plasticity_figure(run.table("bins"), influences=run.influences)
         >>> figure.axes[0].get_xlabel()
         'query position (tokens)'
     """

@@ -58,14 +58,15 @@ def profile_figure(
     With the table of `influences` of the run, a dark band shows the 95 % interval of the mean of
     bins; buckets have no errors. The other arguments are those of `plasticity_figure`.
 
-    `cells` has one row per query head, bin of queries and bin of keys, such as `Run.bins`, or per
+    `cells` has one row per query head, bin of queries and bin of keys, such as
+    `Run.table("bins")`, or per
     query head, query bucket and key bucket, such as `Run.bucket_plasticity`.
 
     Examples:
         >>> from attention_plasticity import open_run
         >>> from attention_plasticity.plots import profile_figure
         >>> run = open_run("results/sample")
-        >>> figure = profile_figure(run.bins, influences=run.influences)
+        >>> figure = profile_figure(run.table("bins"), influences=run.influences)
         >>> figure.axes[0].get_ylabel()
         'plasticity at one position'
     """

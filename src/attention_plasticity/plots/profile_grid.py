@@ -99,9 +99,9 @@ class ProfileGrid:
         found = []
         for words, run in baselines.items():
             in_bins = self.shown is AT_ONE_POSITION
-            if in_bins and not run.has_bins:
+            if in_bins and not run.has("bins"):
                 continue
-            table = run.bins if in_bins else run.bucket_plasticity
+            table = run.table("bins") if in_bins else run.bucket_plasticity
             grid = ProfileGrid(
                 table,
                 run.influences,

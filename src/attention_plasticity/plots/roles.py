@@ -40,7 +40,7 @@ def roles_figure(roles: pd.DataFrame, **texts: Unpack[TextOptions]) -> Figure:
     number of heads that surely have each role, and of those that are unsure. Rows are the layers of
     the table; a dashed line marks layers that are left out between them.
 
-    `roles` has one row per query head, such as `Run.roles`.
+    `roles` has one row per query head, such as `Run.table("roles")`.
 
     Examples:
         >>> import pandas as pd

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.metrics import METRICS
-from qk_toolkit.formatting import index_ranges
-from qk_toolkit.settings import index_list
+from attention_plasticity.tables.missing import Head, by_layer
 
 if TYPE_CHECKING:
     from attention_plasticity.measure.key_heads import KeyHeadRow
-
-Head = tuple[int, int]  # (layer, q_head), or (layer, k_head) in the table of key heads
 
 
 @dataclass(frozen=True)
@@ -27,12 +22,6 @@ class MissingValues:
     reason: str
     heads: int  # number of heads
     where: dict[str, str]  # layer → query heads: {"0": "0-2,5"}; key heads in the table key_heads
-
-    @property
-    def metrics(self) -> list[str]:
-        """The columns, without errors of columns that are missing too."""
-        own = {name: METRICS[name].error_of for name in self.columns if name in METRICS}
-        return [name for name in self.columns if own.get(name) not in self.columns]
 
 
 class MissingSums:
@@ -61,25 +50,6 @@ class MissingSums:
         for (table, column, reason), heads in self._heads.items():
             joined.setdefault((table, reason, tuple(heads)), []).append(column)
         return [
-            MissingValues(table, columns, reason, len(heads), _by_layer(heads))
+            MissingValues(table, columns, reason, len(heads), by_layer(heads))
             for (table, reason, heads), columns in joined.items()
         ]
-
-
-def missing_records(found: Iterable[MissingValues]) -> list[dict[str, Any]]:
-    """The missing values as run.json has them."""
-    return [asdict(missing) for missing in found]
-
-
-def heads_of(where: Mapping[str, str]) -> Iterator[Head]:
-    """The heads of `where`. Raises a `ValueError` if the text is not as this module writes it."""
-    for layer, heads in where.items():
-        for number in index_list(heads):
-            yield int(layer), number
-
-
-def _by_layer(heads: Iterable[Head]) -> dict[str, str]:
-    by_layer = groupby(sorted(heads), key=lambda head: head[0])
-    return {
-        str(layer): index_ranges(number for _, number in members) for layer, members in by_layer
-    }

@@ -25,7 +25,7 @@ from qk_dump.layout import Dump, HeadId, Kind
 from qk_dump.parquet import has_attention_columns
 from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
-from qk_toolkit.formatting import index_ranges
+from qk_toolkit.formatting import format_heads, index_ranges
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
@@ -78,12 +78,6 @@ class Plan:
             )
         return notes
 
-    def without(self, done: Iterable[tuple[int, int]]) -> list[Group]:
-        """The groups without finished heads and without empty groups."""
-        finished = set(done)
-        rest = (g.only(q for q in g.q_heads if (g.layer, q) not in finished) for g in self.groups)
-        return [group for group in rest if group.q_heads]
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -101,6 +95,23 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
     layout = head_layout(dump, config)
     layers = _selected(config.layers, layout.num_layers, "layers")
     heads = _selected(config.heads, layout.num_q_heads, "heads")
+    plan = _plan(dump, layout, layers, heads)
+    if not plan.groups:
+        raise ConfigError(
+            f"{dump.path}: none of the selected query heads is in the dump. "
+            f"The dump contains {format_heads(dump.query_heads)}."
+        )
+    for layer in sorted({group.layer for group in plan.groups}):
+        rules_of(dump, layer)  # raises if dump.json contradicts itself
+    return plan
+
+
+def whole_plan(dump: Dump, layout: HeadLayout) -> Plan:
+    """The plan of all heads of a dump, of which a command may compute some."""
+    return _plan(dump, layout, range(layout.num_layers), range(layout.num_q_heads))
+
+
+def _plan(dump: Dump, layout: HeadLayout, layers: Iterable[int], heads: Sequence[int]) -> Plan:
     captured = set(dump.query_heads)
     wanted = [(layer, head) for layer in layers for head in heads]
     found = [
@@ -112,23 +123,16 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
         Group(layer, k_head, tuple(q_head for _, _, q_head in members))
         for (layer, k_head), members in groupby(found, key=lambda item: item[:2])
     )
-    if not groups:
-        raise ConfigError(
-            f"{dump.path}: none of the selected query heads is in the dump. "
-            f"The dump contains {format_heads(dump.query_heads)}."
-        )
-    for layer in sorted({group.layer for group in groups}):
-        rules_of(dump, layer)  # raises if dump.json contradicts itself
     not_captured = tuple(head for head in wanted if head not in captured)
     excluded = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
     return Plan(layout, groups, not_captured, tuple(excluded))
 
 
 def split_groups(groups: list[Group], workers: int) -> list[Group]:
-    """Split the largest groups while there are too few groups for the workers.
+    """Split the largest groups while there are too few groups for the workers, and the last ones.
 
     The parts of a split group read the same key head, so groups are split only if workers would be
-    idle.
+    idle: with few groups, or at the end of a long run.
     """
     parts = list(groups)
     while parts and workers > 1 and len(parts) < _PARTS_PER_WORKER * workers:
@@ -138,7 +142,9 @@ def split_groups(groups: list[Group], workers: int) -> list[Group]:
             break
         halves = (largest.q_heads[:middle], largest.q_heads[middle:])
         parts[index : index + 1] = [largest.only(half) for half in halves]
-    return parts
+    last = workers if 1 < workers < len(parts) / _PARTS_PER_WORKER else 0
+    first, rest = parts[: len(parts) - last], parts[len(parts) - last :]
+    return [*first, *(part.only([q_head]) for part in rest for q_head in part.q_heads)]
 
 
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
@@ -224,17 +230,6 @@ def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
     else:
         per_bucket = config.num_pairs_per_bucket
         require_pairs(per_bucket * size.buckets, per_bucket, size.buckets, size.folder)
-
-
-def format_heads(heads: Iterable[tuple[int, int]]) -> str:
-    """Heads as short text, grouped by layers: `layer 0: 0-3; layers 2-5: 1`."""
-    by_layer = groupby(sorted(heads), key=lambda item: item[0])
-    listed = [(layer, index_ranges(head for _, head in members)) for layer, members in by_layer]
-    parts = []
-    for indices, members in groupby(listed, key=lambda item: item[1]):
-        layers = [layer for layer, _ in members]
-        parts.append(f"layer{'s' * (len(layers) > 1)} {index_ranges(layers)}: {indices}")
-    return "; ".join(parts)
 
 
 def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:

@@ -1,35 +1,124 @@
-"""Before a run: the dump is found or fetched, its heads are paired, the output paths are chosen."""
+"""Before a run: its dump, its heads, its texts and the names of its records."""
 
 from __future__ import annotations
 
-from functools import partial
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.read.repeated import with_repeated
-from attention_plasticity.run.outputs import (
-    OutputPaths,
-    output_paths,
-    refuse_foreign_tables,
-    refuse_reserved,
-)
-from attention_plasticity.run.plan import Plan, make_plan
+from attention_plasticity.read.run_texts import first_query, run_texts
+from attention_plasticity.read.texts import DumpTexts
+from attention_plasticity.run.fingerprints import InputFiles, run_settings
+from attention_plasticity.run.folder import RunFolder
+from attention_plasticity.run.plan import Group, Plan, make_plan, whole_plan
+from attention_plasticity.run.records import Records, Unit
 from qk_dump.hub.pull import HeadChoice
 from qk_dump.layout import Dump
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import DumpSource, open_dump
+from qk_toolkit.files import user_path
+from qk_toolkit.urls import is_remote
 from qk_toolkit.watcher import Watcher
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run whose heads and settings are known. Nothing is written yet."""
+
+    config: RunnerConfig
+    dump: Dump
+    plan: Plan  # heads that this command computes
+    whole: Plan  # all heads of the dump
+    texts: DumpTexts
+    files: InputFiles
+    place: RunFolder
+
+    @cached_property
+    def records(self) -> Records:
+        """The records with these settings."""
+        settings = run_settings(self.config, self.plan.layout, self.dump, self.texts, self.files)
+        return Records(self.place.folder, settings)
+
+    def head_unit(self, layer: int, q_head: int, k_head: int) -> Unit:
+        """The record of a query head."""
+        return Unit(layer, "h", q_head, self.files.of_head(layer, q_head, k_head))
+
+    def fidelity_unit(self, group: Group) -> Unit:
+        """The record of the fidelity of a key head, measured with all query heads of its group."""
+        settings = [self.config.near, first_query(self.config, self.texts)]
+        files = self.files.of_group(group.layer, group.k_head, group.q_heads, settings)
+        return Unit(group.layer, "k", group.k_head, files)
+
+    @cached_property
+    def fidelity_groups(self) -> list[Group]:
+        """The key heads whose fidelity this command measures."""
+        chosen = {(group.layer, group.k_head) for group in self.plan.groups}
+        whole = self.whole.groups if self.config.fidelity else ()
+        return [group for group in whole if (group.layer, group.k_head) in chosen]
+
+    @property
+    def total(self) -> int:
+        """Number of query heads that this command computes, and of key heads with fidelity."""
+        return len(self.plan.heads) + len(self.fidelity_groups)
+
+    @cached_property
+    def units(self) -> dict[tuple[int, int, int], Unit]:
+        """The records of all heads of the dump, by layer, query head and key head."""
+        return {head: self.head_unit(*head) for head in self.whole.triples}
+
+    @property
+    def is_part(self) -> bool:
+        """Whether only a part of the dump was fetched from the Hub."""
+        chosen = self.config.layers is not None or self.config.heads is not None
+        return chosen and self.dump.origin is not None
+
+    @cached_property
+    def job(self) -> str:
+        """The run as its workers get it. Workers can have another current folder."""
+        path = self.dump.path
+        config = self.config.model_dump()
+        for name in ("rotary", "repeated"):
+            if config[name] is not None and not is_remote(config[name]):
+                config[name] = str(user_path(config[name]).absolute())
+        content: dict[str, Any] = {
+            "dump": str(path.absolute() if isinstance(path, Path) else path),
+            "texts": self.texts.as_message(),
+            "config": config,
+            "run": uuid.uuid4().hex,  # workers of a long session open the dump again for every run
+        }
+        return json.dumps(content)
 
 
 def prepare(
     config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
-) -> tuple[Dump, Plan, OutputPaths]:
-    """Find or fetch the dump, pair its heads and choose the output paths. Nothing is written."""
-    dump = with_repeated(dump or _find(config, watcher or Watcher()), config.repeated)
+) -> PlannedRun:
+    """Find or fetch the dump, pair its heads and read its texts. Nothing is written."""
+    watcher = watcher or Watcher()
+    dump = with_repeated(dump or _find(config, watcher), config.repeated)
     dump = with_rotary(dump, config.rotary)
-    paths = output_paths(config, dump.name)
-    refuse_reserved(paths)
-    refuse_foreign_tables(paths)
-    return dump, make_plan(dump, config), paths
+    plan = make_plan(dump, config)
+    for note in plan.notes:
+        watcher.note(note)
+    texts = _texts(dump, config, watcher)
+    whole, files = whole_plan(dump, plan.layout), InputFiles(dump)
+    place = RunFolder.of(config, dump.name)
+    return PlannedRun(config, dump, plan, whole, texts, files, place)
+
+
+def _texts(dump: Dump, config: RunnerConfig, watcher: Watcher) -> DumpTexts:
+    """The texts of the dump. They do not depend on the layers that are chosen."""
+    layers: Iterable[int] = {layer for layer, _ in dump.query_heads}
+    try:
+        return run_texts(dump, layers, config, partial(watcher.show, "heads whose texts are read"))
+    except BaseException:  # raised again
+        watcher.stop()  # removes the bar
+        raise
 
 
 def _find(config: RunnerConfig, watcher: Watcher) -> Dump:

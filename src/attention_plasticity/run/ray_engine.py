@@ -1,219 +1,88 @@
-"""Computation of groups of heads on a Ray cluster."""
+"""Computation of heads on a Ray cluster: tasks of one CPU each, behind the same interface."""
 
 from __future__ import annotations
 
-import io
-import json
 import time
-import uuid
-from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import redirect_stderr, suppress
-from dataclasses import asdict
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
-from attention_plasticity.measure.result import Failure
-from attention_plasticity.run.retries import ATTEMPTS
-from attention_plasticity.run.tasks import Computed, OutOfTasks, Task, TaskQueue
-from attention_plasticity.run.worker import (
-    MEMORY_VARIABLES,
-    THREAD_VARIABLES,
-    OpenJob,
-    group_messages,
-    group_name,
-    open_job,
-    outcome_of,
-)
-from qk_toolkit.ray_cluster import Connection, connect, death_words, import_ray
+from attention_plasticity.run.engines import Engine, WorkerDiedError
+from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES
+from qk_toolkit.ray_cluster import connect, death_words, import_ray
 
-if TYPE_CHECKING:
-    from attention_plasticity.config import RunnerConfig
-
-_TASKS_PER_CPU = 2  # in the queue of the cluster, so that no CPU waits for this process
 _NODE_ATTEMPTS = 5  # the death of a node is rarely the fault of the head
 _SECONDS_BETWEEN_COUNTS = 10.0  # of the CPUs of the cluster, which can grow and shrink
-_SECONDS_BETWEEN_CHECKS = 1.0  # of the connection to the cluster
-_SECONDS_BEFORE_NOTE = 30.0  # until a note reports that no CPU of the cluster is free
+_SECONDS_BEFORE_NOTE = 30.0  # until a note reports that no task has started
 
 
-def run_ray(
-    waiting: TaskQueue,
-    config: RunnerConfig,
-    note: Callable[[str], None] = lambda text: None,
-) -> Generator[Computed | OutOfTasks]:
-    """Analyse groups as tasks of one CPU each, and yield the heads of each group as it finishes.
+class RayTasks(Engine):
+    """Tasks of a running cluster, or of one that is started on this machine."""
 
-    If a worker or a node of the cluster dies, the heads of its tasks are computed again, each in a
-    task of its own. A head fails if its worker dies twice in such a task, or its node five times.
-    `note` gets a message if the cluster has no free CPU for a while. Raises a `ClusterLostError` if
-    the cluster no longer answers.
-    """
-    while waiting.is_open and not waiting:
-        yield OutOfTasks()
-    if not waiting:
-        return
-    ray = import_ray()
-    connection = connect(ray, config.ray_address, config.workers, "heads")
-    running: dict[Any, Task] = {}
-    jobs: dict[int, str] = {}  # messages by the number of the job
-    deaths = _Deaths(ray)
-    token = uuid.uuid4().hex  # workers of a long session open the dump again for every run
-    try:
-        start = _Start(ray, note)
-        analyze, places = _remote(ray, _analyze), _Places(ray, connection)
-        while running or waiting or waiting.is_open:
-            while waiting.is_open and not waiting:
-                yield OutOfTasks()
-            while len(running) < places.number() and waiting:
-                task = waiting.take()
-                number = task.job.number
-                if number not in jobs:
-                    jobs[number] = json.dumps({**task.job.as_message(), "run": token})
-                running[analyze.remote(jobs[number], asdict(task.group))] = task
-            for reference in _finished(ray, running, waiting, start, connection):
-                task = running.pop(reference)
-                try:
-                    messages, printed = ray.get(reference)
-                except ray.exceptions.RayTaskError as error:
-                    yield from _failures(task, " ".join(str(error.cause).split()))
-                    continue
-                except ray.exceptions.RayError as error:
-                    if connection.was_interrupted():  # the heads are not the cause
-                        waiting.put_back([task])
-                        continue
-                    again, failures = deaths.after(task, error)
-                    waiting.put_back(again)
-                    yield from failures
-                    continue
-                log = task.job.log
-                log.add(group_name(task.group), printed.encode())
-                for message in messages:
-                    yield Computed(task.job, outcome_of(message, log))
-    except ConnectionError as error:  # of a cluster at ray://HOST:PORT
-        raise connection.lost(str(error)) from error
-    finally:
-        for reference in running:
-            with suppress(ConnectionError):
-                ray.cancel(reference, force=True)
-        connection.close()
-
-
-def _remote(ray: Any, function: Callable[..., Any]) -> Any:
-    variables = {**MEMORY_VARIABLES, **dict.fromkeys(THREAD_VARIABLES, "1")}
-    options = {"num_cpus": 1, "max_retries": 0, "runtime_env": {"env_vars": variables}}
-    return ray.remote(**options)(function)
-
-
-def _analyze(job: str, group: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """Analyse a group in a process of the cluster: the messages of its heads, and its output."""
-    printed = io.StringIO()
-    with redirect_stderr(printed):
-        messages = list(group_messages(_opened(job), group))
-    return messages, printed.getvalue()
-
-
-@lru_cache(maxsize=4)
-def _opened(job: str) -> OpenJob:
-    """The job, whose dump is opened once per process."""
-    import pyarrow as pa
-
-    pa.set_cpu_count(1)
-    return open_job(json.loads(job))
-
-
-class _Places:
-    """How many tasks are given to the cluster at once."""
-
-    def __init__(self, ray: Any, connection: Connection) -> None:
-        self._ray = ray
-        self._connection = connection
-        self._number = 0
-        self._next_count = 0.0
-
-    def number(self) -> int:
-        """The number of tasks, from the CPUs that the cluster had a few seconds ago or less."""
-        now = time.monotonic()
-        if now >= self._next_count:
-            self._connection.was_interrupted()  # the next line would wait without end
-            cpus = int(self._ray.cluster_resources().get("CPU", 1))
-            self._number = _TASKS_PER_CPU * max(1, cpus)
-            self._next_count = now + _SECONDS_BETWEEN_COUNTS
-        return self._number
-
-
-class _Start:
-    """Notes if the cluster has no free CPU: a task that does nothing does not end in time."""
-
-    def __init__(self, ray: Any, note: Callable[[str], None]) -> None:
-        self._ray = ray
+    def __init__(self, address: str | None, workers: int, note: Callable[[str], None]) -> None:
+        self._ray = import_ray()
+        self._connection = connect(self._ray, address, workers, "heads")
         self._note = note
-        self._first: Any = _remote(ray, _do_nothing).remote()
-        self._end = time.monotonic() + _SECONDS_BEFORE_NOTE
+        self._running: dict[Future[Any], Any] = {}  # references of Ray
+        self._remote: dict[Callable[..., Any], Any] = {}  # functions as Ray has them
+        self._next_count = 0.0
+        self._note_at: float | None = None
+        variables = {**MEMORY_VARIABLES, **dict.fromkeys(THREAD_VARIABLES, "1")}
+        self._options = {
+            "num_cpus": 1,
+            "max_retries": 0,
+            "runtime_env": {"env_vars": variables},
+        }
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function of a module in a task of the cluster."""
+        if self._note_at is None:
+            self._note_at = time.monotonic() + _SECONDS_BEFORE_NOTE
+        if fn not in self._remote:
+            self._remote[fn] = self._ray.remote(**self._options)(fn)
+        reference = self._remote[fn].remote(*args, **kwargs)
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        self._running[future] = reference
+        reference.future().add_done_callback(lambda done: self._finish(future, done))
+        return future
+
+    def _finish(self, future: Future[Any], done: Future[Any]) -> None:
+        """Pass on a result. The death of a worker or a node becomes a `WorkerDiedError`."""
+        self._running.pop(future, None)
+        self._note_at = float("inf")
+        error, errors = done.exception(), self._ray.exceptions
+        if error is None:
+            future.set_result(done.result())
+        elif isinstance(error, errors.RayTaskError) or not isinstance(error, errors.RayError):
+            future.set_exception(error)
+        else:
+            of_node = isinstance(error, (errors.NodeDiedError, errors.ObjectLostError))
+            reason = f"{death_words(error)} on the Ray cluster"
+            died = WorkerDiedError(reason, _NODE_ATTEMPTS if of_node else 2)
+            died.__cause__ = error
+            future.set_exception(died)
 
     def check(self) -> None:
-        """Note if there was no free CPU for a while since the start."""
-        if self._first is None:
-            return
-        found, _ = self._ray.wait([self._first], timeout=0)
-        is_late = time.monotonic() >= self._end
-        if is_late and not found:
+        """Raise a `ClusterLostError` if the cluster does not answer, and count its CPUs."""
+        self._connection.check()
+        now = time.monotonic()
+        if now >= self._next_count:
+            self.workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            self._next_count = now + _SECONDS_BETWEEN_COUNTS
+        if self._note_at is not None and now >= self._note_at:
             self._note("waiting for a free CPU of the Ray cluster")
-        if found or is_late:
-            self._first = None
+            self._note_at = float("inf")
 
+    def was_interrupted(self) -> bool:
+        """Whether the cluster did not answer for a moment, so that a task may have died of it."""
+        return self._connection.was_interrupted()
 
-def _do_nothing() -> None:
-    pass
-
-
-def _finished(
-    ray: Any,
-    running: dict[Any, Task],
-    waiting: TaskQueue,
-    start: _Start,
-    connection: Connection,
-) -> list[Any]:
-    """The tasks that have finished; at least one. Tasks are prepared until there is one."""
-    references = list(running)
-    found, _ = ray.wait(references, num_returns=len(references), timeout=0)
-    while not found and waiting.prepare():
-        found, _ = ray.wait(references, num_returns=len(references), timeout=0)
-    while not found:
-        connection.check()
-        start.check()
-        found, _ = ray.wait(references, num_returns=1, timeout=_SECONDS_BETWEEN_CHECKS)
-    return list(found)
-
-
-class _Deaths:
-    """Decides which heads are computed again after the death of a worker or a node.
-
-    The death of a task of several heads counts for none of them, because only one is the cause.
-    They are computed again, each alone, and further deaths count.
-    """
-
-    def __init__(self, ray: Any) -> None:
-        errors = ray.exceptions
-        self._of_nodes = (errors.NodeDiedError, errors.ObjectLostError)
-        self._workers: Counter[tuple[int, int, int]] = Counter()
-        self._nodes: Counter[tuple[int, int, int]] = Counter()
-
-    def after(self, task: Task, error: Exception) -> tuple[list[Task], list[Computed]]:
-        """The heads of a dead task, each to be computed alone; a failure after too many deaths."""
-        deaths, most = self._workers, ATTEMPTS
-        if isinstance(error, self._of_nodes):
-            deaths, most = self._nodes, _NODE_ATTEMPTS
-        job, group = task
-        if len(group.q_heads) == 1:
-            head = job.number, group.layer, group.q_heads[0]
-            deaths[head] += 1
-            if deaths[head] >= most:
-                reason = f"{death_words(error)}, in {most} attempts on the Ray cluster"
-                return [], _failures(task, reason)
-        return [Task(job, group.only([q_head])) for q_head in group.q_heads], []
-
-
-def _failures(task: Task, reason: str) -> list[Computed]:
-    layer, k_head, q_heads = task.group.layer, task.group.k_head, task.group.q_heads
-    return [Computed(task.job, Failure(layer, q_head, k_head, reason)) for q_head in q_heads]
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Cancel the tasks and leave the cluster."""
+        for reference in list(self._running.values()):
+            try:
+                self._ray.cancel(reference, force=True)
+            except Exception:  # of a cluster that is gone; Ray has no common class of errors
+                break
+        self._connection.close()

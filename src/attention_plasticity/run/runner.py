@@ -1,47 +1,140 @@
-"""A whole run: plan, resume, compute, record, write.
+"""A whole run: prepare, continue, compute, write.
 
 A head is recorded as soon as it is finished. The tables have the same bytes for any number of
-workers and interruptions. Tables of another run are never mixed with those of this run.
+workers, commands and interruptions.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.measure.result import Failure
-from attention_plasticity.run.engines import make_engine, require_engine
-from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.local_engine import EarlyWorkers
-from attention_plasticity.run.open_run import HeadsInProgress, OpenRun, compute, open_run
-from attention_plasticity.run.tasks import Computed, OutOfTasks, TaskQueue
-from qk_dump.layout import Dump
+from attention_plasticity.read.texts import equal_texts_note
+from attention_plasticity.run.at_url import destination
+from attention_plasticity.run.compute import Task, compute, tasks_of
+from attention_plasticity.run.engines import Engine, LocalProcesses
+from attention_plasticity.run.folder import WorkerLog
+from attention_plasticity.run.preparation import PlannedRun, prepare
+from qk_dump.layout import Dump, HeadId
+from qk_dump.parquet import has_attention_columns
 from qk_toolkit.debugging import show_traceback
-from qk_toolkit.errors import HubError, OutputError, StoreError, ToolkitError
+from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.formatting import count
+from qk_toolkit.ray_cluster import ClusterLostError, import_ray
 from qk_toolkit.watcher import Watcher
+
+if TYPE_CHECKING:
+    from attention_plasticity.run.write import Outcome
 
 
 def run_analysis(
     config: RunnerConfig,
     watcher: Watcher | None = None,
     dump: Dump | None = None,
-    workers: EarlyWorkers | None = None,
+    engine: Engine | None = None,
 ) -> Outcome:
     """Analyse every head of the dump (the config's, unless one is given) and write the tables.
 
-    `workers` were started before, to import their modules meanwhile. Raises a `ToolkitError` when
-    nothing can be done; heads that fail are listed in the result.
+    Without an engine, that of the config is used. Raises a `ToolkitError` when nothing can be done;
+    heads that fail are listed in the result.
     """
-    watcher = watcher or Watcher()
-    require_engine(config)
-    with open_run(config, watcher, dump) as run:
-        heads = run.heads
-        watcher.start("heads", len(heads.triples), len(heads.done))
-        compute(heads, workers, watcher)
-        return run.finish(watcher)
+    watcher, began = watcher or Watcher(), time.monotonic()
+    if config.engine == "ray":
+        import_ray()  # raises if it is not installed
+    run = prepare(config, watcher, dump)
+    _require_attention(run)
+    run.place.require_usable()
+    records, log = run.records, WorkerLog(run.place.log)
+    with ExitStack() as stack:
+        target = stack.enter_context(destination(run.place, records, watcher))
+        records.begin()
+        tasks = tasks_of(run, config.workers)
+        _note_records(run, tasks, watcher)
+        target.begin()
+        if tasks:
+            engine = engine or stack.enter_context(_make_engine(config, watcher.note))
+            _compute(run, tasks, engine, log, watcher)
+        target.collect()
+        from attention_plasticity.run.write import write_run  # slow to import
+
+        outcome = write_run(run, time.monotonic() - began, engine)
+        _clean(run, watcher)
+        target.finish()
+    return outcome
+
+
+def _make_engine(config: RunnerConfig, note: Callable[[str], None]) -> Engine:
+    """The engine of the config. `note` gets messages for the user."""
+    if config.engine == "ray":
+        from attention_plasticity.run.ray_engine import RayTasks
+
+        return RayTasks(config.ray_address, config.workers, note)
+    return LocalProcesses(config.workers)
+
+
+def _compute(
+    run: PlannedRun, tasks: list[Task], engine: Engine, log: WorkerLog, watcher: Watcher
+) -> None:
+    log.begin()
+    watcher.start("heads", run.total, run.total - sum(len(task.units) for task in tasks))
+    try:
+        engine.check()  # counts the CPUs of a cluster
+        compute(run, tasks, engine, log, watcher)
+    except KeyboardInterrupt:
+        watcher.stop()
+        left = sum(not run.records.exists(unit) for task in tasks for unit in task.units.values())
+        watcher.note(f"{run.total - left:,} of {count(run.total, 'head')} are finished")
+        raise
+    finally:
+        watcher.stop()
+    if log.written:
+        watcher.note(f"messages of the workers are in {run.place.shown(log.path)}")
+
+
+def _require_attention(run: PlannedRun) -> None:
+    """Raise a `ConfigError` if fidelity is wanted and no query head has attention columns."""
+    if not run.config.fidelity:
+        return
+    for layer, q_head in run.plan.heads:
+        try:
+            if has_attention_columns(run.dump.require_files(HeadId(layer, q_head, "q"))):
+                return
+        except ToolkitError:
+            return  # the head gives the reason
+    raise ConfigError(
+        f"fidelity: {run.dump.path}: the queries have no attention columns (lse); capture again "
+        "with capture.attention, which is on by default"
+    )
+
+
+def _note_records(run: PlannedRun, tasks: list[Task], watcher: Watcher) -> None:
+    """What an earlier command has left in the folder."""
+    if run.config.equal_texts:
+        watcher.note(equal_texts_note(run.texts))
+    done = run.total - sum(len(task.units) for task in tasks)
+    if done:
+        watcher.note(f"{done:,} of {count(run.total, 'head')} were finished earlier and are kept")
+
+
+def _clean(run: PlannedRun, watcher: Watcher) -> None:
+    """Remove records of other settings and files if wanted; else say that there are some."""
+    planned = [*run.units.values(), *map(run.fidelity_unit, run.whole.groups)]
+    if run.is_part:
+        planned += run.records.units()  # of heads that were not fetched
+    if run.config.clean:
+        removed = run.records.clean(planned)
+        watcher.note(f"{count(removed, 'record')} of other settings or files were removed")
+        return
+    others = run.records.others(planned)
+    if others and not run.is_part:
+        watcher.note(
+            f"{count(len(others), 'record')} of other settings or files are kept in "
+            f"{run.place.folder / '.heads'}; --clean true removes them"
+        )
 
 
 @dataclass(frozen=True)
@@ -55,105 +148,20 @@ class Refused:
 def run_analyses(
     configs: Sequence[RunnerConfig],
     watcher: Watcher | None = None,
-    workers: EarlyWorkers | None = None,
+    engine: Engine | None = None,
 ) -> Iterator[Outcome | Refused]:
-    """Analyse several dumps with one set of workers, and yield each run when it is finished.
+    """Analyse several dumps with one engine, and yield each run when it is finished.
 
-    A run is opened, and its dump is fetched, when no head of the runs before waits. Workers then do
-    not wait for the last heads of these runs. A run that cannot begin does not stop the others, nor
-    does a full disk or a failed upload.
+    A run that cannot begin does not stop the others, nor does a full disk or a failed upload.
     """
     watcher = watcher or Watcher()
-    require_engine(configs[0])
-    runs = _Runs(configs, watcher)
-    engine = make_engine(runs.tasks, configs[0], workers, watcher.note)
-    try:
-        with closing(runs), closing(engine):
-            for found in engine:
-                if isinstance(found, OutOfTasks):
-                    runs.open_next()
-                else:
-                    runs.add(found)
-                yield from runs.take_ended()
-            yield from runs.take_ended()
-    finally:
-        watcher.stop()
-
-
-class _Runs:
-    """Runs that are opened one after another, and closed when they are finished."""
-
-    def __init__(self, configs: Sequence[RunnerConfig], watcher: Watcher) -> None:
-        self.tasks = TaskQueue(is_open=True)
-        self._configs = deque(configs)
-        self._watcher = watcher
-        self._open: dict[int, tuple[OpenRun, ExitStack]] = {}  # by the number of their job
-        self._ended: list[Outcome | Refused] = []
-        self._finished_heads = 0  # of closed runs
-
-    def open_next(self) -> None:
-        """Open the next run and add its heads to the tasks. Without one, close the queue."""
-        if not self._configs:
-            self.tasks.is_open = False
-            return
-        config = self._configs.popleft()
-        with ExitStack() as stack:
+    with ExitStack() as stack:
+        used = engine or stack.enter_context(_make_engine(configs[0], watcher.note))
+        for config in configs:
             try:
-                run = stack.enter_context(open_run(config, self._watcher))
+                yield run_analysis(config, watcher, engine=used)
+            except ClusterLostError:
+                raise
             except ToolkitError as error:
                 show_traceback(error)
-                self._ended.append(Refused(config, error))
-                return
-            self._open[run.heads.job.number] = run, stack.pop_all()
-        if not run.heads.remaining:
-            self._finish(run.heads)
-            return
-        heads = [one.heads for one, _ in self._open.values()]
-        total = self._finished_heads + sum(len(one.triples) for one in heads)
-        self._watcher.start("heads", total, total - sum(one.remaining for one in heads))
-        self.tasks.add(run.heads.tasks())
-
-    def add(self, computed: Computed) -> None:
-        """Record a computed head. Its run is finished with the last head.
-
-        If the head cannot be recorded, the run is closed, and its other heads are not computed.
-        """
-        if computed.job.cancelled.is_set():
-            return
-        heads = self._open[computed.job.number][0].heads
-        try:
-            heads.add(computed.outcome)
-        except OutputError as error:
-            show_traceback(error)
-            computed.job.cancelled.set()
-            self._take(heads)[1].close()
-            self._ended.append(Refused(computed.job.config, error))
-            return
-        self._watcher.advance(failed=int(isinstance(computed.outcome, Failure)))
-        if not heads.remaining:
-            self._finish(heads)
-
-    def _finish(self, heads: HeadsInProgress) -> None:
-        """Write the tables of a run whose heads are all computed, and close it."""
-        run, stack = self._take(heads)
-        with stack:
-            try:
-                self._ended.append(run.finish(self._watcher))
-            except (HubError, OutputError, StoreError) as error:
-                show_traceback(error)
-                self._ended.append(Refused(heads.job.config, error))
-
-    def _take(self, heads: HeadsInProgress) -> tuple[OpenRun, ExitStack]:
-        """An open run, which is no longer among the open ones."""
-        self._finished_heads += len(heads.triples)
-        return self._open.pop(heads.job.number)
-
-    def take_ended(self) -> list[Outcome | Refused]:
-        """Runs that have ended since the last call."""
-        ended, self._ended = self._ended, []
-        return ended
-
-    def close(self) -> None:
-        """Close the runs that are still open."""
-        for _, stack in self._open.values():
-            stack.close()
+                yield Refused(config, error)

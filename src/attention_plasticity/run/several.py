@@ -28,8 +28,6 @@ def configs_of(
     for name in ("dataset_local_root", "model_dir", "rotary"):
         if getattr(config, name) is not None:
             raise ConfigError(f"{name}: cannot be used together with several dumps; choose one")
-    if config.engine == "shards":
-        raise ConfigError("engine: shards computes one dump; give one, or another engine")
     dumps = [one for dump in dumps for one in _with_branches(dump, note)]
     names = [_name(dump) for dump in dumps]
     for name, number in Counter(names).items():

@@ -1,32 +1,25 @@
-"""A worker process: reads groups of heads as JSON lines, writes finished heads as JSON lines.
-
-Workers share no memory and write no file. Communication uses pipes and JSON, without pickle, so a
-script that uses the library needs no `__main__` guard. A closed pipe shows that a worker died.
-
-A log file for the output that workers print.
-"""
+"""The work of one task, and the main function of a worker process on this machine."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr
+from functools import lru_cache
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from qk_toolkit.debugging import show_traceback, traceback_text
 from qk_toolkit.errors import ToolkitError
-from qk_toolkit.formatting import index_ranges
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.measure.result import Failure, HeadResult
     from attention_plasticity.read.texts import DumpTexts
-    from attention_plasticity.run.plan import Group
     from qk_dump.layout import Dump
 
 THREAD_VARIABLES = (
@@ -45,140 +38,125 @@ _NO_MEMORY = (
     "out of memory; lower max_workers, max_tokens_per_head, num_pairs_per_bucket or "
     "num_pairs_per_bin"
 )
-MOST_BYTES = 1 << 20
-_END = b"The rest is left out.\n"
 
 
-def main() -> None:
-    """Compute groups until standard input closes.
+class Computed(NamedTuple):
+    """A head that was computed: its record, or why it failed."""
 
-    A line has either a job, which is a dump and a config, or a group of heads of the last job.
-    """
-    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # keep prints out of the results
-    import pyarrow as pa
-
-    import attention_plasticity.head_analysis  # noqa: F401 (imported while the main process plans)
-
-    pa.set_cpu_count(1)
-    job: OpenJob | None = None
-    for line in sys.stdin:
-        content = json.loads(line)
-        if "dump" in content:
-            job = open_job(content)
-            continue
-        assert job is not None
-        for message in group_messages(job, content):
-            replies.write(json.dumps(message) + "\n")
-            replies.flush()
+    number: int  # of the query head, or of the key head
+    record: bytes | None
+    reason: str = ""
+    is_defect: bool = False  # an error of this program; the traceback was printed
 
 
-class OpenJob(NamedTuple):
-    """A job of a worker: its dump, or the reason why it cannot be opened; texts and settings."""
+class TaskResult(NamedTuple):
+    """The heads of a task, and what was printed meanwhile."""
 
-    dump: Dump | ToolkitError
+    heads: list[Computed]
+    printed: str
+
+
+def analyze_heads(job: str, layer: int, k_head: int, q_heads: Sequence[int]) -> TaskResult:
+    """Analyse query heads of one key head. `job` has the dump, its texts and the settings."""
+    from attention_plasticity.head_analysis import analyze_group
+    from attention_plasticity.measure.result import HeadResult
+    from attention_plasticity.run.records import packed
+
+    def compute(opened: _Job) -> Iterator[Computed]:
+        for one in analyze_group(opened.dump, layer, k_head, q_heads, opened.config, opened.texts):
+            if isinstance(one, HeadResult):
+                yield Computed(one.q_head, packed(vars(one)))
+            else:
+                yield Computed(one.q_head, None, one.reason)
+
+    return _guarded(job, q_heads, compute)
+
+
+def measure_fidelity(job: str, layer: int, k_head: int, q_heads: Sequence[int]) -> TaskResult:
+    """Measure how well scores rank the keys of a key head."""
+    from attention_plasticity.measure.fidelity import fidelity_of
+    from attention_plasticity.run.records import packed
+
+    def compute(opened: _Job) -> Iterator[Computed]:
+        dump, texts, config = opened
+        yield Computed(k_head, packed(fidelity_of(dump, layer, k_head, q_heads, config, texts)))
+
+    return _guarded(job, [k_head], compute)
+
+
+class _Job(NamedTuple):
+    """The dump of a job, its texts and the settings."""
+
+    dump: Dump
     texts: DumpTexts
     config: RunnerConfig
 
 
-def open_job(content: dict[str, Any]) -> OpenJob:
-    """Open the dump of a job, from the message of the main process."""
+def _guarded(
+    job: str, numbers: Sequence[int], compute: Callable[[_Job], Iterator[Computed]]
+) -> TaskResult:
+    """Run a task. An error becomes the failure of the heads that are not computed."""
+    printed = io.StringIO()
+    found: list[Computed] = []
+    reason, is_defect = "", False
+    with redirect_stderr(printed):
+        try:
+            found.extend(compute(_opened(job)))
+        except ToolkitError as error:
+            show_traceback(error)
+            reason = str(error)
+        except MemoryError:
+            reason = _NO_MEMORY
+        except Exception as error:  # an error of this program: report it and continue
+            print(traceback_text(error), end="", file=sys.stderr)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
+            reason, is_defect = " ".join(text.split()), True
+    done = {one.number for one in found}
+    found += [Computed(one, None, reason, is_defect) for one in numbers if one not in done]
+    return TaskResult(found, printed.getvalue())
+
+
+@lru_cache(maxsize=4)
+def _opened(job: str) -> _Job:
+    """The job, whose dump is opened once per process."""
+    import pyarrow as pa
+
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.read.repeated import with_repeated
     from attention_plasticity.read.texts import DumpTexts
     from qk_dump.rotary_file import with_rotary
     from qk_dump.source import open_dump
 
-    dump: Dump | ToolkitError
+    pa.set_cpu_count(1)
+    content = json.loads(job)
     config = RunnerConfig(**content["config"])
+    dump = with_rotary(with_repeated(open_dump(content["dump"]), config.repeated), config.rotary)
+    return _Job(dump, DumpTexts.of_message(content["texts"]), config)
+
+
+def main() -> None:
+    """Run the calls that arrive on a connection, until it is closed."""
+    import attention_plasticity.head_analysis  # noqa: F401 (imported while the main process plans)
+
+    connection = Connection(int(sys.argv[1]))
+    while True:
+        function, arguments = connection.recv()
+        result = function(*arguments)
+        connection.send((result, _resident_memory()))
+
+
+def _resident_memory() -> int:
+    """Bytes of this process in memory; 0 if the system does not tell."""
     try:
-        dump = with_repeated(open_dump(content["dump"]), config.repeated)
-        dump = with_rotary(dump, config.rotary)
-    except ToolkitError as error:
-        show_traceback(error)
-        dump = error
-    return OpenJob(dump, DumpTexts.of_message(content["texts"]), config)
-
-
-def group_messages(job: OpenJob, group: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Analyse a group of heads: a message for every head. Errors become messages too."""
-    from attention_plasticity.head_analysis import analyze_group
-    from attention_plasticity.measure.result import Failure
-
-    layer, k_head, q_heads = group["layer"], group["k_head"], group["q_heads"]
-    pending = list(q_heads)
-    dump, texts, config = job
-    if isinstance(dump, ToolkitError):
-        for q_head in pending:
-            yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, str(dump)))}
-        return
-    try:
-        for outcome in analyze_group(dump, layer, k_head, q_heads, config, texts):
-            pending.remove(outcome.q_head)
-            kind = "failure" if isinstance(outcome, Failure) else "result"
-            yield {"kind": kind, "content": vars(outcome)}  # asdict would copy every number
-    except MemoryError:
-        for q_head in pending:
-            yield {"kind": "failure", "content": asdict(Failure(layer, q_head, k_head, _NO_MEMORY))}
-    except Exception as error:  # a bug of this program: report it and continue
-        print(traceback_text(error), end="", file=sys.stderr)
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
-        for q_head in pending:
-            failure = Failure(layer, q_head, k_head, " ".join(reason.split()))
-            yield {"kind": "defect", "content": asdict(failure)}
-
-
-def outcome_of(message: dict[str, Any], log: WorkerLog) -> HeadResult | Failure:
-    """The outcome of a head, from the message of a worker."""
-    from attention_plasticity.measure.result import Failure, HeadResult
-
-    content = message["content"]
-    if message["kind"] == "defect":
-        content["reason"] += f"; the traceback is in {log.path}"
-    return HeadResult(**content) if message["kind"] == "result" else Failure(**content)
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (BrokenPipeError, KeyboardInterrupt):
+    except (EOFError, ConnectionError, KeyboardInterrupt):
         os._exit(1)  # the main process ended; exit without output
-
-
-def group_name(group: Group | None) -> str:
-    """Which heads a worker was computing, for the log."""
-    if group is None:
-        return "between two groups of heads"
-    heads = index_ranges(group.q_heads)
-    return f"layer {group.layer}, key head {group.k_head}, query heads {heads}"
-
-
-class WorkerLog:
-    """A file of bounded size. It is created at the first entry.
-
-    If it cannot be written, the run continues.
-    """
-
-    def __init__(self, path: Path, limit: int = MOST_BYTES) -> None:
-        self.path = path
-        self.written = False
-        self._bytes_left = limit
-
-    def begin(self) -> None:
-        """Delete the log of an earlier run."""
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
-
-    def add(self, where: str, text: bytes) -> None:
-        """Append the output that a worker printed while it computed the heads `where`."""
-        text = text.strip()
-        if not text or self._bytes_left <= 0:
-            return
-        entry = f"{where}:\n".encode() + text + b"\n\n"
-        if len(entry) > self._bytes_left:
-            entry = entry[: self._bytes_left] + b"\n" + _END
-        self._bytes_left -= len(entry)
-        with suppress(OSError), self.path.open("ab") as file:
-            file.write(entry)
-            self.written = True

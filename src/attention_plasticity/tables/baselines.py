@@ -3,28 +3,25 @@
 The verb `baseline` makes them in `RUN/baseline/<name>`, each with its dump. A file beside them
 records of which capture they are. Baselines with other settings than the run are not used: their
 values cannot be compared.
-
-Baselines of a run as lines of text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attention_plasticity.metrics import ALIGNED_DROP, METRICS, PHASE
-from attention_plasticity.run.outputs import RUN_FILE
-from attention_plasticity.run.run_info import read_run_info
+from attention_plasticity.tables.intervals import mean_half_width, recorded_mean
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
     PlasticityColumns,
 )
+from attention_plasticity.tables.run_info import RUN_FILE, read_run_info
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json, write_text
@@ -36,11 +33,9 @@ FOLDER = "baseline"
 DUMP_FOLDER = "dump"
 _FILE = "baseline.json"
 _SAME_SETTINGS = (
-    *("layers", "heads", "pair_sampling", "query_model"),
-    *("max_rel_dist", "single_example", "equal_texts"),
+    *("pair_sampling", "query_model", "max_rel_dist", "single_example", "equal_texts"),
 )
 """Settings of the analysis that decide which quantity the values are."""
-_PROBABILITY = 0.975  # of a value below the upper end of its 95 % interval
 
 
 @dataclass(frozen=True)
@@ -61,20 +56,6 @@ class Baseline:
     def texts(self) -> int:
         """Number of texts; 0 if it is not known."""
         return int(((self.info.get("input") or {}).get("texts") or {}).get("count") or 0)
-
-
-def recorded_mean(info: Mapping[str, Any], column: str) -> tuple[float, float]:
-    """A mean over heads of run.json, and half of its 95 % interval; NaN if they are not known."""
-    found = (info.get("means") or {}).get(column) or {}
-    value, error = float(found.get("value", math.nan)), found.get("standard_error")
-    groups = found.get("groups") or 0
-    if found.get("eligible_heads") is not None:  # heads that were sampled at random
-        groups = min(groups, found["heads"])
-    if error is None or groups < 2:
-        return value, math.nan
-    from scipy.special import stdtrit  # slow to import
-
-    return value, float(error * stdtrit(groups - 1.0, _PROBABILITY))
 
 
 def baseline_folder(run: Path, name: str) -> Path:
@@ -133,7 +114,9 @@ def capture_digest(info: Mapping[str, Any]) -> str:
 def _same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     ours, theirs = one.get("config") or {}, other.get("config") or {}
     same_bins = one.get("bin_size") in (None, other.get("bin_size"))
-    return same_bins and all(ours.get(name) == theirs.get(name) for name in _SAME_SETTINGS)
+    same_heads = (one.get("not_analysed") or []) == (other.get("not_analysed") or [])
+    same = all(ours.get(name) == theirs.get(name) for name in _SAME_SETTINGS)
+    return same_bins and same_heads and same
 
 
 def _damaged(file: Path, run: Path) -> ConfigError:
@@ -172,7 +155,7 @@ def lines_of_baseline(run: Path, info: Mapping[str, Any], name: str) -> list[str
 
 
 def _shown(info: Mapping[str, Any]) -> PlasticityColumns:
-    known = not math.isnan(recorded_mean(info, AT_ONE_POSITION.level)[0])
+    known = recorded_mean(info.get("means") or {}, AT_ONE_POSITION.level).heads
     return AT_ONE_POSITION if known else OVER_BUCKETS
 
 
@@ -189,11 +172,9 @@ def _means(info: Mapping[str, Any], shown: PlasticityColumns) -> str:
         words |= {ALIGNED_DROP: ", drop ", PHASE: ", rotary phase "}
     parts = ""
     for column, word in words.items():
-        value, half = recorded_mean(info, column)
-        if word and math.isnan(value):
-            continue
-        parts += word + METRICS[shown.level].show(value)
-        parts += "" if math.isnan(half) else f" ± {half:.3f}"
+        mean = recorded_mean(info.get("means") or {}, column)
+        if mean.heads or not word:
+            parts += word + METRICS[shown.level].show_half(mean.value, mean_half_width(mean))
     return parts
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,7 @@ from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
-FIDELITY_NUMBERS = tuple(metric.column for metric in FIDELITY.columns if metric.error)
-"""What the verb `fidelity` measures of every score."""
-AnyTable = TableKind | Literal["fidelity"]
-"""Tables of an analysis, and the table that the verb `fidelity` puts beside them."""
-FILE_NAMES: dict[AnyTable, str] = {
-    **{kind: table.file for kind, table in TABLES.items()},
-    "fidelity": FIDELITY.file,
-}
-_NEEDED: dict[AnyTable, tuple[str, ...]] = {
+_NEEDED: dict[TableKind, tuple[str, ...]] = {
     "head_metrics": ("layer", "q_head", "ap_overall"),
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "bins": ("layer", "q_head", "q_bin", "k_bin", "plasticity", "pooled"),
@@ -51,7 +43,7 @@ _NEEDED: dict[AnyTable, tuple[str, ...]] = {
     "bands": ("layer", "q_head", "band", "wavelength", "norm_product", "variance_share"),
     "kernel": ("layer", "q_head", "distance", "mean_logit", "kernel"),
     "key_heads": ("layer", "k_head", "plasticity", "static_error"),
-    "fidelity": ("layer", "k_head", "score", "value_norm", *FIDELITY_NUMBERS),
+    "fidelity": ("layer", "k_head", "score", "value_norm", *FIDELITY.with_error),
     "drift": ("layer", "q_head", "q_drift_r", "k_drift_r"),
     "influences": (
         *("layer", "q_head", "quantity", "bin", "value", "n_groups"),
@@ -60,9 +52,7 @@ _NEEDED: dict[AnyTable, tuple[str, ...]] = {
 }
 """Columns without which a table cannot be used. Tables of the original tool have fewer columns."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
-_COLUMNS = {
-    metric.column: metric for table in (*TABLES.values(), FIDELITY) for metric in table.columns
-}
+_COLUMNS = {metric.column: metric for table in TABLES.values() for metric in table.columns}
 _TOKENS = ("query_token", "key_token")
 _READ_WORDS: dict[str, Any] = {  # tokens such as "nan" and "NA" are texts
     "dtype": dict.fromkeys(_TOKENS, str),
@@ -77,7 +67,7 @@ _ANY_SCALE = {name for name, metric in _COLUMNS.items() if metric.any_scale}
 _LARGEST = 1e38  # of other numbers; sums of squares and float32 hold it
 
 
-def read_table(path: Path, kind: AnyTable, needed: Iterable[str] = ()) -> pd.DataFrame:
+def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
         table: pd.DataFrame = pd.read_csv(path, **(_READ_WORDS if kind == "words" else {}))
@@ -102,7 +92,7 @@ def read_table(path: Path, kind: AnyTable, needed: Iterable[str] = ()) -> pd.Dat
 
 
 def _checked_columns(
-    table: pd.DataFrame, kind: AnyTable, path: Path
+    table: pd.DataFrame, kind: TableKind, path: Path
 ) -> dict[str, pd.Series[Any] | npt.NDArray[np.int64]]:
     """The columns of numbers. Raises if one has a value that it cannot have."""
     found: dict[str, pd.Series[Any] | npt.NDArray[np.int64]] = {}

@@ -1,39 +1,32 @@
-"""A finished run as figures, comparisons, the page and the library read it.
-
-A finished run at a URL, fetched into the cache folder. Runs and their labels as a caller of the
-library gives them.
-"""
+"""A finished run as figures, comparisons, the page and the library read it."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
-from filelock import FileLock
 
-from attention_plasticity.metrics import FIDELITY, TableKind
-from attention_plasticity.run.head_means import eligible_heads
-from attention_plasticity.run.missing import heads_of
-from attention_plasticity.run.outputs import FIDELITY_INFO, RUN_FILE, sha256_of
-from attention_plasticity.run.run_info import read_run_info
+from attention_plasticity.metrics import TABLES, TableKind
 from attention_plasticity.tables.baselines import baselines_of
-from attention_plasticity.tables.csv_tables import FILE_NAMES, AnyTable, read_table
-from attention_plasticity.tables.fidelity import Means, read_facts, recorded_means, table_means
+from attention_plasticity.tables.csv_tables import read_table
+from attention_plasticity.tables.fetched_run import fetched_run
+from attention_plasticity.tables.fidelity import Means, recorded_means, table_means
+from attention_plasticity.tables.head_means import eligible_heads
 from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
+from attention_plasticity.tables.missing import heads_of
 from attention_plasticity.tables.names import clean
+from attention_plasticity.tables.run_info import RUN_FILE, read_run_info, sha256_of
 from qk_dump.buckets import BucketGeometry, geometry_of
-from qk_toolkit.errors import ConfigError, StoreError, ToolkitError
+from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import resolved, user_path
 from qk_toolkit.formatting import count, index_ranges
-from qk_toolkit.mirror import Mirror, mirror_folder
-from qk_toolkit.store import DamagedFileError
+from qk_toolkit.settings import nearest
 from qk_toolkit.urls import is_remote
 
 
@@ -46,6 +39,7 @@ class FinishedRun:
     layers: frozenset[int] | None = None  # of the tables; None: all
     url: str | None = None  # where the run is, if the folder is a copy
     chosen: bool = False  # whether layers were chosen by their numbers
+    _tables: dict[TableKind, pd.DataFrame] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -71,7 +65,13 @@ class FinishedRun:
         try:
             info = read_run_info(file)
         except FileNotFoundError as error:
-            if not any((path / name).is_file() for name in FILE_NAMES.values()):
+            if not any((path / table.file).is_file() for table in TABLES.values()):
+                heads = sum(1 for _ in path.glob(".heads/*/l*h*.json.gz"))
+                if heads:
+                    raise ConfigError(
+                        f"{path}: the analysis is not finished: {count(heads, 'head')} recorded so "
+                        "far, and no tables; run the same command again to continue"
+                    ) from error
                 raise ConfigError(
                     f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an "
                     "analysis"
@@ -115,10 +115,17 @@ class FinishedRun:
         Layers that are selected by their type are a random sample of the heads of this type. Layers
         that are selected by their numbers are fixed.
         """
-        found = eligible_heads(self.dump, self.settings)
+        found = eligible_heads(self.dump, all_heads=self._all_heads)
         if found is None or self.chosen:
             return None
         return found.total if self.layers is None else found.of_types(self.layer_types.values())
+
+    @property
+    def _all_heads(self) -> bool:
+        """Whether all captured heads were analysed, or failed."""
+        left = (self.info.get("heads") or {}).get("not_analysed", 0)
+        layers, captured = self.layout.get("num_layers"), self.dump.get("num_layers")
+        return not left and (layers is None or captured is None or layers >= captured)
 
     @cached_property
     def context(self) -> float:
@@ -137,130 +144,74 @@ class FinishedRun:
     @cached_property
     def layer_types(self) -> dict[int, str]:
         """The type of every layer of the run, such as `full_attention`."""
-        if self.fidelity is not None and not self.path("head_metrics").exists():
-            return layer_types(self.fidelity)  # a folder with this table alone
         return layer_types(self.head_metrics)
 
-    @cached_property
+    @property
     def head_metrics(self) -> pd.DataFrame:
         """One row per query head."""
-        return self._table("head_metrics")
-
-    @cached_property
-    def bucket_plasticity(self) -> pd.DataFrame:
-        """One row per query head, query bucket and key bucket."""
-        return self._table("bucket_plasticity")
+        return self.table("head_metrics")
 
     @property
-    def has_bins(self) -> bool:
-        """Whether the run has the table of bins: plasticity at one position."""
-        return self._has("bins")
+    def bucket_plasticity(self) -> pd.DataFrame:
+        """One row per query head, query bucket and key bucket."""
+        return self.table("bucket_plasticity")
 
-    @cached_property
-    def bins(self) -> pd.DataFrame:
-        """One row per query head, bin of queries and bin of keys: plasticity at one position."""
-        return self._table("bins")
-
-    @cached_property
+    @property
     def component_weights(self) -> pd.DataFrame:
         """One row per query head and dimension."""
-        return self._table("component_weights")
+        return self.table("component_weights")
 
     @cached_property
     def influences(self) -> pd.DataFrame | None:
         """Influences of the groups of texts, per head and quantity; None if they are not known."""
-        if not self._has("influences"):
+        if not self.has("influences") or self.table("influences").empty:
             return None
-        table = self._table("influences")
-        return None if table.empty else table
+        return self.table("influences")
 
-    @property
-    def has_attention(self) -> bool:
-        """Whether the run has the table of attention."""
-        return self._has("attention")
+    def has(self, kind: TableKind) -> bool:
+        """Whether the run has a table: `bins`, `roles` and so on, the names in `metrics.TABLES`."""
+        tables = self.info.get("tables")
+        return self.path(kind).exists() if tables is None else kind in tables
 
-    @cached_property
-    def attention(self) -> pd.DataFrame:
-        """Means of attention per query head and query bucket, of a dump with these columns."""
-        return self._table("attention")
+    def table(self, kind: TableKind) -> pd.DataFrame:
+        """A table of the run, with the selected layers. It is read once."""
+        if kind not in self._tables:
+            table = read_table(self._checked_path(kind), kind)
+            if self.layers is not None:
+                table = table[table["layer"].isin(self.layers)].reset_index(drop=True)
+            self._tables[kind] = table
+        return self._tables[kind]
 
-    @property
-    def has_roles(self) -> bool:
-        """Whether the run has the table of roles."""
-        return self._has("roles")
+    def path(self, kind: TableKind) -> Path:
+        """The path of a table."""
+        if kind not in TABLES:
+            raise ConfigError(f"{kind!r}: unknown table{nearest(kind, TABLES)}")
+        if self.info.get("tables") == {}:
+            raise ConfigError(f"{self.place}: no head was analysed, so there are no tables")
+        return self.folder / TABLES[kind].file
 
-    @cached_property
-    def roles(self) -> pd.DataFrame:
-        """What each query head does: its role and scores, of a dump with attention columns."""
-        return self._table("roles")
-
-    @property
-    def has_words(self) -> bool:
-        """Whether the run has the table of words."""
-        return self._has("words")
-
-    @cached_property
-    def words(self) -> pd.DataFrame:
-        """Queries of each head with the word that they attend to most, of a dump with tokens."""
-        return self._table("words")
-
-    @property
-    def has_bands(self) -> bool:
-        """Whether the run has the table of rotary bands."""
-        return self._has("bands")
-
-    @property
-    def has_kernel(self) -> bool:
-        """Whether the run has the table of the rotary kernel; it needs the texts of queries."""
-        return self._has("kernel")
-
-    @cached_property
-    def bands(self) -> pd.DataFrame:
-        """One row per query head and rotary frequency."""
-        return self._table("bands")
-
-    @cached_property
-    def kernel(self) -> pd.DataFrame:
-        """Mean logit and rotary kernel per query head and bin of distances."""
-        return self._table("kernel")
-
-    @property
-    def has_key_heads(self) -> bool:
-        """Whether the run has the table of key heads."""
-        return self._has("key_heads")
-
-    @cached_property
-    def key_heads(self) -> pd.DataFrame:
-        """One row per key head: plasticity and static error of the queries of its group."""
-        return self._table("key_heads")
-
-    @property
-    def has_drift(self) -> bool:
-        """Whether the run has the table of drift."""
-        return self._has("drift")
-
-    @cached_property
-    def drift(self) -> pd.DataFrame:
-        """One row per query head: how its queries and keys drift with position."""
-        return self._table("drift")
-
-    @cached_property
-    def fidelity(self) -> pd.DataFrame | None:
-        """How well scores without a query rank keys, per key head and score; None if unknown.
-
-        The verb `fidelity` puts this table beside those of the analysis.
-        """
-        if not self.path("fidelity").exists():
-            return None
-        return self._table("fidelity")
+    def _checked_path(self, kind: TableKind) -> Path:
+        """The path of a table, after a check that the file did not change since the run."""
+        path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
+        if digest is not None and sha256_of(path) != digest:
+            shown = path if self.url is None else f"{self.url}/{path.name}"
+            raise ToolkitError(
+                f"{shown}: is missing, or was changed after the run; run the analysis again"
+            )
+        return path
 
     @cached_property
     def fidelity_means(self) -> Means:
-        """Means of `fidelity` over key heads; without errors for a selection of layers."""
-        if self.fidelity is None:
+        """Means of the table of fidelity over key heads, by score and column.
+
+        Means of selected layers have no errors.
+        """
+        if not self.has("fidelity"):
             return {}
-        means = recorded_means(self.folder) if self.layers is None else None
-        return table_means(self.fidelity) if means is None else means
+        recorded = (self.info.get("fidelity") or {}).get("means")
+        if recorded is None or self.layers is not None:
+            return table_means(self.table("fidelity"))
+        return recorded_means(recorded)
 
     @cached_property
     def failures(self) -> pd.DataFrame:
@@ -302,16 +253,6 @@ class FinishedRun:
                 "damaged; run the analysis again"
             ) from error
 
-    def _has(self, kind: TableKind) -> bool:
-        tables = self.info.get("tables")
-        return self.path(kind).exists() if tables is None else kind in tables
-
-    def _table(self, kind: AnyTable) -> pd.DataFrame:
-        table = read_table(self.checked_path(kind), kind)
-        if self.layers is None:
-            return table
-        return table[table["layer"].isin(self.layers)].reset_index(drop=True)
-
     @cached_property
     def baselines(self) -> dict[str, Self]:
         """Small runs of the same heads with `random weights` and with `shuffled tokens`.
@@ -325,11 +266,9 @@ class FinishedRun:
             if one.fits
         }
 
-    @cached_property
+    @property
     def _input(self) -> dict[str, Any]:
-        """The dump of the run; that of fidelity.json in a folder which has only its table."""
-        info = self.info or read_facts(self.folder) or {}
-        return info.get("input") or {}
+        return self.info.get("input") or {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -374,76 +313,6 @@ class FinishedRun:
         """The model's name without its owner, or the folder's."""
         model = clean(self.dump.get("model") or "").rstrip("/")
         return model.rsplit("/", 1)[-1].strip() or clean(resolved(self.folder).name)
-
-    def path(self, kind: AnyTable) -> Path:
-        """The path of a table."""
-        tables = self.info.get("tables")
-        if tables == {}:
-            raise ConfigError(f"{self.place}: no head was analysed, so there are no tables")
-        return self.folder / (tables or FILE_NAMES).get(kind, FILE_NAMES[kind])
-
-    def checked_path(self, kind: AnyTable) -> Path:
-        """The path of a table, after a check that the file did not change since the run."""
-        path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
-        if kind == "fidelity":
-            digest = (read_facts(self.folder) or {}).get("sha256")
-        if digest is not None and sha256_of(path) != digest:
-            shown = path if self.url is None else f"{self.url}/{path.name}"
-            raise ToolkitError(
-                f"{shown}: is missing, or was changed after the run; run "
-                f"{'fidelity' if kind == 'fidelity' else 'the analysis'} again"
-            )
-        return path
-
-
-def labels_of(runs: Sequence[FinishedRun], given: Sequence[str] | None = None) -> list[str]:
-    """A name for each run: as given, or its model, with the folder for runs of one model."""
-    if given is None:
-        models = [
-            run.model_name if run.selection is None else f"{run.model_name} ({run.selection})"
-            for run in runs
-        ]
-        named = [
-            model if models.count(model) == 1 else f"{model} ({clean(resolved(run.folder).name)})"
-            for model, run in zip(models, runs, strict=True)
-        ]
-        return [
-            name if named.count(name) == 1 else f"{name} {named[: place + 1].count(name)}"
-            for place, name in enumerate(named)
-        ]
-    labels = [clean(label) for label in given]
-    if len(labels) != len(runs):
-        raise ConfigError(f"labels: {len(labels)} given for {len(runs)} runs; give one for each")
-    if not all(labels) or len(set(labels)) < len(labels):
-        raise ConfigError(f"labels: must be different and not empty, got {', '.join(labels)}")
-    return labels
-
-
-def fetched_run(url: str) -> Path:
-    """Fetch run.json and the tables of a run, if they have changed. Returns the local folder."""
-    folder = mirror_folder(url, "read")
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"), _damage_reported():
-        mirror = Mirror(url, folder, last=RUN_FILE)
-        mirror.pull_exactly(lambda name: name == RUN_FILE)
-        tables = set(FILE_NAMES.values())
-        if (folder / RUN_FILE).exists():
-            tables = set(read_run_info(folder / RUN_FILE).get("tables", {}).values())
-        tables |= {FIDELITY.file, FIDELITY_INFO}
-        mirror.pull(lambda name: name == RUN_FILE or name in tables)
-        if not mirror.listed.keys() & {RUN_FILE, *tables}:
-            raise ConfigError(
-                f"{url}: holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
-            )
-    return folder
-
-
-@contextmanager
-def _damage_reported() -> Iterator[None]:
-    try:
-        yield
-    except DamagedFileError as error:
-        raise StoreError(f"{error}; run the analysis again") from error
 
 
 AnyRun = FinishedRun | str | os.PathLike[str]

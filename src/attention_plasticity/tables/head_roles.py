@@ -1,4 +1,4 @@
-"""The table of roles as figures and pages use it: checked labels, and intervals of scores."""
+"""The table of roles as figures and pages use it: checked labels, and colours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import pandas as pd
 from attention_plasticity.metrics import ROLES
 from attention_plasticity.roles import NAMES, RESTING, UNSURE
 from attention_plasticity.roles import ROLES as ROLES_OF_HEADS
-from attention_plasticity.tables.intervals import half_width
-from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError, in_short
 
 SCORES = tuple(metric for metric in ROLES.columns if metric.error)
@@ -60,15 +58,3 @@ def repeated_decides(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
     column = ROLES_OF_HEADS[0].repeated_column
     unknown = table.reindex(columns=[column])[column].isna()
     return np.asarray(is_unsure(table) & unknown & table["likely_role"].isin(RESTING))
-
-
-def score_half_width(table: pd.DataFrame, name: str) -> Array:
-    """(heads,) half widths of the 95 % intervals of a score; NaN if they are not known.
-
-    Scores on repeated tokens have groups of their own.
-    """
-    groups = "repeated_groups" if name.startswith("repeated_") else "n_groups"
-    if not {f"{name}_se", groups} <= set(table):
-        return np.full(len(table), np.nan)
-    known = table[groups].where(table[groups] >= 2)  # one group has no interval
-    return half_width(table[f"{name}_se"], known)

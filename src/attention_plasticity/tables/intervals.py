@@ -1,11 +1,15 @@
-"""Confidence intervals, means over heads and tests from the tables of a finished run."""
+"""Confidence intervals, means over heads, differences of runs and tests: all of them are here.
+
+Functions take tables, or a run: anything with the table of heads and the influences of its texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +17,43 @@ import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS
-from attention_plasticity.run.head_means import MeanEstimate, mean_estimate
-from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.head_means import MeanEstimate, mean_estimate
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.arrays import Array
 
 LEVEL = 0.95
 
 
+class MeasuredHeads(Protocol):
+    """The heads of a run."""
+
+    @property
+    def head_metrics(self) -> pd.DataFrame:
+        """One row per head."""
+
+    @property
+    def influences(self) -> pd.DataFrame | None:
+        """Influences of the groups of texts; None if they are not known."""
+
+    @property
+    def eligible_heads(self) -> int | None:
+        """Number of heads from which the heads were sampled at random; None: they are fixed."""
+
+
 def half_width(standard_error: Any, groups: Any, level: float = LEVEL) -> Array:
     """Half the width of a confidence interval: Student's t with G − 1 degrees of freedom."""
     freedom = np.asarray(groups, np.float64) - 1.0
     return np.asarray(standard_error, np.float64) * stdtrit(freedom, 0.5 + level / 2.0)
+
+
+def row_half_width(table: pd.DataFrame, name: str) -> Array:
+    """(rows,) half widths of a column of a table with its own groups; NaN if they are not known.
+
+    Scores on repeated tokens have groups of their own.
+    """
+    groups = "repeated_groups" if name.startswith("repeated_") else "n_groups"
+    known = table.reindex(columns=[f"{name}_se", groups]).to_numpy(np.float64)  # (rows, 2)
+    return half_width(known[:, 0], known[:, 1])
 
 
 def quantity_groups(table: pd.DataFrame, name: str, influences: pd.DataFrame | None) -> Array:
@@ -54,7 +83,11 @@ def p_values(table: pd.DataFrame, name: str, influences: pd.DataFrame | None) ->
         return np.full(len(table), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = (table[name] / table[f"{name}_se"]).to_numpy(np.float64)
-    freedom = quantity_groups(table, name, influences) - 1.0
+    return two_sided(t, quantity_groups(table, name, influences) - 1.0)
+
+
+def two_sided(t: Any, freedom: Any) -> Array:
+    """Two-sided p-values of Student's t."""
     return np.asarray(2.0 * stdtr(freedom, -np.abs(t)))
 
 
@@ -69,7 +102,7 @@ def benjamini_hochberg(p: Array, rate: float = 0.05) -> npt.NDArray[np.bool_]:
     return significant
 
 
-def mean_over_heads(run: FinishedRun, name: str) -> MeanEstimate:
+def mean_over_heads(run: MeasuredHeads, name: str) -> MeanEstimate:
     """Mean of a column over heads, with its standard error."""
     return mean_of_heads(run.head_metrics, run.influences, name, run.eligible_heads)
 
@@ -107,22 +140,30 @@ class HeadColumn:
             self.eligible,
         )
 
-    def minus(self, other: HeadColumn, *, paired: bool) -> MeanEstimate:
-        """The mean of the differences of the same heads in two runs.
+    @property
+    def errors(self) -> Array:
+        """(heads,) standard errors over texts; NaN if unknown."""
+        return np.asarray(np.linalg.norm(self.influences, axis=1))
+
+    def difference(self, other: HeadColumn, *, paired: bool) -> HeadColumn:
+        """The differences of the same heads in two runs.
 
         With `paired`, the runs have the same groups of texts; otherwise they are independent. The
         heads are a random sample if they are one in both runs.
         """
         join = np.subtract if paired else _side_by_side
         sampled = self.eligible is not None and other.eligible is not None
-        difference = HeadColumn(
+        return HeadColumn(
             self.heads,
             self.values - other.values,
             join(self.influences, other.influences),
             np.minimum(self.groups, other.groups),
             max(self.eligible or 0, other.eligible or 0) if sampled else None,
         )
-        return difference.mean
+
+    def minus(self, other: HeadColumn, *, paired: bool) -> MeanEstimate:
+        """The mean of these differences."""
+        return self.difference(other, paired=paired).mean
 
     def at(self, places: Sequence[int]) -> HeadColumn:
         """The column at some of its heads."""
@@ -162,6 +203,46 @@ def head_column(
     return HeadColumn(heads, values[known], shares, groups, eligible)
 
 
+def recorded_mean(records: Mapping[str, Mapping[str, Any]], name: str) -> MeanEstimate:
+    """A mean over heads as run.json records it in `means` or `key_head_means`."""
+    found = records.get(name)
+    if found is None:
+        return mean_estimate([], [], [])
+    error, of_texts = (
+        math.nan if found.get(key) is None else float(found[key])
+        for key in ("standard_error", "standard_error_texts")
+    )
+    eligible = found.get("eligible_heads")
+    return MeanEstimate(
+        value=float(found["value"]),
+        text_error=error if eligible is None else of_texts,
+        heads=found["heads"],
+        groups=found.get("groups") or 0,
+        influences=(math.nan,) * len(GROUP_COLUMNS),
+        eligible=eligible,
+        head_variance=0.0 if eligible is None else error**2 - of_texts**2,
+    )
+
+
+def mean_difference(one: MeanEstimate, other: MeanEstimate, *, paired: bool) -> MeanEstimate:
+    """The difference of the means over two sets of heads.
+
+    With `paired`, both have the same groups of texts; otherwise they are independent.
+    """
+    join = np.subtract if paired else _side_by_side
+    influences = join(np.array([one.influences]), np.array([other.influences]))[0]
+    sampled = [mean for mean in (one, other) if mean.eligible is not None]
+    return MeanEstimate(
+        value=one.value - other.value,
+        text_error=float(np.linalg.norm(influences)),
+        heads=min((mean.heads for mean in sampled), default=one.heads + other.heads),
+        groups=min(one.groups, other.groups),
+        influences=tuple(influences.tolist()),
+        eligible=max((mean.eligible or 0 for mean in sampled), default=None),
+        head_variance=one.head_variance + other.head_variance,
+    )
+
+
 def mean_half_width(mean: MeanEstimate, level: float = LEVEL) -> float:
     """Half the width of the interval of a mean over heads; NaN if its error is not known."""
     return float(half_width(mean.standard_error, mean.freedom + 1.0, level))
@@ -173,14 +254,10 @@ def mean_numbers(mean: MeanEstimate) -> tuple[float, float, float, float]:
     return mean.value, mean.standard_error, mean.value - reach, mean.value + reach
 
 
-def groups_of(run: FinishedRun) -> float:
+def groups_of(run: MeasuredHeads) -> float:
     """Number of groups of texts of a run; NaN if it is not known."""
-    return groups_in(run.head_metrics)
-
-
-def groups_in(table: pd.DataFrame) -> float:
-    """Number of groups of texts of a table of heads; NaN if it is not known."""
-    return float(table["n_text_groups"].max()) if "n_text_groups" in table else float("nan")
+    table = run.head_metrics
+    return float(table["n_text_groups"].max()) if "n_text_groups" in table else math.nan
 
 
 def _heads_of(table: pd.DataFrame, rows: Any = slice(None)) -> tuple[tuple[int, int], ...]:
@@ -206,7 +283,7 @@ def _of_quantity(
     return np.pad(found, ((0, 0), (0, 1)), constant_values=np.nan)[:, chosen]
 
 
-def bucket_errors(run: FinishedRun, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
+def bucket_errors(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
     """Influences of plasticity per head and bin of queries; None if unknown.
 
     Columns: `layer, q_head, q_bucket, value, n_groups, standard_error, half_width` and the 16
@@ -226,7 +303,7 @@ def bucket_rows(influences: pd.DataFrame, quantity: str = BIN_QUANTITY) -> pd.Da
     return kept.assign(**_widths(groups, rows["n_groups"])).join(groups)
 
 
-def mean_bucket_errors(run: FinishedRun, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
+def mean_bucket_errors(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
     """Mean over heads per bin: plasticity, half width, groups of texts; None if unknown.
 
     Influences are averaged over heads before they are squared, because the heads share their texts.
@@ -242,26 +319,12 @@ def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
     bin without a value takes part in no mean. `eligible` is the number of heads from which the
     heads were sampled at random, or None.
     """
-    rows = rows[rows["value"].notna()]
-    grouped = rows.groupby("q_bucket")
-    heads = grouped.size()
-    influences = grouped[list(GROUP_COLUMNS)].sum(min_count=1).div(heads, axis=0)
-    incomplete = rows["standard_error"].isna().groupby(rows["q_bucket"]).any()
-    influences[incomplete] = np.nan
-    groups = grouped["n_groups"].min()
-    variance = (influences**2).sum(axis=1, skipna=False)
-    fewest = groups
-    if eligible is not None:
-        own = (rows["standard_error"] ** 2).groupby(rows["q_bucket"]).mean()
-        between = (grouped["value"].var() - own + variance).clip(lower=0.0)
-        variance = variance + (1.0 - heads / eligible).clip(lower=0.0) * between / heads
-        fewest = groups.where(groups < heads, heads)
-    mean = {
-        "plasticity": grouped["value"].mean(),
-        "half_width": half_width(np.sqrt(variance), fewest),
-        "n_groups": groups,
-    }
-    return pd.DataFrame(mean).reset_index()
+    found = []
+    for bucket, own in rows[rows["value"].notna()].groupby("q_bucket"):
+        shares, groups = own[list(GROUP_COLUMNS)].to_numpy().tolist(), own["n_groups"].tolist()
+        mean = mean_estimate(own["value"].tolist(), shares, groups, eligible)
+        found.append((bucket, mean.value, mean_half_width(mean), mean.groups or math.nan))
+    return pd.DataFrame(found, columns=["q_bucket", "plasticity", "half_width", "n_groups"])
 
 
 def _widths(influences: pd.DataFrame, groups: pd.Series[Any]) -> dict[str, Any]:

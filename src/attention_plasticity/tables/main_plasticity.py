@@ -8,9 +8,8 @@ have the second one only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, ALIGNED_FIRST, ALIGNED_LAST
 
@@ -50,10 +49,4 @@ OVER_BUCKETS = PlasticityColumns("ap_overall", "over a bucket")
 def main_plasticity(metrics: pd.DataFrame) -> PlasticityColumns:
     """Plasticity at one position if a head of the table has it, else plasticity over a bucket."""
     known = ALIGNED in metrics.columns and bool(metrics[ALIGNED].notna().any())
-    return AT_ONE_POSITION if known else OVER_BUCKETS
-
-
-def main_plasticity_of_rows(metrics: Iterable[Mapping[str, Any]]) -> PlasticityColumns:
-    """The same for rows of the table of heads."""
-    known = any(row[ALIGNED] == row[ALIGNED] for row in metrics)  # NaN differs from itself
     return AT_ONE_POSITION if known else OVER_BUCKETS

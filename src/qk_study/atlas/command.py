@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, command_settings, guarded
 
 if TYPE_CHECKING:
-    from attention_plasticity.run.finish import Outcome
+    from attention_plasticity.run.write import Outcome
     from qk_study.atlas.settings import AtlasSettings
 
 PAGE = "report.html"
@@ -57,7 +57,7 @@ def _atlas(arguments: Sequence[str]) -> int:
     _draw(settings)
     with allow_closed_stdout():
         print(f"open the page in a browser: {settings.folder / PAGE}")
-    return 1 if outcome.failures else 0
+    return 1 if outcome.has_failures else 0
 
 
 def _as_flags(arguments: Sequence[str]) -> list[str]:
@@ -103,13 +103,14 @@ def _capture(settings: AtlasSettings) -> None:
 
 def _analyse(settings: AtlasSettings) -> Outcome:
     from attention_plasticity.run.runner import run_analysis
+    from attention_plasticity.tables.finished_run import FinishedRun
     from attention_plasticity.tables.summary import print_summary
     from qk_toolkit.terminal import TerminalWatcher
 
     print("step 3 of 4, analysis", file=sys.stderr)
     outcome = run_analysis(settings.analysis, TerminalWatcher())
     with allow_closed_stdout():
-        print_summary(outcome, with_next=False)
+        print_summary(FinishedRun.open(settings.folder), with_next=False)
     return outcome
 
 

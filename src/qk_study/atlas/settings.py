@@ -141,7 +141,6 @@ class AtlasSettings(BaseModel):
             output_dir=str(self.folder),
             role_thresholds=self.role_thresholds,
             max_workers=self.max_workers,
-            overwrite=self.overwrite,
         )
 
     def _dump(self, name: str) -> Path:

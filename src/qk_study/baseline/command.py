@@ -18,7 +18,7 @@ from qk_toolkit.settings import settings_from
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
-    from attention_plasticity.run.finish import Outcome
+    from attention_plasticity.run.write import Outcome
     from attention_plasticity.tables.finished_run import FinishedRun
     from qk_sniffer.config import CaptureConfig
 
@@ -219,20 +219,11 @@ def _recorded_places() -> Iterator[None]:
 def _analyse(
     run: FinishedRun, name: str, capture: CaptureConfig, settings: BaselineSettings
 ) -> Outcome:
-    """Analyse a baseline as the run was analysed.
-
-    Results of an earlier analysis with other settings, such as those of the run then, are replaced.
-    """
+    """Analyse a baseline as the run was analysed."""
     from attention_plasticity.run.runner import run_analysis
     from qk_toolkit.terminal import TerminalWatcher
 
-    config = _analysis(run, name, capture, settings)
-    try:
-        return run_analysis(config, TerminalWatcher())
-    except ConfigError:
-        if config.overwrite:
-            raise
-        return run_analysis(config.model_copy(update={"overwrite": True}), TerminalWatcher())
+    return run_analysis(_analysis(run, name, capture, settings), TerminalWatcher())
 
 
 def _analysis(
@@ -243,8 +234,10 @@ def _analysis(
     from attention_plasticity.tables.baselines import baseline_folder
 
     recorded = run.info.get("config") or {}
-    names = (*ANALYSIS_FIELDS, "layers", "heads")
-    fields = {field: recorded[field] for field in names if field in recorded}
+    fields = {field: recorded[field] for field in ANALYSIS_FIELDS if field in recorded}
+    if run.info.get("not_analysed"):  # the same heads, if some were chosen
+        fields["layers"] = sorted(set(run.head_metrics["layer"].tolist()))
+        fields["heads"] = sorted(set(run.head_metrics["q_head"].tolist()))
     if run.info.get("bin_size"):
         fields["bin_size"] = run.info["bin_size"]
     return make_config(
@@ -252,7 +245,6 @@ def _analysis(
         dataset_local_root=capture.data_root,
         output_dir=str(baseline_folder(run.folder, name)),
         max_workers=settings.max_workers,
-        overwrite=settings.overwrite,
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.plots.saving import caption_path
-from attention_plasticity.run.outputs import sha256_of
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.run_info import sha256_of
 from qk_toolkit.files import read_json, write_text
 
 TIMES = ("finished", "seconds")

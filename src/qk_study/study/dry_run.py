@@ -168,7 +168,8 @@ def _analysis(part: Part) -> Work:
         return Work("analysed already", finished, notes=[note] if on_hub else [])
     if on_hub:
         return Work("analysis", notes=["its dump is on the Hub; sizes are known when it is here"])
-    dump, plan, _ = prepare(config)
+    run = prepare(config)
+    dump, plan = run.dump, run.plan
     found = estimate(dump, plan, config)
     work = Work("analysis", len(plan.heads), rows=found.rows_used)
     manifest = dump.manifest

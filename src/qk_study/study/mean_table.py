@@ -15,7 +15,7 @@ from attention_plasticity.family.written import (
     interval_cell,
 )
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, ATTENDED, HEAD_METRICS, PHASE
-from attention_plasticity.tables.intervals import half_width, mean_over_heads
+from attention_plasticity.tables.intervals import mean_numbers, mean_over_heads
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 from attention_plasticity.tables.names import clean
 from qk_study.study.results import StudyResults
@@ -45,12 +45,8 @@ def means_frame(results: StudyResults) -> pd.DataFrame:
             mean = mean_over_heads(run, name)
             if not mean.heads:
                 continue
-            error = mean.standard_error
-            reach = float(half_width(error, mean.freedom + 1.0))
-            ends = (mean.value - reach, mean.value + reach)
-            numbers = (mean.value, error, *ends, mean.freedom)
-            counts = (mean.heads, mean.groups or math.nan)
-            rows.append((plan.label, name, labels[name], *numbers, *counts))
+            counts = (mean.freedom, mean.heads, mean.groups or math.nan)
+            rows.append((plan.label, name, labels[name], *mean_numbers(mean), *counts))
     return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 

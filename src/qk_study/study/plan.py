@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attention_plasticity.config import ANALYSIS_FIELDS, TABLE_FIELDS, RunnerConfig
+from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
 from qk_sniffer.config import CaptureConfig
 from qk_study.study.settings import StudyModel, StudySettings
 from qk_toolkit.errors import ConfigError, in_short
@@ -31,13 +31,10 @@ _GIVEN_BY_CAPTURES = {
     "overwrite": "remove the folder of a dump to capture it again",
     "dry_run": "give it to the study",
 }
-_OWN_TABLES = "tables are in the folders of the runs"
 _GIVEN_BY_ANALYSES = {
     **dict.fromkeys(("dataset_local_root", "dumps"), "give it as dump of an entry"),
     **dict.fromkeys(("dataset_name", "dataset_revision"), "give hf://… as dump of an entry"),
-    **dict.fromkeys(("output_dir", *TABLE_FIELDS), _OWN_TABLES),
-    **dict.fromkeys(("num_shards", "shard_index"), "a study does not run in shards"),
-    "overwrite": "remove the folder of a run to analyse it again",
+    "output_dir": "tables are in the folders of the runs",
     "dry_run": "give it to the study",
 }
 _PLACEMENT_OF_CAPTURES = (  # fields that change where and how fast a capture runs

@@ -9,9 +9,8 @@ from importlib.metadata import version
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.run.outputs import sha256_of
-from attention_plasticity.run.run_info import NUMERIC_LIBRARIES
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES, sha256_of
 from qk_study.study.results import StudyResults
 from qk_study.study.steps import StudiedModel
 from qk_toolkit.errors import without_secrets

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig
+from attention_plasticity.config import RunnerConfig
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_dump.hub.place import is_hub_path
 from qk_dump.layout import UNFINISHED
@@ -24,8 +24,6 @@ from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count
 from qk_toolkit.terminal import TerminalWatcher
 from qk_toolkit.urls import is_remote
-
-_WITHOUT_EFFECT = {"max_workers", "download_max_workers", "dataset_cache_dir"}
 
 
 @dataclass(frozen=True)
@@ -132,8 +130,7 @@ def _analyse(part: Part, title: str) -> None:
 
     print(f"{title}: analysis in {part.folder}", file=sys.stderr)
     part.write_settings()
-    with _remedy(part):
-        outcome = run_analysis(part.config, TerminalWatcher())
+    outcome = run_analysis(part.config, TerminalWatcher())
     for failure in outcome.failures[:1]:
         heads = count(len(outcome.failures), "head")
         print(f"{title}: {heads} failed, the first: {failure.reason}", file=sys.stderr)
@@ -157,24 +154,19 @@ def is_analysed(part: Part) -> bool:
     A finished run is not written again, so that its run.json stays the same. It is also used if its
     dump is at a place that cannot be reached.
     """
-    from attention_plasticity.run.fingerprints import InputFiles
+    from attention_plasticity.run.compute import tasks_of
     from attention_plasticity.run.preparation import prepare
-    from attention_plasticity.run.records import Records
-    from attention_plasticity.run.run_info import run_settings
 
     config = part.config
     assert isinstance(config, RunnerConfig)
     if not has_finished_tables(part):
         return False
     try:
-        dump, plan, paths = prepare(config, TerminalWatcher())
-        records = Records(paths.folder, run_settings(config, plan.layout, dump), paths.place)
-        found = records.finished_heads(InputFiles(dump))
+        return not tasks_of(prepare(config, TerminalWatcher()), workers=1)
     except (HubError, StoreError) as error:
         used = "the dump was not compared with the finished analysis, which is used"
         print(f"{part.folder}: {used}: {failure_text(error)}", file=sys.stderr)
         return True
-    return found.conflict is None and set(plan.heads) <= found.metrics.keys()
 
 
 def has_finished_tables(part: Part) -> bool:
@@ -182,7 +174,8 @@ def has_finished_tables(part: Part) -> bool:
 
     The dump is not read for this.
     """
-    from attention_plasticity.run.outputs import RUN_FILE, sha256_of
+    from attention_plasticity.run.run_json import recorded_config
+    from attention_plasticity.tables.run_info import RUN_FILE, sha256_of
 
     config = part.config
     assert isinstance(config, RunnerConfig)
@@ -194,19 +187,11 @@ def has_finished_tables(part: Part) -> bool:
         return False
     if not run.info.get("tables") or run.info.get("failures"):
         return False
-    if _without_placement(run.settings) != _without_placement(_recorded_form(config)):
+    if run.settings != json.loads(json.dumps(recorded_config(config))):
+        return False
+    if run.info.get("not_analysed") and config.layers is None and config.heads is None:
         return False
     return all(
         sha256_of(run.folder / name) == run.info["sha256"].get(kind)
         for kind, name in run.info["tables"].items()
     )
-
-
-def _recorded_form(config: RunnerConfig) -> dict[str, object]:
-    """The settings as run.json has them."""
-    found = config.model_dump(exclude={"dry_run", "overwrite", *PLACEMENT_FIELDS})
-    return dict(json.loads(json.dumps(found)))
-
-
-def _without_placement(settings: dict[str, object]) -> dict[str, object]:
-    return {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}

@@ -25,7 +25,8 @@ from attention_plasticity.comparison.scores import correlations, read_scores
 from attention_plasticity.comparison.tables import as_csv, markdown_table, means_table
 from attention_plasticity.metrics import ALIGNED_DROP, ALIGNED_LAST
 from attention_plasticity.plots import profiles_figure, scores_figure, trajectory_figure
-from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
 from attention_plasticity.tables.profiles import head_profiles
 from qk_toolkit.errors import ConfigError

@@ -18,7 +18,7 @@ def test_means_of_runs_that_have_the_table(tmp_path: Path) -> None:
     found = ap.compare([one, other], labels=["one", "other"], force=True)
     table = found.key_heads
     assert table["run"].tolist() == ["one"]
-    rows = ap.open_run(one).key_heads
+    rows = ap.open_run(one).table("key_heads")
     assert table["key_heads"][0] == len(rows)
     assert table["static_error"][0] == pytest.approx(rows["static_error"].mean())
     assert table["static_error_se"][0] == MEAN_ERROR

@@ -13,6 +13,7 @@ from scipy import stats
 
 from attention_plasticity.estimate import score
 from attention_plasticity.estimate.score import (
+    Centred,
     ScoreSums,
     counted_plasticity,
     gaussian_plasticity,
@@ -63,7 +64,7 @@ def plain_count(W: np.ndarray, Q: np.ndarray, group: np.ndarray) -> list[float]:
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 60), groups=st.integers(1, 16))
 def test_sums_equal_loops(seed: int, n: int, groups: int) -> None:
     W, Q, group = sample(seed, n, groups=groups)
-    found = score_sums(W, Q, group)
+    found = score_sums(W, Centred.of(Q, group))
     mean = Q.astype(float).mean(axis=0)
     for pair, w in enumerate(W.astype(float)):
         expected = np.zeros((3, GROUPS))
@@ -91,7 +92,7 @@ def test_plasticity_is_that_of_the_moments_of_the_kept_queries(
     """Also with fewer queries than dimensions."""
     W, Q, group = sample(seed, n, d)
     Q = Q * np.float32(size)
-    found = gaussian_plasticity(score_sums(W, Q, group))
+    found = gaussian_plasticity(score_sums(W, Centred.of(Q, group)))
     for row, kept in zip(found, kept_groups(group), strict=True):
         if kept.sum() >= 3:  # the variance of two equal queries is a rounding error
             np.testing.assert_allclose(row, plain_gaussian(W, Q[kept]), rtol=1e-3, atol=1e-5)
@@ -104,7 +105,7 @@ def test_the_variance_survives_a_mean_far_from_zero(far: float) -> None:
     W, Q, group = sample(1, 400)
     W -= W.mean(axis=1, keepdims=True)  # the shift itself decides nothing
     Q = Q + np.float32(far)
-    found = gaussian_plasticity(score_sums(W, Q, group))
+    found = gaussian_plasticity(score_sums(W, Centred.of(Q, group)))
     np.testing.assert_allclose(found[0], plain_gaussian(W, Q), atol=1e-4)
 
 
@@ -119,7 +120,7 @@ def test_counts_are_those_of_all_queries_of_different_groups(
         half = rng.integers(-2, 3, (8, 3))
         W = rng.integers(-2, 3, (4, 3)).astype(np.float32)
         Q = np.concatenate([half, -half]).astype(np.float32)
-    found = counted_plasticity(score_sums(W, Q, group))
+    found = counted_plasticity(score_sums(W, Centred.of(Q, group)))
     for row, kept in zip(found, kept_groups(group), strict=True):
         if len(set(group[kept].tolist())) < 2:
             assert np.isnan(row).all()
@@ -155,7 +156,7 @@ def test_counting_has_no_bias_however_alike_the_queries_of_a_text_are(similarity
 def test_without_preference_a_query_counts_half() -> None:
     W = np.array([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]], np.float32)
     Q = np.array([[1.0, 0.0], [-1.0, 0.0], [2.0, 4.0], [-2.0, -4.0]], np.float32)
-    found = score_sums(W, Q, np.array([0, 1, 1, 1]))
+    found = score_sums(W, Centred.of(Q, np.array([0, 1, 1, 1])))
     assert found.preferred[:2].T.tolist() == [[0.5, 0.5 + 1 + 0], [0.5, 1.5], [1.0, 1.0]]
     assert not found.preferred[2:].any()
 
@@ -163,11 +164,11 @@ def test_without_preference_a_query_counts_half() -> None:
 def test_identical_keys_are_fully_plastic_and_identical_queries_not_at_all() -> None:
     W, Q, group = sample(2)
     W[3] = 0.0
-    sums = score_sums(W, Q, group)
+    sums = score_sums(W, Centred.of(Q, group))
     assert (gaussian_plasticity(sums)[:, 3] == 1.0).all()
     np.testing.assert_allclose(counted_plasticity(sums)[:, 3], 1.0, rtol=1e-12)
     same = np.tile(Q[:1], (len(Q), 1))
-    sums = score_sums(W, same, group)
+    sums = score_sums(W, Centred.of(same, group))
     for found in (gaussian_plasticity(sums), counted_plasticity(sums)):
         np.testing.assert_allclose(found[:, [0, 1, 2]], 0.0, atol=1e-12)
         np.testing.assert_allclose(found[:, 3], 1.0, rtol=1e-12)
@@ -176,30 +177,30 @@ def test_identical_keys_are_fully_plastic_and_identical_queries_not_at_all() -> 
 def test_few_queries_have_no_value() -> None:
     W, Q, _ = sample(3, 3)
     group = np.array([0, 4, 4])
-    found = gaussian_plasticity(score_sums(W, Q, group))
+    found = gaussian_plasticity(score_sums(W, Centred.of(Q, group)))
     assert np.isnan(found).all(axis=1).nonzero()[0].tolist() == [5]  # one query is left
-    counted = counted_plasticity(score_sums(W, Q, group))
+    counted = counted_plasticity(score_sums(W, Centred.of(Q, group)))
     assert np.isnan(counted).all(axis=1).nonzero()[0].tolist() == [1, 5]  # one group is left
-    assert np.isnan(counted_plasticity(score_sums(W, Q, np.full(3, 7)))).all()
+    assert np.isnan(counted_plasticity(score_sums(W, Centred.of(Q, np.full(3, 7))))).all()
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 10**6))
 def test_the_order_of_the_keys_changes_nothing(seed: int) -> None:
     W, Q, group = sample(seed)
-    one, other = score_sums(W, Q, group), score_sums(-W, Q, group)
+    one, other = score_sums(W, Centred.of(Q, group)), score_sums(-W, Centred.of(Q, group))
     for function in (gaussian_plasticity, counted_plasticity):
         np.testing.assert_allclose(function(one), function(other), rtol=1e-6)
 
 
 def test_blocks_of_pairs_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     W, Q, group = sample(4, pairs=40)
-    whole = score_sums(W, Q, group)
-    plain = score_sums(W, Q, group, counted=False)
+    whole = score_sums(W, Centred.of(Q, group))
+    plain = score_sums(W, Centred.of(Q, group), counted=False)
     np.testing.assert_array_equal(gaussian_plasticity(plain), gaussian_plasticity(whole))
-    assert np.isnan(plain.preferred).all()
+    assert plain.preferred.shape == (GROUPS, 0)
     monkeypatch.setattr(score, "_BLOCK", 1)
-    for one, other in zip(score_sums(W, Q, group), whole, strict=True):
+    for one, other in zip(score_sums(W, Centred.of(Q, group)), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
 
 

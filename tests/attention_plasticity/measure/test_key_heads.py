@@ -25,8 +25,6 @@ from attention_plasticity.measure.key_heads import (
     NO_PAIRS,
     KeyHeadRow,
     key_head_row,
-    packed,
-    unpacked,
 )
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.measure.streams import Purpose, Streams
@@ -319,8 +317,3 @@ def test_vectors_captured_before_rope(tmp_path: Path) -> None:
         rows.append(row_of(root, 2, 1).values)
     for name in ("plasticity", "static_error", "aligned_plasticity", "plasticity_se"):
         assert rows[0][name] == pytest.approx(rows[1][name], abs=0.003)
-
-
-def test_numbers_come_back_from_their_text() -> None:
-    for kind, values in (("<u1", [0, 255, 7]), ("<u2", [65_535, 0])):
-        assert unpacked(packed(values, kind), kind).tolist() == values

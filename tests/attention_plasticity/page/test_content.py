@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.page.content import run_content
-from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.labels import labels_of
 from qk_toolkit.errors import ConfigError
 from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
 
@@ -85,12 +86,12 @@ def test_provenance_is_all_there(run: Path) -> None:
     found = {name: dict(lines) for name, lines in about["provenance"]}
     assert found["Run"]["seed"] == "7"
     assert found["Run"]["finished"] == "2026-01-02T03:04:05+00:00"
-    assert found["Run"]["heads"] == "29 analysed, 1 not captured, 1 failed"
+    assert found["Run"]["heads"] == "29 analysed, 1 failed, 1 not captured, 0 not analysed"
     assert found["Model and dump"]["model"] == "owner/model-one"
     assert found["Model and dump"]["revision"] == "abc123"
     assert found["Model and dump"]["fingerprint"] == "f1f2f3"
     assert found["Model and dump"]["Hub commit"] == "c0ffee"
-    assert found["Settings"] == {"query_model": "positional", "layers": "–"}
+    assert found["Settings"] == {"query_model": "positional"}
     assert found["Versions"]["numpy"] == "2.4.6"
     assert found["Heads that failed"] == {"layer 4, head 9": "too few <queries>"}
 

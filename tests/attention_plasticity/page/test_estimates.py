@@ -94,15 +94,15 @@ def test_profiles_of_bins_have_intervals(run: FinishedRun) -> None:
 
 def test_a_bin_without_a_value_takes_part_in_no_mean(run: FinishedRun) -> None:
     assert run.influences is not None
-    last = run.bins["q_bin"].max()
+    last = run.table("bins")["q_bin"].max()
     values = ["plasticity", "plasticity_se", "pooled", "pooled_se"]
-    bins, influences = run.bins.copy(), run.influences
+    bins, influences = run.table("bins").copy(), run.influences
     bins.loc[bins["q_bin"] == last, values] = np.nan
     bins.loc[(bins["q_bin"] == last - 1) & (bins["layer"] == 0), values] = np.nan
     gone = (influences["bin"] == last) | (
         (influences["bin"] == last - 1) & (influences["layer"] == 0)
     )
-    vars(run).update(bins=bins, influences=influences[~gone])
+    vars(run)["_tables"]["bins"], vars(run)["influences"] = bins, influences[~gone]
     tables = run_content(run, "x")[1]
     mean = pd.DataFrame(tables["mean"]).set_index("q_bucket")
     assert last not in mean.index

@@ -8,6 +8,7 @@ from attention_plasticity.page.content import run_content
 from attention_plasticity.page.fidelity import fidelity_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.names import FIDELITY_CAUTION
 from fidelity_runs import KINDS, QUANTITIES, add_fidelity
 from report_runs import write_run
 
@@ -17,10 +18,10 @@ def test_means_and_key_heads_have_a_row_per_score(tmp_path: Path) -> None:
     found = fidelity_content(run)
     assert found is not None
     assert run_content(run, "label")[0]["fidelity"] == found
+    assert found["caution"] == FIDELITY_CAUTION
     assert [score["id"] for score in found["scores"]] == [f"{name}.{kind}" for name, kind in KINDS]
     assert found["scores"][3]["label"].endswith("× ‖v‖")
-    table = run.fidelity
-    assert table is not None
+    table = run.table("fidelity")
     heads = table.groupby(["layer", "k_head"])
     assert found["of"] == f"mean over {heads.ngroups} key heads"
     assert set(found["heads"]) == {f"{layer}.{head}" for layer, head in heads.groups}

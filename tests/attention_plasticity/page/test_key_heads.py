@@ -23,7 +23,7 @@ def test_rows_have_values_with_half_of_their_intervals(tmp_path: Path) -> None:
     assert found is not None
     assert run_content(run, "label")[0]["key_head_rows"] == found
     assert found["headings"][0][0] == "plasticity at one position"
-    table = run.key_heads
+    table = run.table("key_heads")
     assert len(found["rows"]) == len(table)
     first = table.iloc[0]
     row = found["rows"][0]

@@ -253,7 +253,7 @@ def test_a_large_run_stays_below_8_mb(tmp_path: Path) -> None:
         cells[f"{name}_start"], cells[f"{name}_end"] = 512 * number, 512 * number + 511
     cells["n_pairs"], cells["n_queries"] = 256, rng.integers(1, 5000, len(cells))
     dimensions = np.tile(np.arange(128), len(heads))
-    vars(run).update(
+    vars(run)["_tables"].update(
         head_metrics=table(1, " ".join(HEAD_NUMBERS[3:])),
         bins=cells,
         component_weights=table(128, "weight r2", component=dimensions),

@@ -94,7 +94,7 @@ def test_figures_that_are_left_out_are_named_with_the_reason(
         "note: not drawn: bands, kernel, frequencies (needs the rotary embedding and the texts: "
         "attention-plasticity add-rotary, and analyze again)",
         "note: not drawn: key-heads, drift (needs the texts of queries and keys: analyze again)",
-        "note: not drawn: fidelity (needs attention-plasticity fidelity DUMP --output_dir RUN)",
+        "note: not drawn: fidelity (needs attention-plasticity analyze … --fidelity)",
     ]
 
 

@@ -40,13 +40,13 @@ def test_points_are_the_drift_of_queries_and_keys_with_intervals(run: FinishedRu
     for axes, ending in zip(figure.axes, FRAMES.values(), strict=False):
         names = [f"q_drift_r{ending}", f"k_drift_r{ending}"]
         (points,) = [one for one in axes.collections if isinstance(one, PathCollection)]
-        np.testing.assert_allclose(points.get_offsets(), run.drift[names])
-        np.testing.assert_allclose(points.get_array(), run.drift["layer"])
+        np.testing.assert_allclose(points.get_offsets(), run.table("drift")[names])
+        np.testing.assert_allclose(points.get_array(), run.table("drift")["layer"])
         lines = [one for one in axes.collections if isinstance(one, LineCollection)]
         widths = np.ptp(np.array(lines[1].get_segments())[:, :, 1], axis=1)
         np.testing.assert_allclose(widths, 2 * t.ppf(0.975, 11) * 0.004)
         low, high = axes.get_xlim()
-        assert low < 0 < run.drift[names].max(axis=None) < high
+        assert low < 0 < run.table("drift")[names].max(axis=None) < high
     assert note(figure).startswith("12 heads")
     assert "lines: 95 % intervals over texts" in note(figure)
     caption = caption_of(figure) or ""
@@ -56,7 +56,7 @@ def test_points_are_the_drift_of_queries_and_keys_with_intervals(run: FinishedRu
 
 
 def test_a_frame_that_is_not_known_has_no_panel(run: FinishedRun) -> None:
-    table = run.drift.assign(q_drift_r_unrotated=np.nan)
+    table = run.table("drift").assign(q_drift_r_unrotated=np.nan)
     figure = drift_figure(table)
     assert titles(figure) == ["after RoPE"]
     table.loc[3, "k_drift_r"] = np.nan

@@ -13,7 +13,8 @@ from attention_plasticity.plots import caption_of, fidelity_figure
 from attention_plasticity.plots.drawing import plot_run
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width
-from fidelity_runs import KINDS, MEAN_ERROR, QUANTITIES, add_fidelity, write_fidelity
+from attention_plasticity.tables.names import FIDELITY_CAUTION
+from fidelity_runs import KINDS, MEAN_ERROR, QUANTITIES, add_fidelity
 from qk_toolkit.errors import ConfigError, ToolkitError
 from report_runs import write_run
 
@@ -33,8 +34,7 @@ def points(figure: Figure, panel: int) -> list[np.ndarray]:
 
 def test_every_key_head_has_a_point_in_every_panel(run: FinishedRun) -> None:
     figure = plot_run(run, "fidelity", {})
-    table = run.fidelity
-    assert table is not None
+    table = run.table("fidelity")
     for panel, name in enumerate(QUANTITIES):
         kinds = [kind for kind in KINDS if name != "spearman" or kind[0] != "best_per_query"]
         drawn = points(figure, panel)
@@ -67,15 +67,13 @@ def test_means_have_intervals_over_texts(run: FinishedRun) -> None:
     caption = caption_of(figure) or ""
     assert "12 groups of texts" in caption
     assert "key heads of" in caption
-    table = run.fidelity
-    assert table is not None
+    table = run.table("fidelity")
     assert "12 groups of texts" not in (caption_of(fidelity_figure(table)) or "")
 
 
 def test_selected_layers_have_means_without_intervals(run: FinishedRun) -> None:
     part = run.select(layers=[1])
-    table = part.fidelity
-    assert table is not None
+    table = part.table("fidelity")
     assert set(table["layer"]) == {1}
     own = table[(table["score"] == "q_filter") & (table["value_norm"] == 0)]
     mean = part.fidelity_means["q_filter", 0]["kept_10"]
@@ -84,15 +82,12 @@ def test_selected_layers_have_means_without_intervals(run: FinishedRun) -> None:
     assert "layer 1" in (caption_of(plot_run(part, "fidelity", {})) or "")
 
 
-def test_a_folder_or_a_table_alone(tmp_path: Path) -> None:
-    folder = write_fidelity(tmp_path / "fidelity", 3, 2)
-    alone = FinishedRun.open(folder)
-    assert "12 texts" in (caption_of(plot_run(alone, "fidelity", {})) or "")
+def test_a_run_or_its_table_alone(run: FinishedRun, tmp_path: Path) -> None:
     for number, words in enumerate(
         (
-            [str(folder)],
-            [str(folder), "--layers", "1"],
-            ["--fidelity_csv", str(folder / "head_fidelity.csv")],
+            [str(run.folder)],
+            [str(run.folder), "--layers", "1"],
+            ["--fidelity_csv", str(run.folder / "head_fidelity.csv")],
         )
     ):
         out = tmp_path / f"{number}.png"
@@ -100,23 +95,32 @@ def test_a_folder_or_a_table_alone(tmp_path: Path) -> None:
         assert out.stat().st_size > 1000
 
 
+def test_means_of_a_folder_without_run_json_have_no_errors(run: FinishedRun) -> None:
+    (run.folder / "run.json").unlink()
+    mean = FinishedRun.open(run.folder).fidelity_means["q_filter", 0]["kept_10"]
+    assert mean.value == pytest.approx(run.fidelity_means["q_filter", 0]["kept_10"].value)
+    assert np.isnan(mean.standard_error)
+
+
+def test_the_caption_says_that_a_good_ranking_can_evict_badly(run: FinishedRun) -> None:
+    assert FIDELITY_CAUTION in (caption_of(plot_run(run, "fidelity", {})) or "")
+
+
 def test_what_cannot_be_drawn_is_refused(run: FinishedRun, tmp_path: Path) -> None:
     without = FinishedRun.open(write_run(tmp_path / "without"))
-    assert without.fidelity is None
+    assert not without.has("fidelity")
     assert without.fidelity_means == {}
-    with pytest.raises(ConfigError, match=r"has no head_fidelity\.csv; run attention-plasticity"):
+    with pytest.raises(ConfigError, match=r"has no table of fidelity; run .* with --fidelity"):
         plot_run(without, "fidelity", {})
-    table = run.fidelity
-    assert table is not None
-    facts = run.folder / "fidelity.json"
-    for damage in ("[]", "{", '{"means": [{"score": 1}]}'):
-        facts.write_text(damage)
-        with pytest.raises(ConfigError, match="edited or damaged; run fidelity again"):
-            plot_run(FinishedRun.open(run.folder), "fidelity", {})
-    add_fidelity(run.folder)
-    path = run.path("fidelity")
+    table = run.table("fidelity")
+    path, facts = run.path("fidelity"), run.folder / "run.json"
+    written = facts.read_text()
+    facts.write_text(written.replace('"spearman": {"value"', '"spearman": {"number"'))
+    with pytest.raises(ConfigError, match="edited or damaged; run the analysis again"):
+        FinishedRun.open(run.folder)
+    facts.write_text(written)
     path.write_text(path.read_text() + " ")
-    with pytest.raises(ToolkitError, match="was changed after the run; run fidelity again"):
+    with pytest.raises(ToolkitError, match="was changed after the run; run the analysis again"):
         plot_run(FinishedRun.open(run.folder), "fidelity", {})
     with pytest.raises(ConfigError, match="has no column 'kept_25'"):
         fidelity_figure(table.drop(columns="kept_25"))

@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> FinishedRun:
 def test_every_key_head_has_its_value(run: FinishedRun) -> None:
     figure = plot_run(run, "key_heads", {})
     picture = np.asarray(figure.axes[0].images[0].get_array())  # (layers, key heads)
-    table = run.key_heads
+    table = run.table("key_heads")
     for layer, head, value in table[["layer", "k_head", "static_error"]].to_numpy().tolist():
         assert picture[int(layer), int(head)] == value
     assert figure.axes[0].images[0].get_clim() == (0.0, 0.5)
@@ -41,7 +41,7 @@ def test_other_columns_layers_and_ranges(run: FinishedRun) -> None:
     assert np.asarray(far.axes[0].images[0].get_array()).shape[0] == 2
     pairs = plot_run(run, "key_heads", {"metric": "n_pairs", "vmin": 0.0})
     assert pairs.axes[0].images[0].get_clim() == (0.0, 2001.0)
-    table = run.key_heads
+    table = run.table("key_heads")
     table.loc[0, "static_error"] = np.nan
     figure = key_heads_figure(table)
     assert "1 without a value: dots" in figure._supxlabel.get_text()  # type: ignore[attr-defined]

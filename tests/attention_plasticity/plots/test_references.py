@@ -102,8 +102,8 @@ def test_they_can_be_left_out(run: Path) -> None:
     "changes",
     [
         {"bin_size": 128},
-        {"config": {"query_model": "positional", "layers": [0]}},
-        {"config": {"query_model": "positional", "layers": None, "pair_sampling": "context"}},
+        {"not_analysed": [[0, 0]]},
+        {"config": {"query_model": "positional", "pair_sampling": "context"}},
     ],
 )
 def test_baselines_of_other_settings_are_not_drawn(

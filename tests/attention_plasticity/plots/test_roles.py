@@ -65,8 +65,8 @@ def test_the_legend_counts_heads_whose_role_repeated_tokens_decide_as_unsure(
     run: FinishedRun,
 ) -> None:
     """Here the scores on repeated tokens are not known, and two layers rest."""
-    resting = run.roles["likely_role"].isin(["sink", "mixed"])
-    roles = run.roles.assign(repeated_induction=np.nan)
+    resting = run.table("roles")["likely_role"].isin(["sink", "mixed"])
+    roles = run.table("roles").assign(repeated_induction=np.nan)
     figure = roles_figure(roles.assign(role=roles["role"].mask(resting, "unsure")))
     names = ["induction (6)", "previous (5)", "far (5)", "sink (0)", "mixed (0)"]
     assert legend(figure) == [*names, "faded: unsure (13)"]
@@ -80,7 +80,7 @@ def test_the_map_of_roles_can_be_of_some_layers_and_of_a_table(run: FinishedRun)
     figure = plot_run(run, "roles", {"layers": "1,3-4"})
     assert np.shape(figure.axes[0].images[0].get_array())[:2] == (3, 6)
     assert "dashed line: layer 2 left out" in note(figure)
-    sure = run.roles[run.roles["role"] != "unsure"]
+    sure = run.table("roles")[run.table("roles")["role"] != "unsure"]
     assert "faded" not in note(roles_figure(sure))
     with pytest.raises(ConfigError, match="role: unknown role"):
         roles_figure(sure.assign(role="other"))
@@ -90,7 +90,7 @@ def test_the_map_of_roles_can_be_of_some_layers_and_of_a_table(run: FinishedRun)
 
 def test_points_and_means_are_those_of_the_heads_of_a_role(run: FinishedRun) -> None:
     figure = plot_run(run, "by_role", {})
-    table = run.head_metrics.merge(run.roles[["layer", "q_head", "role"]])
+    table = run.head_metrics.merge(run.table("roles")[["layer", "q_head", "role"]])
     order = ("induction", "previous", "far", "sink", "mixed")
     labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert labels == [f"{name}\n{(table['role'] == name).sum()} heads" for name in order]
@@ -109,7 +109,7 @@ def test_points_and_means_are_those_of_the_heads_of_a_role(run: FinishedRun) -> 
 
 def test_intervals_of_means_are_over_texts(run: FinishedRun) -> None:
     axes = plot_run(run, "by_role", {}).axes[0]
-    heads = run.roles.loc[run.roles["role"] == "sink", ["layer", "q_head"]]
+    heads = run.table("roles").loc[run.table("roles")["role"] == "sink", ["layer", "q_head"]]
     assert run.influences is not None
     rows = run.influences[run.influences["quantity"] == ALIGNED].merge(heads)
     groups = [f"group_{number:02}" for number in range(TEXT_GROUPS)]
@@ -126,7 +126,7 @@ def test_unsure_heads_are_left_out_and_said_so(run: FinishedRun) -> None:
     caption = caption_of(figure) or ""
     assert "1 head with an unsure role is left out." in caption
     assert f"({TEXT_GROUPS} groups of texts, Student's t)" in caption
-    without = by_role_figure(run.head_metrics, run.roles)
+    without = by_role_figure(run.head_metrics, run.table("roles"))
     assert "interval" not in note(without)
 
 
@@ -136,7 +136,7 @@ def test_plasticity_by_role_needs_both_tables(run: FinishedRun, tmp_path: Path) 
     bucket = write_run(tmp_path / "bucket", errors=True)
     metrics = FinishedRun.open(bucket).head_metrics
     with pytest.raises(ConfigError, match="at one position"):
-        by_role_figure(metrics, run.roles)
+        by_role_figure(metrics, run.table("roles"))
 
 
 def test_points_with_near_values_are_spread() -> None:

@@ -7,14 +7,14 @@ would start with the same environment, import path and folder, and only if it is
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attention_plasticity.run import local_engine
+from attention_plasticity.run import engines
 
 _MOST_IDLE = 4  # of other conditions, such as another folder
 _WITHOUT_EFFECT = (  # on workers; these differ between tests
@@ -36,14 +36,14 @@ def workers() -> Iterator[None]:
 def lasting_workers() -> Iterator[None]:
     """Runs use idle workers of earlier runs until the block ends."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_engine, "_Worker", _worker)
+        patch.setattr(engines, "_Process", _worker)
         yield
 
 
 def _worker() -> Any:
     conditions = _conditions()
     for one in _idle:
-        if one.conditions == conditions and one._process.poll() is None:
+        if one.conditions == conditions and one.is_alive:
             _idle.remove(one)
             return one
     while len(_idle) >= _MOST_IDLE:
@@ -51,22 +51,38 @@ def _worker() -> Any:
     return _LastingWorker(conditions)
 
 
-class _LastingWorker(local_engine._Worker):
+class _LastingWorker(engines._Process):
     def __init__(self, conditions: object) -> None:
         super().__init__()
         self.conditions = conditions
+        self._calls = False
 
-    def stop(self) -> None:
-        """Wait for the next run instead of ending; a worker amid its work ends."""
-        if not self.is_idle or self._process.poll() is not None:
-            self.end()
-            return
-        self._log_output()
-        self._job = None  # the next run sends its own, also if it is of the same dump
-        _idle.append(self)
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        self._calls = True
+        result = super().call(function, arguments)
+        self._calls = False
+        return result
+
+    def kill(self) -> None:
+        """A worker amid its work ends; an idle one waits for the next run."""
+        if self._calls:
+            super().kill()
+
+    def close(self) -> None:
+        if self._calls or not self.is_alive:
+            super().kill()
+            super().close()
+        elif self not in _idle:
+            self._memory.clear()
+            _idle.append(self)
 
     def end(self) -> None:
-        super().stop()
+        super().kill()
+        super().close()
 
 
 _idle: list[_LastingWorker] = []
@@ -79,7 +95,7 @@ def _end_all() -> None:
 
 
 def _conditions() -> object:
-    variables = local_engine._worker_environment()
+    variables = engines._environment()
     for name in _WITHOUT_EFFECT:
         variables.pop(name, None)
     return variables, Path.cwd()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_plasticity.run.fingerprints import InputFiles, joint_fingerprint
+from attention_plasticity.run.fingerprints import InputFiles
 from dumps import add_attended, make_dump
 from odd_files import NOT_REGULAR, Maker, huge, replace_by
 from qk_dump.layout import HeadId
@@ -22,7 +22,7 @@ def dump(tmp_path: Path) -> Path:
 
 
 def fingerprint(inputs: InputFiles) -> str:
-    return joint_fingerprint(inputs.files_of(0, 0, 0))
+    return inputs.of_head(0, 0, 0)
 
 
 def test_a_copy_has_the_same_fingerprint(dump: Path, tmp_path: Path) -> None:
@@ -45,9 +45,7 @@ def test_keys_drawn_by_attention_are_files_of_their_key_head(dump: Path) -> None
     add_attended(dump)
     inputs = InputFiles(open_dump(dump))
     assert fingerprint(inputs) != before
-    names = [name for name, _ in inputs.files_of(0, 0, 0)["l00h00k"]]
-    assert names == ["data.parquet", "attended/data.parquet"]
-    inputs.record(0, [0, 2], 1)
+    inputs.of_head(0, 2, 1)
     assert not inputs.changed()
     add_attended(dump, n=21)
     assert inputs.changed() == {HeadId(0, 0, "k")}
@@ -55,19 +53,19 @@ def test_keys_drawn_by_attention_are_files_of_their_key_head(dump: Path) -> None
 
 def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:
     inputs = InputFiles(open_dump(dump))
-    first = inputs.record_state(0, 0, 0)
-    inputs.record(0, [1], 0)
+    first = fingerprint(inputs)
+    inputs.of_head(0, 1, 0)
     assert not inputs.changed()
     os.utime(dump / "l00h00q" / "data.parquet", (1, 1))
-    assert inputs.record_state(0, 0, 0) == first
+    assert fingerprint(inputs) == first
     assert inputs.changed() == {HeadId(0, 0, "q")}
 
 
-@pytest.mark.parametrize("name", ["dump.json", "examples.parquet"])
+@pytest.mark.parametrize("name", ["dump.json", "examples.parquet", "tokens.parquet"])
 def test_a_changed_file_of_all_heads_changes_all_heads(dump: Path, name: str) -> None:
     (dump / name).write_text("{}")
     inputs = InputFiles(open_dump(dump))
-    inputs.record(0, [0, 1], 0)
+    inputs.of_group(0, 0, [0, 1], None)
     os.utime(dump / name, (1, 1))  # a copy with the same content is no change
     assert not inputs.changed()
     (dump / name).write_text('{"seed": 1}')
@@ -85,7 +83,7 @@ def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
     path = dump / "l00h00q" / "data.parquet"
     path.write_text("x")
     inputs = InputFiles(open_dump(dump))
-    inputs.record_state(0, 0, 0)
+    fingerprint(inputs)
     assert not inputs.changed()
     path.unlink()
     path.symlink_to("data.parquet")
@@ -106,7 +104,7 @@ def test_what_is_no_regular_file_is_not_opened(dump: Path, make: Maker) -> None:
 def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:
     huge(dump / "l00h00q" / "data.parquet", size=600 << 20)
     tracemalloc.start()
-    InputFiles(open_dump(dump)).record_state(0, 0, 0)
+    fingerprint(InputFiles(open_dump(dump)))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import shutil
@@ -11,23 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import attention_plasticity as ap
-from analysed import analyse_together
 from attention_plasticity.metrics import DRIFT, GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.plots import caption_of
-from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.head_means import EligibleHeads, eligible_heads, mean_estimate
+from attention_plasticity.run.write import Outcome
+from attention_plasticity.tables.head_means import EligibleHeads, eligible_heads, mean_estimate
 from attention_plasticity.tables.intervals import (
     mean_half_width,
     mean_of_buckets,
     mean_over_heads,
 )
-from attention_plasticity.tables.summary import print_summary
 from dumps import add_rotary, make_dump
-from lasting_workers import workers as workers  # a fixture of all tests here
+from runs_here import analyse
 
 LAYERS, HEADS, TEXTS, SAMPLED = 4, 4, 8, 5
 TYPES = ["full_attention", "sliding_attention", "full_attention", "full_attention"]
@@ -52,32 +48,29 @@ BY_TYPE = {"full_attention": 12, "sliding_attention": 4}
 
 
 @pytest.mark.parametrize(
-    ("dump", "config", "expected"),
+    ("dump", "all_heads", "expected"),
     [
-        (manifest(**FIVE), {}, EligibleHeads(16, BY_TYPE)),
-        (manifest(**FIVE) | {"eligible_q_heads": 16}, {}, EligibleHeads(16, BY_TYPE)),
-        (manifest(**FIVE) | {"eligible_q_heads": 20}, {}, EligibleHeads(20, {})),
-        (manifest(**FIVE, full_attention_only=True), {}, EligibleHeads(12, {TYPES[0]: 12})),
+        (manifest(**FIVE), True, EligibleHeads(16, BY_TYPE)),
+        (manifest(**FIVE) | {"eligible_q_heads": 16}, True, EligibleHeads(16, BY_TYPE)),
+        (manifest(**FIVE) | {"eligible_q_heads": 20}, True, EligibleHeads(20, {})),
+        (manifest(**FIVE, full_attention_only=True), True, EligibleHeads(12, {TYPES[0]: 12})),
         (
             manifest(**FIVE, layers=[1, 2], heads=[0, 1, 3]),
-            {},
+            True,
             EligibleHeads(6, {"full_attention": 3, "sliding_attention": 3}),
         ),
-        (manifest(**FIVE), {"layers": [0]}, None),
-        (manifest(**FIVE), {"heads": [0]}, None),
-        (manifest(**FIVE), {"num_layers": 2}, None),
-        (manifest(**FIVE), {"num_layers": LAYERS}, EligibleHeads(16, BY_TYPE)),
-        (manifest(layers=[0], heads=[1]), {}, None),
-        (manifest(head_sampling={"count": 16}), {}, None),
-        (manifest(head_sampling={"count": "5"}), {}, None),
-        ({"capture": {"capture": []}}, {}, None),
-        ({}, {}, None),
+        (manifest(**FIVE), False, None),
+        (manifest(layers=[0], heads=[1]), True, None),
+        (manifest(head_sampling={"count": 16}), True, None),
+        (manifest(head_sampling={"count": "5"}), True, None),
+        ({"capture": {"capture": []}}, True, None),
+        ({}, True, None),
     ],
 )
 def test_heads_are_a_sample_only_if_the_capture_drew_them(
-    dump: dict[str, Any], config: dict[str, Any], expected: EligibleHeads | None
+    dump: dict[str, Any], all_heads: bool, expected: EligibleHeads | None
 ) -> None:
-    assert eligible_heads(dump, config) == expected
+    assert eligible_heads(dump, all_heads=all_heads) == expected
 
 
 def test_a_type_of_layers_that_is_not_known_has_all_heads() -> None:
@@ -91,7 +84,8 @@ def test_a_mean_of_heads_averages_influences_first() -> None:
     values = [0.2, math.nan, 0.6]
     mean = mean_estimate(values, shares.tolist(), [8, 0, 6])
     own = shares[[0, 2]].mean(axis=0)
-    assert (mean.value, mean.heads, mean.groups) == (pytest.approx(0.4), 2, 6)
+    assert mean.value == pytest.approx(0.4)
+    assert (mean.heads, mean.groups) == (2, 6)
     assert mean.influences == pytest.approx(own)
     assert mean.standard_error == mean.text_error == pytest.approx(np.linalg.norm(own))
     assert mean.freedom == 5
@@ -105,12 +99,13 @@ def test_means_of_drift_and_their_errors(tmp_path: Path) -> None:
     """Layer 0 has a rotary record, layer 1 has none."""
     dump = make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=2, n=240, examples=12)
     add_rotary(dump, layers=1)
-    run = ap.analyze_dump(dump, output_dir=tmp_path / "run", max_workers=1)
+    analyse(dump, tmp_path / "run")
+    run = ap.open_run(tmp_path / "run")
     means = run.info["drift_means"]
     assert set(means) == set(DRIFT.averaged)
     assert run.influences is not None
     for name, mean in means.items():
-        column = run.drift[name].dropna()
+        column = run.table("drift")[name].dropna()
         assert mean["value"] == pytest.approx(column.mean())
         assert mean["heads"] == len(column) == (4 if name.endswith("_unrotated") else 8)
         rows = run.influences[run.influences["quantity"] == name]
@@ -134,16 +129,9 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     runs: dict[str, dict[str, Any]] = {
         "sampled": {},
         "other seed": {"seed": 1},
-        "chosen": {"layers": [0, 1, 2, 3]},
+        "chosen": {"layers": [0, 1, 2]},
     }
-    found = analyse_together({root / name: (whole, settings) for name, settings in runs.items()})
-    return {folder.name: outcome for folder, outcome in found.items()}
-
-
-def printed(outcome: Outcome) -> str:
-    text = io.StringIO()
-    print_summary(outcome, Console(file=text, width=100, soft_wrap=True))
-    return text.getvalue()
+    return {name: analyse(whole, root / name, **fields) for name, fields in runs.items()}
 
 
 def expected_errors(run: ap.Run, name: str, eligible: int) -> tuple[float, float]:
@@ -159,7 +147,7 @@ def expected_errors(run: ap.Run, name: str, eligible: int) -> tuple[float, float
 
 
 def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
-    run = ap.open_run(outcomes["sampled"].paths.folder)
+    run = ap.open_run(outcomes["sampled"].place.folder)
     assert run.eligible_heads == 16
     full = run.select(layer_type="full")
     for found, part, eligible in (
@@ -180,35 +168,23 @@ def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcom
 
 
 def test_chosen_heads_are_fixed(outcomes: dict[str, Outcome]) -> None:
-    run = ap.open_run(outcomes["chosen"].paths.folder)
+    run = ap.open_run(outcomes["chosen"].place.folder)
     mean = run.info["means"]["ap_aligned"]
     assert mean["eligible_heads"] is None
     assert mean["standard_error"] == mean["standard_error_texts"]
-    sampled = ap.open_run(outcomes["sampled"].paths.folder)
+    sampled = ap.open_run(outcomes["sampled"].place.folder)
     assert sampled.select(layers="0-1").eligible_heads is None
     assert sampled.select(layers="0-1").select(layer_type="full").eligible_heads is None
 
 
-def test_the_summary_tells_how_many_heads_were_sampled(outcomes: dict[str, Outcome]) -> None:
-    text = printed(outcomes["sampled"])
-    assert "mean over 5 of 16 heads, sampled at random;" in text
-    assert "± is half of the 95 % interval over texts and the choice of heads" in text
-    (line,) = [line for line in text.splitlines() if "full attention" in line]
-    assert "4 of 12" in line
-    assert "key pairs: two keys of one text and one bin of keys (pair_sampling: bucket)" in text
-    fixed = printed(outcomes["chosen"])
-    assert "mean over 5 heads;" in fixed
-    assert "sampled at random" not in fixed
-
-
 def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
-    run = ap.open_run(outcomes["sampled"].paths.folder)
+    run = ap.open_run(outcomes["sampled"].place.folder)
     about, tables = run_content(run, "x")
     assert about["eligible_heads"] == 16
     assert {one["name"]: one["eligible_heads"] for one in about["types"]} == BY_TYPE
     mean = mean_over_heads(run, "ap_aligned")
     assert about["means"]["ap_aligned"][1] == pytest.approx(mean_half_width(mean))
-    fixed = run_content(ap.open_run(outcomes["chosen"].paths.folder), "x")[1]
+    fixed = run_content(ap.open_run(outcomes["chosen"].place.folder), "x")[1]
     half, narrow = (found["mean"]["half_width"] for found in (tables, fixed))
     assert (half > narrow).all()
     for kind in ("profile", "plasticity"):
@@ -218,7 +194,7 @@ def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
 
 def test_a_mean_profile_uses_the_same_formula(outcomes: dict[str, Outcome]) -> None:
     """A bucket is a mean like any other: compare with the formula of the means of columns."""
-    run = ap.open_run(outcomes["sampled"].paths.folder)
+    run = ap.open_run(outcomes["sampled"].place.folder)
     assert run.influences is not None
     rows = run.influences[run.influences["quantity"] == "ap_aligned"]
     error = np.sqrt((rows[list(GROUP_COLUMNS)] ** 2).sum(axis=1))
@@ -229,9 +205,11 @@ def test_a_mean_profile_uses_the_same_formula(outcomes: dict[str, Outcome]) -> N
 
 def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
     """Of the differences of heads if both runs have the same heads, else of both runs."""
-    runs = [ap.open_run(outcomes[name].paths.folder) for name in ("sampled", "other seed")]
+    runs = [ap.open_run(outcomes[name].place.folder) for name in ("sampled", "other seed")]
     comparison = ap.compare(runs, labels=["a", "b"])
-    row = comparison.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_aligned")]
+    row: Any = comparison.differences.set_index(["layer_type", "quantity"]).loc[
+        ("all", "ap_aligned")
+    ]
     a, b = (
         run.influences[run.influences["quantity"] == "ap_aligned"]  # type: ignore[index]
         for run in runs

@@ -5,21 +5,23 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
-from attention_plasticity import ConfigError, Run, analyze_dump, open_run
+from attention_plasticity import ConfigError, Run, open_run
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import HEAD_METRICS, HEAD_NUMBERS
 from attention_plasticity.read.layer import NO_COLUMNS
-from attention_plasticity.run.missing import MissingSums, heads_of
+from attention_plasticity.run.missing import MissingSums
+from attention_plasticity.tables.missing import heads_of
 from dumps import add_rotary, head_rows, make_dump
-from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.layout import HeadId
 from qk_dump.writer import write_head
+from runs_here import analyse
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Few texts: some fifths have no errors, and there are no attention columns."""
     folder = tmp_path_factory.mktemp("run")
     dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=90, examples=5)
-    return analyze_dump(add_rotary(dump, layers=2), output_dir=folder / "out")
+    return run_of(add_rotary(dump, layers=2), folder / "out")
+
+
+def run_of(dump: Path, out: Path, **fields: Any) -> Run:
+    analyse(dump, out, **fields)
+    return open_run(out)
 
 
 def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
@@ -49,7 +56,8 @@ def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
 
 
 def test_numbers_of_heads_agree_with_the_tables(run: Run) -> None:
-    tables = {"head_metrics": run.head_metrics, "drift": run.drift, "key_heads": run.key_heads}
+    tables = {"head_metrics": run.head_metrics, "drift": run.table("drift")}
+    tables["key_heads"] = run.table("key_heads")
     sums: dict[tuple[str, str], int] = {}
     for record in run.info["missing"]:
         heads = list(heads_of(record["where"]))
@@ -70,7 +78,7 @@ def test_a_run_without_the_table_of_bins_has_no_missing_values_of_it(tmp_path: P
     keys["example_id"] = np.arange(60)
     dump = add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60))
     write_head(dump, HeadId(0, 0, "k"), **keys)
-    run = analyze_dump(dump, output_dir=tmp_path / "out")
+    run = run_of(dump, tmp_path / "out")
     assert "bins" not in run.info["tables"]
     assert {record["table"] for record in run.info["missing"]} <= set(run.info["tables"])
 
@@ -88,7 +96,7 @@ def test_groups_of_a_mean_are_the_fewest_of_its_heads(tmp_path: Path) -> None:
     """Counted from the rows of the dump: groups of texts with queries in the bins of a mean."""
     without_rope = {"layers": [{**Layer().entry(0), "rope": False}]}
     dump = make_attention_dump(tmp_path / "dump", manifest=without_rope)
-    out = analyze_dump(dump, output_dir=tmp_path / "out")
+    out = run_of(dump, tmp_path / "out")
     influences = out.influences
     assert influences is not None
     means = out.info["means"]
@@ -99,13 +107,13 @@ def test_groups_of_a_mean_are_the_fewest_of_its_heads(tmp_path: Path) -> None:
         assert means[name]["groups"] == rows["n_groups"].min()
         shares = rows[[f"group_{group:02d}" for group in range(16)]].to_numpy()
         assert (np.count_nonzero(shares, axis=1) <= rows["n_groups"]).all()
-    texts = out.bins["n_texts"].max()
+    texts = out.table("bins")["n_texts"].max()
     assert means["ap_aligned"]["groups"] == min(texts, 16)
 
 
 def test_without_texts_the_groups_are_not_known(tmp_path: Path) -> None:
     dump = add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300))
-    out = analyze_dump(dump, output_dir=tmp_path / "out", single_example=True)
+    out = run_of(dump, tmp_path / "out", single_example=True)
     known = {name: mean for name, mean in out.info["means"].items() if name != "ap_overall"}
     assert known
     assert all(mean["groups"] is None for mean in known.values())
@@ -121,7 +129,6 @@ def test_heads_of_one_reason_are_one_record() -> None:
     heads, drift = sums.found
     assert (heads.table, heads.columns, heads.heads) == ("head_metrics", [*why], 3)
     assert heads.where == {"0": "1-2", "2": "0"}
-    assert heads.metrics == ["ap_aligned"]  # its error is missing with it
     assert (drift.table, drift.where) == ("drift", {"3": "0"})
 
 

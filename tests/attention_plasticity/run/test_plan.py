@@ -13,22 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_plasticity.config import make_config
+from attention_plasticity.read.layout import HeadLayout, head_layout
 from attention_plasticity.run.plan import (
     Group,
-    HeadLayout,
     Plan,
     estimate,
-    format_heads,
-    head_layout,
     make_plan,
     split_groups,
+    whole_plan,
 )
 from dumps import head_rows, make_dump
 from qk_dump.layout import Dump, HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.remote import DumpPath
 from qk_dump.source import open_dump
 from qk_dump.writer import write_head
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import format_heads
 from qk_toolkit.settings import parse_indices
 
 
@@ -108,7 +109,7 @@ def test_the_config_may_scan_fewer_layers_than_there_are(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("where", ["config", "dump.json"])
 def test_a_key_head_beyond_the_number_of_key_heads_is_refused(tmp_path: Path, where: str) -> None:
-    told = {"num_q_heads": 8, "num_k_heads": 2}
+    told: dict[str, Any] = {"num_q_heads": 8, "num_k_heads": 2}
     dump = dump_of(tmp_path, range(8), range(4), **(told if where == "dump.json" else {}))
     message = refusal(dump, **(told if where == "config" else {}))
     assert "num_k_heads: 2" in message
@@ -120,7 +121,7 @@ def test_a_key_head_beyond_the_number_of_key_heads_is_refused(tmp_path: Path, wh
 def test_a_query_head_beyond_the_number_of_query_heads_is_refused(
     tmp_path: Path, where: str
 ) -> None:
-    told = {"num_q_heads": 4, "num_k_heads": 2}
+    told: dict[str, Any] = {"num_q_heads": 4, "num_k_heads": 2}
     dump = dump_of(tmp_path, [0, 4], [0], **(told if where == "dump.json" else {}))
     message = refusal(dump, **(told if where == "config" else {}))
     assert "num_q_heads: 4" in message
@@ -213,7 +214,7 @@ def test_every_captured_query_head_meets_the_key_head_of_its_group(
     q_heads = k_heads * per_key
     captured = {(layer, head % q_heads) for layer, head in picks}
     root = Path("nowhere")
-    folders = {HeadId(layer, head, "q"): root for layer, head in captured}
+    folders: dict[HeadId, DumpPath] = {HeadId(layer, head, "q"): root for layer, head in captured}
     manifest = DumpManifest(num_layers=4, num_q_heads=q_heads, num_k_heads=k_heads)
 
     made = make_plan(Dump(root, folders, manifest), make_config())
@@ -262,22 +263,11 @@ def test_a_selection_without_captured_heads_is_refused_with_those_there_are(tmp_
     assert "The dump contains layer 0: 0-2,5." in refusal(dump, heads=[3, 4])
 
 
-@pytest.mark.parametrize(
-    ("done", "rest"),
-    [
-        ([], [Group(0, 0, (0, 1)), Group(0, 1, (2, 3))]),
-        ([(0, 1), (0, 2)], [Group(0, 0, (0,)), Group(0, 1, (3,))]),
-        ([(0, 0), (0, 1), (7, 7)], [Group(0, 1, (2, 3))]),
-        ([(0, head) for head in range(4)], []),
-        ([(1, 0)], [Group(0, 0, (0, 1)), Group(0, 1, (2, 3))]),
-    ],
-)
-def test_finished_heads_are_left_out(
-    tmp_path: Path, done: list[tuple[int, int]], rest: list[Group]
-) -> None:
-    made = plan(dump_of(tmp_path, range(4), range(2)))
-    assert made.without(iter(done)) == rest
-    assert len(made.heads) == 4
+def test_the_whole_plan_has_the_heads_that_are_not_selected(tmp_path: Path) -> None:
+    dump = dump_of(tmp_path, range(4), range(2), layers=(0, 1))
+    made = plan(dump, layers=[1], heads=[3])
+    assert made.heads == [(1, 3)]
+    assert whole_plan(dump, made.layout) == plan(dump)
 
 
 # words

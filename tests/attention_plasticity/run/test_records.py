@@ -1,258 +1,261 @@
-"""Finished heads on disk: they come back bit for bit, or not at all."""
+"""Records of finished heads: a head with an undamaged record is never computed again."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from attention_plasticity.config import make_config
 from attention_plasticity.head_analysis import analyze_head
-from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.read.texts import UNKNOWN_TEXTS
-from attention_plasticity.run.fingerprints import InputFiles
-from attention_plasticity.run.plan import make_plan
-from attention_plasticity.run.records import Records, read_sealed, sealed
-from attention_plasticity.run.run_info import run_settings
+from attention_plasticity.run.preparation import prepare
+from attention_plasticity.run.records import Records, Unit, head_result, packed
 from dumps import add_rotary, make_dump
-from qk_dump.layout import Dump
+from fidelity_dumps import make_fidelity_dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
-
-
-@pytest.fixture
-def dump(tmp_path: Path) -> Dump:
-    return open_dump(add_rotary(make_dump(tmp_path / "dump", layers=1, n=60)))
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    (tmp_path / "out").mkdir()
-    return tmp_path / "out"
-
-
-def records_in(out: Path, dump: Dump, **fields: object) -> Records:
-    config = make_config(**fields)
-    return Records(out, run_settings(config, make_plan(dump, config).layout, dump))
-
-
-def record(out: Path, dump: Dump, *heads: int) -> list[HeadResult]:
-    records, inputs = records_in(out, dump), InputFiles(dump)
-    records.begin(discard=False)
-    results = [analyze_head(0, head, head // 2, dump) for head in heads]
-    for result in results:
-        records.add(result, inputs, UNKNOWN_TEXTS.digest)
-    return results
-
-
-def test_a_record_reads_back_bit_for_bit(dump: Dump, out: Path) -> None:
-    (result,) = record(out, dump, 1)
-    records = records_in(out, dump)
-    assert repr(records.load(0, 1)) == repr(result)
-    assert any(math.isnan(value) for value in result.metrics.values())
-    earlier = records.finished_heads(InputFiles(dump))
-    assert repr(earlier.metrics[0, 1]) == repr(result.metrics)
-    assert earlier.conflict is None
-
-
-def test_other_settings_are_a_conflict_that_names_them(dump: Dump, out: Path) -> None:
-    record(out, dump, 0)
-    earlier = records_in(out, dump, seed=3, p_alpha=0.5).finished_heads(InputFiles(dump))
-    assert earlier.metrics == {}
-    assert earlier.conflict is not None
-    assert "p_alpha (0.01 then, 0.5 now), seed (0 then, 3 now)" in earlier.conflict
-    older = run_settings(make_config(), make_plan(dump, make_config()).layout, dump)
-    del older["equal_texts"]
-    Records(out, older).begin(discard=False)
-    conflict = records_in(out, dump).finished_heads(InputFiles(dump)).conflict
-    assert "equal_texts (not recorded then, False now)" in (conflict or "")
-
-
-def test_records_without_their_settings_file_serve_only_the_same_settings(
-    dump: Dump, out: Path
-) -> None:
-    record(out, dump, 0)
-    (out / ".heads" / "settings.json").unlink()
-    assert list(records_in(out, dump).finished_heads(InputFiles(dump)).metrics) == [(0, 0)]
-    refused = records_in(out, dump, seed=3).finished_heads(InputFiles(dump))
-    assert refused.metrics == {}
-    assert refused.conflict is not None
-
-
-def test_a_touched_input_file_is_a_conflict(dump: Dump, out: Path) -> None:
-    record(out, dump, 0, 1, 2)
-    file = dump.path / "l00h00k" / "data.parquet"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1  # the footer does not tell
-    file.write_bytes(content)
-    earlier = records_in(out, dump).finished_heads(InputFiles(dump))
-    assert earlier.conflict is not None
-    assert "the input files of 2 heads (layer 0: 0-1)" in earlier.conflict
-
-
-def test_a_moved_dump_is_still_the_same_input(dump: Dump, out: Path, tmp_path: Path) -> None:
-    record(out, dump, 0)
-    moved = open_dump(dump.path.rename(tmp_path / "elsewhere"))
-    assert list(records_in(out, moved).finished_heads(InputFiles(moved)).metrics) == [(0, 0)]
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", "\x00", '{"settings": "x"}', "\udcff"])
-def test_a_damaged_record_counts_as_not_finished(dump: Dump, out: Path, content: str) -> None:
-    record(out, dump, 0, 1)
-    (out / ".heads" / "l00h01.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    earlier = records_in(out, dump).finished_heads(InputFiles(dump))
-    assert list(earlier.metrics) == [(0, 0)]
-    assert earlier.damaged == [(0, 1)]
-    assert earlier.conflict is None
-
-
-@pytest.mark.parametrize(
-    "field", ["key_head", "missing", "metrics/ap_aligned", "tables/bins/pooled", "tables/new"]
+from runs_here import (
+    Here,
+    Notes,
+    analyse,
+    another_user,
+    compared_info,
+    computed,
+    records,
+    run_info,
+    state,
+    tables,
 )
-def test_a_record_with_other_fields_or_columns_is_computed_again(
-    dump: Dump, out: Path, field: str
+from runs_here import settings as run_settings
+
+HEADS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dump")
+    return add_rotary(make_dump(folder, layers=2, q_heads=2, k_heads=1, n=60, d=4), 2, 4)
+
+
+@pytest.fixture(scope="module")
+def finished(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "out"
+    analyse(dump, out)
+    return out
+
+
+@pytest.fixture
+def out(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return Path(shutil.copytree(finished, tmp_path / "out"))
+
+
+def some_records(folder: Path) -> Records:
+    kept = Records(folder, {"seed": 0})
+    kept.begin()
+    return kept
+
+
+def test_a_record_is_read_back_bit_for_bit(dump: Path, tmp_path: Path) -> None:
+    result = analyze_head(0, 1, 0, open_dump(dump))
+    kept, unit = some_records(tmp_path), Unit(0, "h", 1, "0123456789abcdef")
+    assert not kept.has(unit)
+    kept.add_failure(unit, "a reason")
+    assert kept.failure(unit) == "a reason"
+    kept.add(unit, packed(vars(result)))
+    assert kept.failure(unit) is None
+    assert repr(head_result(kept.packed(unit) or b"")) == repr(result)
+    assert any(math.isnan(value) for name, value in result.metrics.items() if name[0] == "a")
+    assert list(kept.units()) == [unit]
+    assert packed(vars(result)) == kept.packed(unit)  # the same content gives the same bytes
+
+
+def test_a_finished_run_is_not_written_again(dump: Path, out: Path) -> None:
+    before, engine, watcher = state(out), Here(), Notes()
+    outcome = analyse(dump, out, engine=engine, watcher=watcher)
+    assert engine.heads == []
+    assert state(out) == before
+    assert "4 of 4 heads were finished earlier and are kept" in watcher.notes
+    assert outcome.info == run_info(out)
+
+
+@pytest.mark.parametrize("lost", ["run.json", "head_metrics.csv", "*.csv", "*.*"])
+def test_lost_tables_are_written_from_the_records(
+    lost: str, dump: Path, finished: Path, out: Path
 ) -> None:
-    record(out, dump, 0, 1)
-    path = out / ".heads" / "l00h01.json"
-    content = read_sealed(path)
-    assert content is not None
-    *places, name = field.split("/")
-    part = content
-    for place in places:
-        part = part[place]
-    if name in part:
-        del part[name]
-    else:
-        part[name] = {"plasticity": [0.5]}
-    path.write_text(sealed(content))
-    records = records_in(out, dump)
-    earlier = records.finished_heads(InputFiles(dump))
-    assert (list(earlier.metrics), earlier.damaged, earlier.conflict) == ([(0, 0)], [], None)
-    assert [head for head, _ in records.usable()] == [(0, 0)]
+    for path in out.glob(lost):
+        if path.is_file():
+            path.unlink()
+    assert computed(dump, out) == []
+    assert tables(out) == tables(finished)
+    assert compared_info(out) == compared_info(finished)
 
 
-def flips(content: bytes) -> Iterator[bytes]:
-    """The content with each of its bytes changed; the lowest bit makes a digit another digit."""
-    for place in range(len(content)):
-        for bit in (1, 128):
-            yield content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
+def test_edited_tables_are_replaced(dump: Path, finished: Path, out: Path) -> None:
+    for name, text in (("head_metrics.csv", "x"), ("run.json", "{}"), ("run.json", "junk")):
+        (out / name).write_text(text)
+        assert computed(dump, out) == []
+        assert tables(out) == tables(finished)
 
 
-def test_no_record_with_a_changed_byte_is_taken(dump: Dump, out: Path) -> None:
-    metrics = {"layer": 0, "q_head": 1, "k_head": 0, "ap_overall": 0.123, "ap_aligned": math.nan}
-    tables = {"bins": {"plasticity": [0.5, 1e-300]}, "components": {"weight": [1.0]}}
-    result = HeadResult(0, 1, 0, metrics, tables, missing={"drift": {"q_drift_r": "no texts"}})
-    records, inputs = records_in(out, dump), InputFiles(dump)
-    records.begin(discard=False)
-    records.add(result, inputs, UNKNOWN_TEXTS.digest)
-    path = out / ".heads" / "l00h01.json"
-    whole = path.read_bytes()
-    for content in flips(whole):
-        path.write_bytes(content)
-        earlier = records.finished_heads(inputs)
-        assert (earlier.metrics, earlier.damaged) == ({}, [(0, 1)])
-        with pytest.raises(ToolkitError, match=r"l00h01\.json: changed"):
-            records.load(0, 1)
-    path.write_bytes(whole)
-    assert repr(records.load(0, 1)) == repr(result)
+def cut(content: bytes, place: int) -> bytes:
+    return content[:place]
 
 
-def test_a_changed_byte_in_the_settings_neither_loses_a_head_nor_takes_a_wrong_one(
-    dump: Dump, out: Path
+def flipped(content: bytes, place: int, bit: int = 0) -> bytes:
+    return content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    **{
+        f"cut at {tenth}/10": lambda content, tenth=tenth: cut(content, tenth * len(content) // 10)  # type: ignore[misc]
+        for tenth in range(10)
+    },
+    "one byte less": lambda content: content[:-1],
+    "zeros": lambda content: bytes(len(content)),
+    "text": lambda content: b"no record",
+    "unpacked": gzip.decompress,
+    "wrong checksum": lambda content: content[:-8] + b"abcd" + content[-4:],
+    "twice": lambda content: content + content[:100],
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_record_is_computed_again(
+    how: str, dump: Path, finished: Path, out: Path
 ) -> None:
-    record(out, dump, 0)
-    path, inputs = out / ".heads" / "settings.json", InputFiles(dump)
-    same, other = records_in(out, dump), records_in(out, dump, seed=1)
-    for content in flips(path.read_bytes()):
-        path.write_bytes(content)
-        found = same.finished_heads(inputs)
-        assert (list(found.metrics), found.conflict) == ([(0, 0)], None)
-        refused = other.finished_heads(inputs)
-        assert refused.metrics == {}
-        assert refused.conflict is not None
-        assert "settings.json is damaged" in refused.conflict
+    path = records(out)[2]
+    content = path.read_bytes()
+    path.write_bytes(DAMAGE[how](content))
+    assert computed(dump, out) == [(1, 0)]
+    assert path.read_bytes() == content
+    assert tables(out) == tables(finished)
+    assert compared_info(out) == compared_info(finished)
 
 
-def test_a_record_under_the_name_of_another_head_is_not_taken(dump: Dump, out: Path) -> None:
-    record(out, dump, 0, 1)
-    heads = out / ".heads"
-    (heads / "l00h01.json").write_bytes((heads / "l00h00.json").read_bytes())
-    earlier = records_in(out, dump).finished_heads(InputFiles(dump))
-    assert (list(earlier.metrics), earlier.damaged) == ([(0, 0)], [(0, 1)])
+def test_a_damaged_record_never_reaches_a_table(dump: Path, finished: Path, out: Path) -> None:
+    records(out)[2].write_bytes(b"")
+    (out / "run.json").unlink()
+    analyse(dump, out, layers=[0])
+    assert run_info(out)["not_analysed"] == [[1, 0]]
+    kept = (out / "head_metrics.csv").read_bytes().splitlines()
+    whole = (finished / "head_metrics.csv").read_bytes().splitlines()
+    assert kept == [*whole[:3], whole[4]]
 
 
-def test_starting_anew_leaves_no_record_and_no_draft(dump: Dump, out: Path) -> None:
-    record(out, dump, 0)
-    (out / ".head_metrics.csv.part-123").write_text("half a table")
-    (out / ".heads" / ".l00h01.json.part-123").write_text("half a record")
-    records_in(out, dump).begin(discard=False)
-    assert sorted(path.name for path in out.rglob("*.*")) == [
-        ".heads",
-        "l00h00.json",
-        "settings.json",
-    ]
-    records_in(out, dump).begin(discard=True)
-    assert [path.name for path in (out / ".heads").iterdir()] == ["settings.json"]
-    assert json.loads((out / ".heads" / "settings.json").read_text())["seed"] == 0
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 7), st.booleans())
+@settings(max_examples=60)
+def test_a_record_with_a_changed_bit_is_whole_or_not_there(
+    tmp_path_factory: pytest.TempPathFactory, share: float, bit: int, is_large: bool
+) -> None:
+    """A few bits of the header of gzip mean nothing."""
+    values = [place / 7 for place in range(3000 if is_large else 3)]
+    content = {"layer": 0, "values": values}
+    whole = packed(content)
+    kept, unit = some_records(tmp_path_factory.mktemp("records")), Unit(3, "k", 12, "f" * 16)
+    for changed in (flipped(whole, int(share * len(whole)), bit), cut(whole, int(share * 99))):
+        kept.add(unit, changed)
+        assert kept.read(unit) in (None, content)
+        assert kept.has(unit) == (kept.read(unit) is not None)
 
 
-def test_a_second_lock_is_refused_until_the_first_is_released(dump: Dump, out: Path) -> None:
-    first, second = records_in(out, dump), records_in(out, dump)
-    first.lock()
-    with pytest.raises(ConfigError, match="another run is writing here"):
-        second.lock()
-    first.release()
-    second.lock()
-    second.release()
+@pytest.mark.parametrize("kind", ["h", "k"])
+def test_flipped_bits_of_a_record_are_repaired_or_without_effect(kind: str, tmp_path: Path) -> None:
+    dump = make_fidelity_dump(tmp_path / "dump", k_heads=1, group=1, texts=4, length=24)
+    how: dict[str, Any] = {"fidelity": True, "near": 2}
+    analyse(dump, tmp_path / "out", **how)
+    whole, [path] = tables(tmp_path / "out"), records(tmp_path / "out", kind)
+    content, size = path.read_bytes(), path.stat().st_size
+    for place in (0, 3, 8, size // 3, size - 6):
+        path.write_bytes(flipped(content, place, 1))
+        for name in whole:
+            (tmp_path / "out" / name).unlink(missing_ok=True)
+        analyse(dump, tmp_path / "out", **how)
+        assert tables(tmp_path / "out") == whole
+        assert gzip.decompress(path.read_bytes()) == gzip.decompress(content)
 
 
-@contextmanager
-def another_user(folder: Path) -> Iterator[None]:
-    """Work as a user who owns the folder, if this process may read everything."""
-    if os.geteuid() != 0:
-        yield
-        return
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, 65534, -1)
-    modes = {place: place.stat().st_mode for place in folder.parents}
-    closed = {place: mode for place, mode in modes.items() if not mode & stat.S_IXOTH}
-    for place, mode in closed.items():
-        place.chmod(mode | stat.S_IXGRP | stat.S_IXOTH)
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        for place, mode in closed.items():
-            place.chmod(mode)
+def test_a_damaged_record_of_a_head_that_fails_now_gives_the_reason(
+    dump: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records(out)[0].write_bytes(b"\x1f")
+    monkeypatch.setattr("attention_plasticity.head_analysis.measure_head", _fail)
+    outcome = analyse(dump, out)
+    [failure] = outcome.failures
+    assert (failure.layer, failure.q_head) == (0, 0)
+    assert "planted" in failure.reason
+    assert len(records(out)) == 3
 
 
-def test_records_and_locks_without_permission_are_named(dump: Dump, out: Path) -> None:
-    record(out, dump, 0)
-    heads, inputs = out / ".heads", InputFiles(dump)
-    (out / ".lock").touch()
-    record_file = heads / "l00h00.json"
+def _fail(*arguments: object) -> None:
+    raise ToolkitError("planted")
+
+
+def test_drafts_of_killed_processes_are_removed_later(dump: Path, out: Path) -> None:
+    """A new draft may be of a command that works at the same time."""
+    inner = records(out)[0].parent
+    old = [out / ".head_metrics.csv.part-1-ab", inner / ".l00h01-12.json.gz.part-1-ab"]
+    new = inner / ".l00h00-12.json.gz.part-2-ab"
+    for draft in (*old, new):
+        draft.write_text("half")
+    for draft in old:
+        os.utime(draft, (1, 1))
+    (out / ".heads" / "tables-killed").mkdir()
+    (out / "run.json").unlink()
+    analyse(dump, out)
+    assert not any(draft.exists() for draft in old)
+    assert new.exists()
+    assert not list((out / ".heads").glob("tables-*"))
+
+
+def test_what_the_folder_of_records_stands_for_is_beside_them(dump: Path, out: Path) -> None:
+    described = json.loads((records(out)[0].parent / "settings.json").read_text())
+    assert described["seed"] == 0
+    assert {"version", "numpy", "texts", "files", "pair_sampling"} <= set(described)
+    (records(out)[0].parent / "settings.json").write_text("junk")  # nothing depends on it
+    assert computed(dump, out) == []
+
+
+def test_preparing_writes_nothing(dump: Path, tmp_path: Path) -> None:
+    run = prepare(run_settings(dump, tmp_path / "out"))
+    assert sorted(run.units) == [(layer, head, 0) for layer, head in HEADS]
+    assert run.plan.heads == HEADS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_without_permission_are_named(out: Path) -> None:
+    path = records(out)[0]
+    kept = Records(out, {})
+    kept.folder = path.parent
+    unit = next(kept.units())
+    (path.parent / "l00k00.lock").touch()
     with another_user(out):
-        for path in (heads, record_file):
-            path.chmod(0)
-            with pytest.raises(ConfigError) as caught:
-                records_in(out, dump).finished_heads(inputs)
-            assert str(caught.value) == (
-                f"{path}: cannot be read: Permission denied. Remove it, or choose another "
-                "output_dir."
-            )
-            path.chmod(0o700)
-        (out / ".lock").chmod(0)
-        with pytest.raises(ConfigError, match=r"out/\.lock: cannot be locked: Permission denied"):
-            records_in(out, dump).lock()
-        heads.chmod(0o500)
-        with pytest.raises(OutputError, match=r"\.heads: cannot be written: Permission denied"):
-            records_in(out, dump).begin(discard=True)
-    for path in out.glob(".heads*"):
-        path.chmod(0o700)  # so that the folder of the test can be removed
+        path.chmod(0)
+        with pytest.raises(ToolkitError, match=rf"{path.name}: cannot be read: Permission denied"):
+            kept.has(unit)
+        path.chmod(0o600)
+        (path.parent / "l00k00.lock").chmod(0)
+        with pytest.raises(ConfigError, match=r"k00\.lock: cannot be locked: Permission denied"):
+            kept.lock(0, 0)
+        path.parent.chmod(0o500)
+        with pytest.raises(OutputError, match=f"{path.name}: cannot be written: Permission"):
+            kept.add(unit, b"")
+        path.parent.chmod(0o700)
+
+
+def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    first, second = some_records(tmp_path), some_records(tmp_path)
+    lock = first.lock(1, 2)
+    assert lock is not None
+    assert second.lock(1, 2) is None
+    assert second.lock(1, 3) is not None
+    lock.release()
+    assert second.lock(1, 2) is not None

@@ -13,11 +13,9 @@ from reliability.hostile_values import exchanged, places
 from attention_plasticity import ToolkitError, open_run
 from attention_plasticity.api import Run
 from attention_plasticity.cli import main
-from attention_plasticity.config import make_config
-from attention_plasticity.run.runner import run_analysis
 from dumps import make_dump
-from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
+from runs_here import analyse
 
 OTHERS: list[Any] = [None, -3, 10**30, True, "text", [], [1], {"a": 1}]
 
@@ -27,12 +25,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run, with all that its run.json can hold."""
     folder = tmp_path_factory.mktemp("run")
     dump = make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=300)
-    told = {"bucket_type": "uniform", "min_bucket_size": 128, "model": "owner/Tiny"}
+    told: dict[str, Any] = {"bucket_type": "uniform", "min_bucket_size": 128, "model": "owner/Tiny"}
     manifest = DumpManifest(num_layers=2, num_q_heads=2, num_k_heads=1, **told)
     write_manifest(dump, manifest)
     (dump / "l00h01q" / "data.parquet").write_text("spoilt")
-    config = make_config(dataset_local_root=str(dump), output_dir=str(folder / "out"))
-    assert run_analysis(config).failures
+    assert analyse(dump, folder / "out").failures
     return folder / "out"
 
 
@@ -136,13 +133,10 @@ def test_every_verb_ends_in_one_line(
     assert codes[1] < 5
 
 
-def test_an_analysis_into_the_folder_moves_a_strange_run_json_aside(
-    run: Path, info: dict[str, Any], capsys: pytest.CaptureFixture[str]
+def test_an_analysis_into_the_folder_replaces_a_strange_run_json(
+    run: Path, info: dict[str, Any]
 ) -> None:
-    dump = info["input"]["path"]
-    for variant in (None, {**info, "tables": [1]}):
+    for variant in (None, {**info, "tables": [1]}, {**info, "sha256": 3}, {**info, "content": {}}):
         spoil(run, variant)
-        words = ["--dataset_local_root", dump, "--output_dir", str(run), "--max_workers", "1"]
-        assert main(["analyze", *words]) == 1  # the head that cannot be read
-        assert "were moved to" in capsys.readouterr().err
+        analyse(Path(info["input"]["path"]), run)
         assert json.loads((run / "run.json").read_text())["tables"] == info["tables"]

@@ -1,43 +1,42 @@
-"""A whole run from the library's side."""
+"""A whole run from the library's side: what a watcher is told, and what run.json says."""
 
 from __future__ import annotations
 
 import io
-import json
 import re
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+import attention_plasticity as ap
 from attention_plasticity.config import make_config
+from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.run.preparation import prepare
+from attention_plasticity.run.printed import print_plan
 from attention_plasticity.run.runner import run_analyses, run_analysis
-from dumps import make_dump
-from lasting_workers import workers as workers  # a fixture of all tests here
+from dumps import add_rotary, make_dump
 from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.terminal import TerminalWatcher
-from qk_toolkit.watcher import Watcher
+from runs_here import Here, Notes, analyse, run_info, settings
 
 
-class Log(Watcher):
+class Log(Notes):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.notes: list[str] = []
+        super().__init__()
         self.events: list[object] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
         self.events.append((task, total, done))
 
     def advance(self, steps: int = 1, **counts: int) -> None:
-        self.events += [counts["failed"]] * steps
+        self.events += [counts.get("failed", 0)] * steps
 
     def stop(self) -> None:
         self.events.append("stop")
@@ -45,27 +44,23 @@ class Log(Watcher):
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Path:
-    return make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=60)
+    return make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=60, d=4)
 
 
 def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
     (dump / "l01h01q" / "data.parquet").write_text("spoilt")
-    config = make_config(
-        dataset_local_root=str(dump), output_dir=str(tmp_path / "out"), max_workers=2
-    )
-    first, second = Log(), Log()
-    outcome = run_analysis(config, first)
-    assert outcome.failures
+    first, second, out = Log(), Log(), tmp_path / "out"
+    assert analyse(dump, out, watcher=first).failures
     assert first.events[0] == ("heads", 4, 0)
     assert sorted(first.events[1:-1]) == [0, 0, 0, 1]  # type: ignore[type-var]
     assert first.events[-1] == "stop"
-    run_analysis(config, second)
+    analyse(dump, out, watcher=second)
     assert second.events == [("heads", 4, 3), 1, "stop"]
     assert "3 of 4 heads were finished earlier and are kept" in second.notes
+    assert any("counted from the folders" in note for note in first.notes)  # a guessed layout
     with redirect_stderr(io.StringIO()) as written:
-        again = config.model_copy(update={"overwrite": True})
-        run_analysis(again, TerminalWatcher(seconds=0.001))
-    assert re.search(r"^heads: \d of 4 done", written.getvalue(), re.M)
+        analyse(dump, out, watcher=TerminalWatcher(seconds=0.001), seed=1)
+    assert re.search(r"^heads: \d of 4 done", written.getvalue(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -74,49 +69,29 @@ def test_without_the_package_ray_nothing_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
     out = tmp_path / "out"
-    config = make_config(dataset_local_root=str(dump), output_dir=str(out), engine="ray")
+    config = settings(dump, out, engine="ray")
     with pytest.raises(ConfigError, match="engine: ray is not installed"):
         _ = list(run_analyses([config])) if several else run_analysis(config)
     assert not out.exists()
 
 
 def test_run_json_tells_how_the_tables_were_made(dump: Path, tmp_path: Path) -> None:
-    manifest = DumpManifest(model="m", num_layers=3, num_q_heads=2, num_k_heads=1)
-    write_manifest(dump, manifest)
-    config = make_config(dataset_local_root=str(dump), output_dir=str(tmp_path / "out"), seed=5)
-    outcome = run_analysis(config)
-    info = json.loads(outcome.paths.run.read_text())
+    write_manifest(dump, DumpManifest(model="m", num_layers=3, num_q_heads=2, num_k_heads=1))
+    outcome = analyse(dump, tmp_path / "out", seed=5, layers=[1, 2], heads="0")
+    info = run_info(tmp_path / "out")
+    assert outcome.info == info
     assert info["config"]["seed"] == info["seed"] == 5
-    assert info["heads"] == {"analysed": 4, "not_captured": 2, "failed": 0}
+    assert not {"layers", "heads", "output_dir", "max_workers", "engine"} & set(info["config"])
+    assert info["heads"] == {"analysed": 1, "failed": 0, "not_analysed": 3, "not_captured": 2}
     assert info["not_captured"] == [[2, 0], [2, 1]]
+    assert info["not_analysed"] == [[0, 0], [0, 1], [1, 1]]
     assert info["input"]["dump"]["model"] == "m"
     assert len(info["input"]["fingerprint"]) == 64
     assert info["head_layout"]["source"] == "from dump.json"
     assert info["tables"]["head_metrics"] == "head_metrics.csv"
     assert set(info["versions"]) == {"python", "numpy", "scipy", "pyarrow"}
     assert info["seconds"] > 0
-
-
-def test_a_guessed_layout_is_said_aloud(dump: Path, tmp_path: Path) -> None:
-    log = Log()
-    run_analysis(make_config(dataset_local_root=str(dump), output_dir=str(tmp_path / "o")), log)
-    assert any("counted from the folders" in note for note in log.notes)
-
-
-def test_the_selection_decides_which_heads_are_run(dump: Path, tmp_path: Path) -> None:
-    config = make_config(
-        dataset_local_root=str(dump), output_dir=str(tmp_path / "o"), layers=[1], heads="0"
-    )
-    outcome = run_analysis(config)
-    assert [(row["layer"], row["q_head"]) for row in outcome.metrics] == [(1, 0)]
-
-
-def test_preparing_writes_nothing(dump: Path, tmp_path: Path) -> None:
-    _, plan, paths = prepare(
-        make_config(dataset_local_root=str(dump), output_dir=str(tmp_path / "out"))
-    )
-    assert len(plan.heads) == 4
-    assert not paths.folder.exists()
+    assert info["fidelity"] is None
 
 
 def test_a_bar_does_not_outlive_a_dump_that_cannot_be_fetched() -> None:
@@ -126,44 +101,55 @@ def test_a_bar_does_not_outlive_a_dump_that_cannot_be_fetched() -> None:
     assert log.events == ["stop"]
 
 
-def test_more_layers_keep_the_finished_heads(dump: Path, tmp_path: Path) -> None:
-    def run(folder: str, **choice: str) -> list[str]:
-        watcher = Log()
-        config = make_config(
-            dataset_local_root=str(dump), output_dir=str(tmp_path / folder), **choice
-        )
-        run_analysis(config, watcher)
-        return watcher.notes
-
-    run("whole")
-    run("out", layers="0", heads="0")
-    records = tmp_path / "out" / ".heads"
-    first = {path.name: path.stat().st_mtime_ns for path in records.glob("l*.json")}
-    assert sorted(first) == ["l00h00.json"]
-    kept = "{} of {} heads were finished earlier and are kept"
-    assert kept.format(1, 2) in run("out", layers="0,1", heads="0")
-    with pytest.raises(ConfigError, match=r"differs in layers \(0-1 then, 1 now\)"):
-        run("out", layers="1", heads="0")
-    with pytest.raises(ConfigError, match=r"heads \(0 then, 1 now\)"):
-        run("out", heads="1")
-    assert kept.format(2, 4) in run("out")
-    now = {path.name: path.stat().st_mtime_ns for path in records.glob("l*.json")}
-    assert len(now) == 4
-    assert first.items() <= now.items()  # not computed again
-    for path in (tmp_path / "whole").glob("*.csv"):
-        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+def test_a_plan_tells_what_is_finished(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_rotary(dump, 2, 4)
+    write_examples(dump, [Example(number, f"text {number}", 1024, "") for number in range(4)])
+    analyse(dump, tmp_path / "out", layers=[0])
+    (dump / "l01h01q" / "data.parquet").write_text("spoilt")
+    print_plan(prepare(settings(dump, tmp_path / "out")))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "To analyse 4 query heads of 2 key heads" in told
+    assert "Finished 2 heads, with these settings and files" in told
+    assert "standard error of a head" in told
+    assert re.search(r"Memory about \d+ MB per worker, 1 worker", told)
+    assert f"Will fail {dump}/l01h01q/data.parquet" in told
+    assert told.endswith("Nothing was computed or written.")
 
 
-def test_more_layers_with_other_texts_are_refused(tmp_path: Path) -> None:
-    """Of an examples.parquet that does not name the texts of the new layers."""
-    dump = make_dump(tmp_path / "dump", layers=1, n=60)
-    more = make_dump(tmp_path / "more", layers=2, n=60, examples=9)
-    fields = {"dataset_local_root": str(dump), "output_dir": str(tmp_path / "out")}
-    for head in more.glob("l01*"):
-        head.rename(dump / head.name)
-    write_examples(dump, [Example(number, f"text {number}", 1024, "0") for number in range(4)])
-    run_analysis(make_config(**fields, layers="0"))
-    before = sorted((tmp_path / "out" / ".heads").iterdir())
-    with pytest.raises(ConfigError, match="differs in the texts of the dump"):
-        run_analysis(make_config(**fields))
-    assert sorted((tmp_path / "out" / ".heads").iterdir()) == before
+def test_the_table_of_key_heads_and_its_means(tmp_path: Path) -> None:
+    made = make_dump(tmp_path / "dump", layers=2, q_heads=6, k_heads=2, n=90, d=4)
+    analyse(add_rotary(made, 2, 4), tmp_path / "out")
+    run = ap.open_run(tmp_path / "out")
+    rows = run.table("key_heads")
+    assert tuple(rows.columns) == KEY_HEADS.names
+    assert list(zip(rows["layer"], rows["k_head"], strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert (rows["n_q_heads"] == 3).all()
+    means = run.info["key_head_means"]
+    assert means["static_error"]["value"] == pytest.approx(rows["static_error"].mean())
+    assert means["static_error"]["heads"] == 4
+    assert set(means) <= set(KEY_HEADS.averaged)
+    found = [one for one in run.info["missing"] if one["table"] == "key_heads"]
+    columns = {column for one in found for column in one["columns"]}
+    assert {"attended_plasticity", "received_gini_se", "far_mass"} <= columns
+    assert all(one["where"] == {"0": "0-1", "1": "0-1"} for one in found)
+    assert {name for name in KEY_HEADS.averaged if rows[name].isna().any()} <= columns
+
+
+def test_a_run_of_one_text_has_no_table_of_key_heads(dump: Path, tmp_path: Path) -> None:
+    analyse(dump, tmp_path / "out")
+    assert (tmp_path / "out" / KEY_HEADS.file).exists()
+    analyse(dump, tmp_path / "out", single_example=True)
+    assert not ap.open_run(tmp_path / "out").has("key_heads")
+    assert not (tmp_path / "out" / KEY_HEADS.file).exists()
+
+
+def test_a_worker_opens_the_dump_for_every_run(tmp_path: Path) -> None:
+    """The engine of a long session serves several runs, between which the dump may change."""
+    engine = Here()
+    for heads in (1, 2):
+        dump = make_dump(tmp_path / "dump", layers=1, q_heads=heads, k_heads=1, n=60, d=4)
+        outcome = analyse(dump, tmp_path / "out", engine=engine)
+        assert outcome.info["heads"]["analysed"] == heads
+    assert len(pd.read_csv(tmp_path / "out" / "head_metrics.csv")) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,12 @@ from typing import Any
 import pytest
 
 from attention_plasticity import open_run
-from attention_plasticity.config import make_config
 from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.read.layer import NO_COLUMNS
-from attention_plasticity.run.finish import Outcome
-from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.warnings import SampleSizes
+from attention_plasticity.run.warnings import RunWarning, SampleSizes
 from dumps import add_rotary, make_dump
-from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
+from runs_here import analyse, run_info
 
 UNIFORM = BucketGeometry("uniform", 128)
 
@@ -49,7 +44,8 @@ def head(
     tables = {"bucket_plasticity": columns_of("q_bucket", small, dict.fromkeys(small, 1))}
     if bins:
         tables["bins"] = columns_of("q_bin", queries, texts)
-    metrics = {"n_text_groups": groups}
+    entropy = math.nan if "attn_entropy" in missing else 1.0
+    metrics = {"n_text_groups": groups, "attn_entropy": entropy}
     return HeadResult(0, 0, 0, metrics, tables, missing={"head_metrics": missing})
 
 
@@ -62,7 +58,7 @@ def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, *
     sizes = SampleSizes(**how)
     for one in heads:
         sizes.add(one)
-    return sizes.warnings(geometry, 512)
+    return list(sizes.warnings(geometry, 512))
 
 
 def test_enough_queries_of_enough_texts_are_no_word_worth() -> None:
@@ -99,7 +95,7 @@ def test_heads_without_bins_are_counted_in_buckets() -> None:
 
 def test_bins_that_few_texts_reach_are_left_out() -> None:
     (warning,) = warnings_of(head({1: 50, 2: 50}, {1: 5, 2: 3}))
-    assert (warning.kind, warning.label, warning.buckets) == ("few_texts", "Warning", [2])
+    assert (warning.kind, warning.buckets) == ("few_texts", [2])
     assert warning.text == (
         "Fewer than 4 texts in bin 2 (positions 1,024-1,535), in 1 of 1 heads; the smallest number "
         "is 3. This bin is left out of means and figures. Capture more texts of this length, or "
@@ -121,7 +117,7 @@ def test_all_texts_of_a_small_dump_are_enough() -> None:
 def test_values_without_errors_are_told() -> None:
     few, known = head({1: 50}, {1: 3}, groups=3.0), head({1: 50}, {1: 9})
     *_, warning = warnings_of(few, known)
-    assert (warning.kind, warning.heads, warning.label) == ("no_errors", 1, "Warning")
+    assert (warning.kind, warning.heads) == ("no_errors", 1)
     assert warning.text == (
         "The rows of 1 of 2 heads come from fewer than 4 groups of texts. Values have no standard "
         "errors there. Capture more texts."
@@ -131,7 +127,7 @@ def test_values_without_errors_are_told() -> None:
 def test_unknown_texts_are_one_note() -> None:
     known, unknown = head({1: 50}, {1: 9}), head({1: 50}, groups=math.nan)
     (note,) = warnings_of(known, unknown)
-    assert (note.kind, note.heads, note.label) == ("texts_unknown", 1, "Note")
+    assert (note.kind, note.heads) == ("texts_unknown", 1)
     assert note.text == (
         "Standard errors are not known, nor the numbers of texts in 1 of 2 heads: the queries have "
         "no usable example_id."
@@ -144,12 +140,12 @@ def test_unknown_texts_are_one_note() -> None:
 
 def test_plasticity_that_is_not_known_is_a_note_with_the_reason() -> None:
     why = head({1: 50}, {1: 9}, ap_aligned="no record", ap_attended="no keys")
-    without = head({1: 50}, {1: 9}, ap_attended="no keys", attn_entropy=NO_COLUMNS)
-    attended, aligned = warnings_of(why, without)
+    without = head({1: 50}, {1: 9}, ap_attended="no keys", attn_entropy="no columns")
+    aligned, attended = warnings_of(why, without)
     assert attended.text == "Attended plasticity is not known in 1 of 2 heads: no keys."
     assert aligned.text == "Plasticity at one position is not known in 1 of 2 heads: no record."
     assert (attended.kind, aligned.kind) == ("attended_unknown", "aligned_unknown")
-    assert (attended.label, aligned.label) == ("Note", "Note")
+    assert (attended.reasons, aligned.reasons) == (["no keys"], ["no record"])
 
 
 def test_many_scattered_bins_stay_one_line() -> None:
@@ -166,49 +162,45 @@ def sparse(tmp_path: Path) -> Path:
     return add_rotary(make_dump(tmp_path / "dump", layers=1, n=120, examples=3))
 
 
-def outcome_of(dump: Path, out: Path, **fields: Any) -> Outcome:
-    return run_analysis(
-        make_config(dataset_local_root=str(dump), output_dir=str(out), max_workers=1, **fields)
-    )
+def found_in(dump: Path, out: Path, **fields: Any) -> list[RunWarning]:
+    """The warnings in run.json of a run."""
+    analyse(dump, out, **fields)
+    return [RunWarning(**one) for one in run_info(out)["warnings"]]
 
 
 def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) -> None:
-    outcome = outcome_of(sparse, tmp_path / "out")
-    kinds = [warning.kind for warning in outcome.warnings]
+    first = found_in(sparse, tmp_path / "out")
+    kinds = [warning.kind for warning in first]
     assert kinds == ["few_queries", "few_texts", "no_errors"]  # the dump has three texts
-    info = json.loads(outcome.paths.run.read_text())
-    assert [record["text"] for record in info["warnings"]] == [w.text for w in outcome.warnings]
-    assert info["warnings"][0]["buckets"] == list(range(1, 16))
-    assert "bins 1-15 (positions 64-1,023), in 4 of 4 heads" in info["warnings"][0]["text"]
-    again = outcome_of(sparse, tmp_path / "out")  # from the records alone
-    assert again.warnings == outcome.warnings
+    assert first[0].buckets == list(range(1, 16))
+    assert "bins 1-15 (positions 64-1,023), in 4 of 4 heads" in first[0].text
+    (tmp_path / "out" / "run.json").unlink()
+    assert found_in(sparse, tmp_path / "out") == first  # from the records alone
     run = open_run(tmp_path / "out")
     assert set(run.bucket_plasticity["n_texts"]) == {2, 3}
 
 
 def test_a_run_with_enough_of_everything_has_none(tmp_path: Path) -> None:
     dump = add_rotary(make_dump(tmp_path / "dump", layers=1, n=2000, examples=12))
-    outcome = outcome_of(dump, tmp_path / "out", bin_size=256)
-    assert outcome.warnings == []
-    assert json.loads(outcome.paths.run.read_text())["warnings"] == []
+    assert found_in(dump, tmp_path / "out", bin_size=256) == []
 
 
 def test_a_single_example_says_only_that_texts_are_not_known(tmp_path: Path) -> None:
     dump = add_rotary(make_dump(tmp_path / "dump", layers=1, n=2000, examples=12))
-    (note,) = outcome_of(dump, tmp_path / "out", single_example=True).warnings
+    (note,) = found_in(dump, tmp_path / "out", single_example=True)
     assert note.kind == "texts_unknown"
 
 
 def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=2000, examples=12)
     write_manifest(dump, DumpManifest(layers=[{"layer": 0, "rope": False}]))
-    (note,) = outcome_of(dump, tmp_path / "out", bin_size=256).warnings
-    assert (note.kind, note.heads, note.label) == ("weights_unknown", 4, "Note")
+    (note,) = found_in(dump, tmp_path / "out", bin_size=256)
+    assert (note.kind, note.heads) == ("weights_unknown", 4)
     assert note.text.startswith("The probability with which tokens were kept is not known: dump")
-    few, *_, note = outcome_of(dump, tmp_path / "small", bin_size=16).warnings
-    assert (few.kind, few.heads, few.label) == ("few_queries", 4, "Warning")
+    few, *_, note = found_in(dump, tmp_path / "small", bin_size=16)
+    assert (few.kind, few.heads) == ("few_queries", 4)
     assert note.kind == "weights_unknown"
-    table = open_run(tmp_path / "small").bins
+    table = open_run(tmp_path / "small").table("bins")
     small = table[table["n_queries"] < 32]
     assert few.buckets == sorted(small["q_bin"].unique())
     assert few.fewest == small["n_queries"].min()
@@ -224,7 +216,7 @@ def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
     for layer in manifest.layers[1:]:
         layer["selective"] = True
     write_manifest(dump, manifest)
-    (note,) = outcome_of(dump, tmp_path / "out", bin_size=256).warnings
-    assert (note.kind, note.heads, note.label) == ("selective_layers", 4, "Note")
+    (note,) = found_in(dump, tmp_path / "out", bin_size=256)
+    assert (note.kind, note.heads) == ("selective_layers", 4)
     assert note.text.startswith("In layers 1-2 the content of keys decides which keys")
-    assert outcome_of(dump, tmp_path / "first", layers=[0], bin_size=256).warnings == []
+    assert found_in(dump, tmp_path / "first", layers=[0], bin_size=256) == []

@@ -12,7 +12,8 @@ import pytest
 
 from attention_plasticity.cli import main
 from attention_plasticity.tables.csv_tables import read_table
-from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.labels import labels_of
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError, ToolkitError
 from run_tables import cells_table, components_table, write_run

@@ -14,8 +14,8 @@ from attention_plasticity.tables.head_roles import (
     DARK_COLOURS,
     repeated_decides,
     require_roles,
-    score_half_width,
 )
+from attention_plasticity.tables.intervals import row_half_width
 from qk_toolkit.errors import ConfigError
 
 T_11, T_7 = 2.200985, 2.364624  # of a table of Student's t: 97.5 %, 11 and 7 degrees of freedom
@@ -31,10 +31,10 @@ def test_scores_have_intervals_of_their_own_groups() -> None:
         }
     )
     expected = [0.01 * T_11, 0.02 * T_11, np.nan, np.nan]
-    np.testing.assert_allclose(score_half_width(table, "far_mass"), expected, rtol=1e-6)
+    np.testing.assert_allclose(row_half_width(table, "far_mass"), expected, rtol=1e-6)
     expected = [0.01 * T_7, np.nan, 0.03 * T_7, np.nan]
-    np.testing.assert_allclose(score_half_width(table, "repeated_induction"), expected, rtol=1e-6)
-    assert np.isnan(score_half_width(table, "self_mass")).all()
+    np.testing.assert_allclose(row_half_width(table, "repeated_induction"), expected, rtol=1e-6)
+    assert np.isnan(row_half_width(table, "self_mass")).all()
 
 
 @pytest.mark.parametrize(

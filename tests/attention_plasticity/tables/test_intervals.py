@@ -17,7 +17,7 @@ from attention_plasticity.comparison.drawn import drawn_drops
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.page.content import run_content
 from attention_plasticity.plots import caption_of
-from attention_plasticity.run.head_means import mean_estimate
+from attention_plasticity.tables.head_means import mean_estimate
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     bucket_errors,

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.tables.finished_run import labels_of
+from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.layer_types import (
     layer_types,
     layers_by_type,

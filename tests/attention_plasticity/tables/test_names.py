@@ -9,7 +9,8 @@ import pytest
 from attention_plasticity.cli import main
 from attention_plasticity.plots import style
 from attention_plasticity.plots.style import figure_text
-from attention_plasticity.tables.finished_run import FinishedRun, labels_of
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
 from run_tables import add_bins, write_run

@@ -1,11 +1,11 @@
-"""What is printed at the end of a run."""
+"""What is printed about a finished run."""
 
 from __future__ import annotations
 
 import io
-import shutil
-from copy import deepcopy
-from dataclasses import replace
+import json
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,207 +15,265 @@ import pytest
 from rich.console import Console
 from scipy.stats import t
 
-from analysed import analyse_together
-from attention_plasticity.run.finish import Outcome
-from attention_plasticity.tables.summary import print_summary
-from dumps import add_rotary, make_dump
-from lasting_workers import workers as workers  # a fixture of all tests here
+import report_runs
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import mean_over_heads
+from attention_plasticity.tables.names import FIDELITY_CAUTION
+from attention_plasticity.tables.summary import mean_text, print_summary
+from attention_runs import add_attention
+from fidelity_runs import add_fidelity
+from role_runs import add_roles
+from run_tables import add_bins, add_errors, add_windows, write_run
+
+GROUPS = 8
+DROP = "ap_aligned_drop"
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """The runs of this file, by name."""
-    root = tmp_path_factory.mktemp("runs")
-    spoilt = make_dump(root / ("d" * 120), layers=1, n=60)
-    (spoilt / "l00h00q" / "data.parquet").write_text("spoilt")
-    types = make_dump(root / "types", layers=1, n=300)
-    windowed = make_dump(root / "windowed", layers=2, n=300, window=256)
-    for folder in windowed.glob("l01*"):
-        shutil.move(folder, types)
-    large = make_dump(root / "large", layers=1, n=2000)
-    dumps: dict[str, tuple[Path, dict[str, Any]]] = {
-        "three layers": (make_dump(root / "three", layers=3, n=600), {}),
-        "one layer": (make_dump(root / "one", layers=1, n=200), {}),
-        "two types": (types, {}),
-        "one bucket": (make_dump(root / "bucket", layers=1, n=60, bucket_size=2000), {}),
-        "spoilt": (spoilt, {}),
-        "few texts": (make_dump(root / "few", layers=1, n=120, examples=3), {}),
-        "large": (large, {}),
-        "unknown texts": (large, {"single_example": True}),
-        "rotary": (add_rotary(make_dump(root / "rotary", layers=3, n=600, examples=8), 3), {}),
-    }
-    outs = root / "outs"
-    found = analyse_together({outs / name: run for name, run in dumps.items()})
-    return {folder.name: outcome for folder, outcome in found.items()}
+@pytest.fixture
+def over_buckets(tmp_path: Path) -> Path:
+    """A run without plasticity at one position: 3 layers of 4 heads."""
+    return write_run(tmp_path / "run")
 
 
-def printed(outcome: Outcome, width: int = 100) -> str:
+@pytest.fixture
+def at_one_position(tmp_path: Path) -> Path:
+    """The same with plasticity at one position and errors."""
+    return add_errors(add_bins(write_run(tmp_path / "run")), GROUPS)
+
+
+def change(folder: Path, **entries: Any) -> Path:
+    """Change entries of run.json."""
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(info | entries))
+    return folder
+
+
+def change_heads(folder: Path, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> Path:
+    """Change the table of heads."""
+    path = folder / "head_metrics.csv"
+    edit(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
+    return folder
+
+
+def printed(folder: Path, width: int = 200, *, with_next: bool = True) -> str:
     text = io.StringIO()
-    print_summary(outcome, Console(file=text, width=width, soft_wrap=True))
+    console = Console(file=text, width=width, soft_wrap=True)
+    print_summary(FinishedRun.open(folder), console, with_next=with_next)
     return text.getvalue()
 
 
-def test_the_summary_holds_the_tables_own_numbers(outcomes: dict[str, Outcome]) -> None:
-    outcome = outcomes["three layers"]
-    text = printed(outcome)
-    overall = [row["ap_overall"] for row in outcome.metrics]
-    assert f"Attention plasticity {sum(overall) / 12:.3f} over a bucket\n" in text
-    assert "mean over 12 heads" in text
-    assert f"{max(overall):.3f}" in text
-    assert f"{min(overall):.3f}" in text
-    assert "fifth" not in text  # only plasticity at one position has fifths
-    assert "Most plastic heads" in text
-    assert "Least plastic heads" in text
+def line(folder: Path, label: str) -> str:
+    """The line with a label, without it."""
+    (found,) = [one for one in printed(folder).splitlines() if one.startswith(f"{label:<13}")]
+    return found[13:]
 
 
-def half(outcome: Outcome, name: str) -> str:
+def half(folder: Path, name: str) -> str:
     """A mean with half of its 95 % interval, which is that of Student's t."""
-    mean = outcome.means.estimates[name]
-    reach = t.ppf(0.975, mean.groups - 1) * mean.standard_error
+    mean = mean_over_heads(FinishedRun.open(folder), name)
+    reach = t.ppf(0.975, GROUPS - 1) * mean.standard_error
     return f"{mean.value:.3f} ± {reach:.3f}"
 
 
-def test_plasticity_at_one_position_comes_first(outcomes: dict[str, Outcome]) -> None:
-    outcome = outcomes["rotary"]
-    lines = printed(outcome, width=120).splitlines()
-    overall = outcome.means.estimates["ap_overall"].value
-    assert lines[1] == f"Attention plasticity {half(outcome, 'ap_aligned')} at one position"
-    assert lines[2].startswith("mean over 12 heads; ")
-    assert lines[3] == (
-        f"over a bin of 64 tokens {half(outcome, 'ap_pooled')}, of which "
-        f"{half(outcome, 'ap_phase')} is rotary phase; over a bucket (ap_overall) {overall:.3f}"
+def test_the_summary_holds_the_numbers_of_the_tables(over_buckets: Path) -> None:
+    text = printed(over_buckets)
+    overall = FinishedRun.open(over_buckets).head_metrics["ap_overall"]
+    assert f"Attention plasticity {overall.mean():.3f} over a bucket\n" in text
+    assert "mean over 12 heads of Tiny-1B\n" in text
+    assert f"{overall.max():.3f}" in text
+    assert f"{overall.min():.3f}" in text
+    assert "fifth" not in text  # only plasticity at one position has fifths
+    assert "±" not in text
+    assert "Advice" not in text
+
+
+def test_plasticity_at_one_position_comes_first(at_one_position: Path) -> None:
+    folder = change(at_one_position, longest_text=8192)
+    info = json.loads((folder / "run.json").read_text())["input"]
+    change(folder, input=info | {"texts": {"count": 12, "digest": None}})
+    lines = printed(folder).splitlines()
+    overall = FinishedRun.open(folder).head_metrics["ap_overall"].mean()
+    assert lines[1] == f"Attention plasticity {half(folder, 'ap_aligned')} at one position"
+    assert lines[2] == "mean over 12 heads of Tiny-1B, 12 texts of up to 8,192 tokens"
+    assert lines[4] == "±: half of the 95 % interval over texts"
+    assert lines[5] == (
+        f"over a bin of 256 tokens {half(folder, 'ap_pooled')}: {half(folder, 'ap_phase')} is "
+        f"rotary phase; over a bucket {overall:.3f}"
     )
-    assert lines[4].startswith("key pairs: two keys of one text and one bin of keys")
-    assert lines[5] == "± is half of the 95 % interval over texts"
-    text = "\n".join(lines)
-    first, last = (half(outcome, f"ap_aligned_{name}20") for name in ("first", "last"))
-    assert (
-        f"Drop over the context {half(outcome, 'ap_aligned_drop')}: first fifth {first}, last "
-        f"fifth {last} of the longest text; mean over 12 heads"
-    ) in text
-    assert "Most plastic heads, at one position" in text
-    best = max(outcome.metrics, key=lambda row: row["ap_aligned"])
-    reach = t.ppf(0.975, best["n_text_groups"] - 1) * best["ap_aligned_se"]
-    assert f"{best['ap_aligned']:.3f} ± {reach:.3f}" in text
-    assert "rotary phase" in text
+    first, last = (half(folder, f"ap_aligned_{name}20") for name in ("first", "last"))
+    told = f"{half(folder, DROP)} over the context: first fifth {first}, last fifth {last}"
+    assert line(folder, "Drop") == told
 
 
-def test_the_error_of_the_mean_comes_with_advice(outcomes: dict[str, Outcome]) -> None:
-    outcome = outcomes["rotary"]
-    level = outcome.means.estimates["ap_aligned"]
-    error = half(outcome, "ap_aligned").partition(" ")[2]
-    keys = sum(row["n_k_tokens"] for row in outcome.metrics) / len(outcome.metrics)
-    told = f"error of the mean {error} from 8 groups of texts and {keys:,.0f} keys per head; "
-    assert f"{told}about 4 times as many texts halve it\n" in printed(outcome, width=200)
-    facts = replace(outcome.facts, input={**outcome.facts.input, "texts": {"count": 40}})
-    named = printed(replace(outcome, facts=facts), width=200)
-    assert f"error of the mean {error} from 40 texts and " in named
-    sampled = deepcopy(outcome)
-    sampled.means.estimates["ap_aligned"] = replace(level, eligible=90, head_variance=1.0)
-    assert "the choice of heads: capture more heads" in printed(sampled, width=200)
-    assert "error of the mean" not in printed(outcomes["three layers"])
+def test_extreme_heads_have_errors(at_one_position: Path) -> None:
+    heads = FinishedRun.open(at_one_position).head_metrics.sort_values("ap_aligned")
+    rows = printed(at_one_position).split("heads          layer")[1].splitlines()[1:7]
+    for row, (_, head) in zip(rows, heads.iloc[[-1, -2, -3, 2, 1, 0]].iterrows(), strict=True):
+        reach = t.ppf(0.975, GROUPS - 1) * head["ap_aligned_se"]
+        found = row.removeprefix("most plastic").removeprefix("least plastic").split()
+        assert found[:2] == [f"{head['layer']:.0f}", f"{head['q_head']:.0f}"]
+        assert found[2:5] == [f"{head['ap_aligned']:.3f}", "±", f"{reach:.3f}"]
+    assert rows[0].startswith("most plastic")
+    assert rows[3].startswith("least plastic")
 
 
-def test_significant_drops_are_counted(outcomes: dict[str, Outcome]) -> None:
+def test_few_heads_are_listed_once(over_buckets: Path) -> None:
+    text = printed(change_heads(over_buckets, lambda table: table.iloc[:4]))
+    assert text.count("most plastic") == 1
+    assert "least plastic" not in text
+
+
+def test_the_error_of_a_head_comes_with_advice(at_one_position: Path) -> None:
+    info = json.loads((at_one_position / "run.json").read_text())["input"]
+    change(at_one_position, input=info | {"texts": {"count": 40, "digest": None}})
+    errors = FinishedRun.open(at_one_position).head_metrics["ap_aligned_se"]
+    assert line(at_one_position, "Advice") == (
+        f"standard error of a head about {errors.median():.2g} with 40 texts; half of it needs "
+        "about 160 texts, or four times the keys per text"
+    )
+
+
+def test_significant_drops_are_counted(at_one_position: Path) -> None:
     """By the definition of Benjamini and Hochberg, with errors that make four drops significant."""
-    outcome = deepcopy(outcomes["rotary"])
     drops = [0.3, 0.2, -0.25, 0.28, *[0.001] * 8]
-    for row, drop in zip(outcome.metrics, drops, strict=True):
-        row |= {"ap_aligned_drop": drop, "ap_aligned_drop_se": 0.02}
+    change_heads(at_one_position, lambda table: table.assign(**{DROP: drops, f"{DROP}_se": 0.02}))
     assert (
-        "the drop differs from 0 in 4 of 12 heads (false discovery rate 5 %): 3 lower in the last "
-        "fifth, 1 higher"
-    ) in printed(outcome, width=200)
-    for row in outcome.metrics:
-        row["ap_aligned_drop_se"] = float("nan")
-    assert "false discovery" not in printed(outcome, width=200)
+        "             differs from 0 in 4 of 12 heads (false discovery rate 5 %): 3 positive, 1 "
+        "negative\n"
+    ) in printed(at_one_position)
+    change_heads(at_one_position, lambda table: table.assign(**{f"{DROP}_se": np.nan}))
+    assert "false discovery" not in printed(at_one_position)
 
 
-def test_the_next_commands_are_named(outcomes: dict[str, Outcome]) -> None:
-    place = outcomes["rotary"].paths.place
-    lines = printed(outcomes["rotary"], width=400).splitlines()
-    assert lines[-2].endswith(f"attention-plasticity report {place}")
-    assert lines[-1].endswith(f"attention-plasticity plot all {place}")
+def test_the_folder_and_the_next_commands_are_named(at_one_position: Path) -> None:
+    assert printed(at_one_position).splitlines()[-3:] == [
+        f"Files        {at_one_position} (run.json, 5 tables)",
+        f"Next         attention-plasticity report {at_one_position}",
+        f"             attention-plasticity plot all {at_one_position}",
+    ]
+    assert "Next" not in printed(at_one_position, with_next=False)
 
 
-def test_attended_plasticity_is_told(outcomes: dict[str, Outcome]) -> None:
-    outcome = deepcopy(outcomes["rotary"])
-    outcome.means.estimates["ap_attended"] = outcome.means.estimates["ap_aligned"]
-    line = next(line for line in printed(outcome).splitlines() if "proportion" in line)
-    assert line == (
-        "Plasticity of keys in proportion to their attention, at one position: "
-        f"{half(outcome, 'ap_attended')}; mean over 12 heads"
-    )
+def test_position_attention_and_roles_have_a_line_each(tmp_path: Path) -> None:
+    folder = report_runs.write_run(tmp_path / "run", errors=True, position=True)
+    folder = add_roles(add_attention(folder))
+    run = FinishedRun.open(folder)
+    assert line(folder, "Position").startswith("explains 0.")
+    assert line(folder, "Position").endswith(" before RoPE")
+    sinks = mean_over_heads(run, "attn_sink_mass").value
+    assert line(folder, "Attention").startswith(f"sinks {sinks:.3f}, far 0.")
+    assert "attended plasticity" in line(folder, "Attention")
+    assert line(folder, "Roles") == "induction 6, previous 5, far 5, sink 6, mixed 6, unsure 1"
 
 
-def test_without_rotary_records_plasticity_is_over_a_bucket(outcomes: dict[str, Outcome]) -> None:
-    text = printed(outcomes["three layers"], width=200)
-    assert " over a bucket\n" in text
-    assert "±" not in text
-    assert "Note         Plasticity at one position is not known in 12 of 12 heads: " in text
-    assert "attention-plasticity add-rotary DUMP --model.name MODEL" in text
+def test_roles_that_repeated_tokens_decide_are_counted(tmp_path: Path) -> None:
+    folder = add_roles(add_attention(report_runs.write_run(tmp_path / "run")))
+    path = folder / "head_roles.csv"
+    table = pd.read_csv(path).assign(repeated_induction=np.nan, role="unsure")
+    table.to_csv(path, index=False, na_rep="nan")
+    decided = table["likely_role"].isin(["far", "sink", "mixed"]).sum()
+    told = f"a dump of repeated tokens (--repeated) decides {decided} of them"
+    assert line(folder, "Roles") == f"unsure {len(table)}; {told}"
 
 
-def test_types_of_layers_have_means_of_their_own(outcomes: dict[str, Outcome]) -> None:
-    assert "By type of layer" not in printed(outcomes["one layer"])
-    lines = printed(outcomes["two types"], width=80).splitlines()
-    (full,) = [line.split() for line in lines if "full attention" in line]
-    (window,) = [line.split() for line in lines if "sliding window" in line]
-    assert full[2] == window[2] == "4"
-    assert full[4] == window[4] == "–"  # plasticity over a bucket has no drop
+def test_types_of_layers_have_means_of_their_own(over_buckets: Path) -> None:
+    assert "By type" not in printed(over_buckets)
+    table = FinishedRun.open(add_windows(over_buckets)).head_metrics
+    full = table.loc[table["layer"] == 1, "ap_overall"].mean()
+    text = printed(over_buckets)
+    assert f"full attention {full:.3f}; 4 heads\n" in text
+    assert "By type      sliding window 0" in text
 
 
-def test_roles_are_counted_by_one_rule(outcomes: dict[str, Outcome], tmp_path: Path) -> None:
-    table = pd.DataFrame(
-        {
-            "role": ["previous", "unsure", "unsure", "unsure"],
-            "likely_role": ["previous", "sink", "mixed", "previous"],
-            "repeated_induction": np.nan,
-        }
-    )
-    table.to_csv(tmp_path / "head_roles.csv", index=False)
-    outcome = outcomes["one layer"]
-    paths = replace(
-        outcome.paths, tables={**outcome.paths.tables, "roles": tmp_path / "head_roles.csv"}
-    )
-    text = printed(replace(outcome, roles={"previous": 1, "unsure": 3}, paths=paths))
-    assert "Roles of heads: previous 1, unsure 3 (head_roles.csv)\n" in text
-    assert "unsure: repeated tokens decide in 2 heads; give a dump of them with --repeated" in text
-    table.assign(repeated_induction=0.1).to_csv(tmp_path / "head_roles.csv", index=False)
-    again = replace(outcome, roles={"previous": 1, "unsure": 3}, paths=paths)
-    assert "repeated tokens decide" not in printed(again)
+def test_a_warning_has_a_label_by_its_kind(over_buckets: Path) -> None:
+    records = [
+        {"kind": "few_queries", "text": "Few queries."},
+        {"kind": "aligned_unknown", "text": "Not known."},
+    ]
+    text = printed(change(over_buckets, warnings=records))
+    assert "Warning      Few queries.\n" in text
+    assert "Note         Not known.\n" in text
 
 
-def test_few_heads_are_listed_once(outcomes: dict[str, Outcome]) -> None:
-    text = printed(outcomes["one layer"])
-    assert "Heads, most plastic first" in text
-    assert "Least plastic" not in text
+def missing(column: str, reason: str, heads: int = 2) -> dict[str, Any]:
+    columns = [column, f"{column}_se"]
+    where = {"0": f"0-{heads - 1}"}
+    record = {"table": "head_metrics", "columns": columns, "reason": reason}
+    return {**record, "heads": heads, "where": where}
 
 
-def test_missing_values_are_counted_not_averaged(outcomes: dict[str, Outcome]) -> None:
-    text = printed(outcomes["one bucket"])
-    assert "Attention plasticity –" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("Missing      ap_overall")]
-    assert line.startswith("Missing      ap_overall (4 heads)")
-    assert line.endswith(": no query bucket except bucket 0 has two queries.")
+def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets: Path) -> None:
+    records = [missing("ap_aligned", "no bin"), missing("ap_phase", "no texts")]
+    change(over_buckets, missing=records)
+    text = printed(over_buckets)
+    assert "Missing      ap_aligned (2 heads): no bin.\n" in text
+    assert "Missing      ap_phase (2 heads): no texts.\n" in text
+    warning = {"kind": "texts_unknown", "text": "Texts are not known.", "reasons": ["no texts"]}
+    text = printed(change(over_buckets, warnings=[warning]))
+    assert "no texts" not in text
+    assert "no bin" in text
 
 
-def test_a_long_failure_is_not_cut(outcomes: dict[str, Outcome]) -> None:
-    text = printed(outcomes["spoilt"], width=40)
-    assert "1 of 4 heads failed" in text
-    assert str(Path("d" * 120, "l00h00q", "data.parquet")) in text
+def test_missing_errors_are_not_listed_if_a_warning_tells_why(over_buckets: Path) -> None:
+    record = {**missing("ap_aligned", "few groups"), "columns": ["ap_aligned_se", "ap_phase_se"]}
+    assert "ap_aligned_se" in printed(change(over_buckets, missing=[record]))
+    warning = {"kind": "no_errors", "text": "No errors."}
+    assert "ap_aligned_se" not in printed(change(over_buckets, warnings=[warning]))
 
 
-def test_small_samples_are_told_in_a_line_each(outcomes: dict[str, Outcome]) -> None:
-    text = printed(outcomes["few texts"])
-    lines = [line for line in text.splitlines() if line.startswith("Warning")]
-    assert "Fewer than 32 queries in query buckets 1-7, in 4 of 4 heads" in lines[0]
-    assert any("texts" in line for line in lines[1:])
-    assert "Warning" not in printed(outcomes["large"])
+def test_heads_that_are_left_out_are_named(over_buckets: Path) -> None:
+    left = [[3, head] for head in range(4)]
+    heads = {"analysed": 12, "failed": 0, "not_captured": 1, "not_analysed": 4}
+    change(over_buckets, not_captured=[[4, 1]], not_analysed=left, heads=heads)
+    assert line(over_buckets, "Not captured") == "1 query head: layer 4: 1"
+    assert line(over_buckets, "Not analysed") == "4 query heads yet: layer 3: 0-3"
 
 
-def test_unknown_texts_are_a_note(outcomes: dict[str, Outcome]) -> None:
-    text = printed(outcomes["unknown texts"])
-    assert "Warning" not in text
-    assert "Note         Standard errors " in text
-    assert "±" not in text
+def test_a_long_failure_is_not_cut(over_buckets: Path) -> None:
+    reason = f"{'d' * 120}: cannot be read"
+    failures = [{"layer": 3, "q_head": head, "k_head": 0, "reason": reason} for head in (0, 1, 4)]
+    text = printed(change(over_buckets, failures=failures), width=40)
+    assert "3 of 15 heads failed\n" in text
+    assert f"  layer 3, heads 0-1,4: {reason}\n" in text
+
+
+def test_a_run_without_a_head_has_failures_alone(tmp_path: Path) -> None:
+    failure = {"layer": 0, "q_head": 0, "k_head": 0, "reason": "holds no rows"}
+    heads = {"analysed": 0, "failed": 1, "not_captured": 0, "not_analysed": 0}
+    content = {"tables": {}, "heads": heads, "failures": [failure]}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert printed(tmp_path).splitlines()[1:] == [
+        "1 of 1 head failed",
+        "  layer 0, heads 0: holds no rows",
+        f"Files        {tmp_path} (run.json)",
+    ]
+
+
+def test_key_heads_without_fidelity_are_told(tmp_path: Path) -> None:
+    folder = add_fidelity(report_runs.write_run(tmp_path / "run"))
+    shown = line(folder, "Fidelity")
+    assert shown.startswith("attention kept with 25 % of the keys, mean over 10 key heads: ")
+    assert shown.split(", ")[-1].startswith("best ranking of the text ")
+    assert FIDELITY_CAUTION in printed(folder, width=1000)
+    record = json.loads((folder / "run.json").read_text())["fidelity"]
+    failures = [{"layer": layer, "k_head": 1, "reason": "one text"} for layer in (0, 1)]
+    change(folder, fidelity=record | {"failures": failures})
+    assert "             2 key heads failed (layers 0-1: 1): one text\n" in printed(folder)
+
+
+def test_a_run_with_all_tables_fits_on_a_screen(tmp_path: Path) -> None:
+    folder = report_runs.write_run(tmp_path / "run", errors=True, position=True)
+    change(folder, missing=[], failures=[], warnings=[])
+    text = printed(add_roles(add_attention(folder)), width=100).replace(str(tmp_path), "/tmp")
+    rows = sum(len(textwrap.wrap(one, 100)) or 1 for one in text.splitlines())
+    assert rows <= 27  # two types of layers have a line each, and a head is not captured
+
+
+def test_a_recorded_mean_has_its_interval() -> None:
+    mean = {"value": 0.5, "standard_error": 0.01, "heads": 12, "groups": 8}
+    reach = t.ppf(0.975, 7) * 0.01
+    assert mean_text({"means": {"ap_aligned": mean}}, "ap_aligned") == f"0.500 ± {reach:.3f}"
+    assert mean_text({"means": {}}, "ap_aligned") == "–"
+    sampled = mean | {"standard_error_texts": 0.006, "eligible_heads": 90, "heads": 4}
+    reach = t.ppf(0.975, 3) * 0.01
+    assert mean_text({"means": {"ap_aligned": sampled}}, "ap_aligned") == f"0.500 ± {reach:.3f}"

@@ -120,7 +120,7 @@ def test_the_summary_of_the_run_has_a_line_per_baseline(finished: Path, tmp_path
     means = {name: info_of(run / "baseline" / name)["means"] for name in NAMES}
     for name, title in (("random", "random weights"), ("shuffled", "shuffled tokens")):
         assert f"{title}: {means[name]['ap_aligned']['value']:.3f} ± " in told.stdout
-    other = analyze_here(*words, "--overwrite", "--pair_sampling", "context").stdout
+    other = analyze_here(*words, "--pair_sampling", "context").stdout
     assert "random weights: 0." not in other
     assert "made for another capture or other settings" in " ".join(other.split())
     assert baseline([str(run), *FEW]) == 0  # the dumps stay, the analyses are made again

@@ -185,7 +185,7 @@ def test_a_killed_study_continues_and_ends_the_same(
     forwards = Forwards(tmp_path / "log", 1, {0: 3})  # in the third text of the capture
     assert ended(start_alone(words, told, forwards, STUDY_IN)) == -signal.SIGKILL
     assert not (out / "runs").exists()
-    for made_last in ("runs/tiny/.heads/l*.json", "figures/profiles.png"):
+    for made_last in ("runs/tiny/.heads/*/l*.json.gz", "figures/profiles.png"):
         process = start_alone(words, told, command=STUDY_IN)
         end = time.monotonic() + 120
         while not list(out.glob(made_last)) and time.monotonic() < end:

@@ -4,6 +4,7 @@ function showFidelity(run, key) {
   const found = run.fidelity;
   byId("fidelity-panel").hidden = !found;
   if (!found) return;
+  byId("fidelity-caution").textContent = found.caution;
   const own = keyHeadOf(run, key), values = own === null ? undefined : found.heads[own];
   const wide = { scope: "colgroup", colspan: found.headings.length };
   const [layer, head] = own === null ? [] : own.split(".");

@@ -1,1 +1,0 @@
-"""How well scores rank keys without a query, measured with the attention of a dump."""

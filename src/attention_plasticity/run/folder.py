@@ -1,0 +1,115 @@
+"""The folder of a run: where its tables, run.json, records and log are."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.metrics import TABLES, TableKind
+from attention_plasticity.run.records import FOLDER
+from attention_plasticity.tables.run_info import RUN_FILE
+from qk_dump.dump_files import refuse_inside_dump
+from qk_dump.layout import parse_head
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import require_writable, user_path
+from qk_toolkit.mirror import mirror_folder
+
+_REMEDY = "Choose another output_dir."
+_LONGEST_NAME = "x" * 80  # at least as long as the draft of a record
+_MOST_BYTES = 1 << 20  # of the log
+_END = b"The rest is left out.\n"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of the files of a run."""
+
+    folder: Path
+    url: str | None = None  # where the files are sent, if the folder is a copy
+
+    @classmethod
+    def of(cls, config: RunnerConfig, dump_name: str) -> RunFolder:
+        """The folder of the config, or `results/<name of the dump>`."""
+        url = config.output_url
+        if url is not None:
+            return cls(mirror_folder(url, "runs"), url)
+        if config.output_dir is not None:
+            return cls(user_path(config.output_dir))
+        return cls(Path("results") / dump_name)
+
+    @property
+    def place(self) -> str:
+        """The folder or the URL of the run, as the user gave it."""
+        return self.url or str(self.folder)
+
+    @property
+    def run(self) -> Path:
+        """run.json, which is written last."""
+        return self.folder / RUN_FILE
+
+    @property
+    def log(self) -> Path:
+        """Output that the workers printed."""
+        return self.folder / "workers.log"
+
+    def table(self, kind: TableKind) -> Path:
+        """The file of a table."""
+        return self.folder / TABLES[kind].file
+
+    def shown(self, path: Path) -> str:
+        """The place of a file of the run, as the user sees it."""
+        if self.url is None:
+            return str(path)
+        return f"{self.url}/{path.relative_to(self.folder).as_posix()}"
+
+    def require_usable(self) -> None:
+        """Raise a `ConfigError` if the run cannot be written here. Creates the folder."""
+        if self.url is not None and any(parse_head(part) for part in self.url.split("/")):
+            raise ConfigError(f"{self.url}: is inside a dump; choose another URL for results")
+        refuse_inside_dump(self.run)
+        if (self.folder / FOLDER).is_symlink():
+            raise ConfigError(
+                f"{self.folder / FOLDER}: is a symbolic link, not a folder. Remove it, or choose "
+                "another output_dir."
+            )
+        if not (self.folder / FOLDER).exists():
+            for path in (self.run, *map(self.table, TABLES)):
+                if path.exists():
+                    raise ConfigError(
+                        f"{path}: exists, and the records of its heads are not in {self.place}. "
+                        "Choose another output_dir, or move the file."
+                    )
+        for path in (self.run, *map(self.table, TABLES)):
+            require_writable(path, _REMEDY)
+        require_writable(self.folder / FOLDER / _LONGEST_NAME, _REMEDY)
+
+
+class WorkerLog:
+    """A file of bounded size with what the workers printed. It is created at the first entry.
+
+    If it cannot be written, the run continues.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written = False
+        self._bytes_left = _MOST_BYTES
+
+    def begin(self) -> None:
+        """Delete the log of an earlier run."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def add(self, where: str, text: str) -> None:
+        """Append the output that a worker printed while it computed the heads `where`."""
+        if not text.strip() or self._bytes_left <= 0:
+            return
+        entry = f"{where}:\n{text.strip()}\n\n".encode("utf-8", "backslashreplace")
+        if len(entry) > self._bytes_left:
+            entry = entry[: self._bytes_left] + b"\n" + _END
+        self._bytes_left -= len(entry)
+        with suppress(OSError), self.path.open("ab") as file:
+            file.write(entry)
+            self.written = True

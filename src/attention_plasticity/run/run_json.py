@@ -1,0 +1,229 @@
+"""The content of run.json: settings, input, heads, means, warnings and missing values."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from attention_plasticity import __version__
+from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig
+from attention_plasticity.estimate.quantity import unknown
+from attention_plasticity.measure.key_heads import KeyHeadRow
+from attention_plasticity.metrics import (
+    DRIFT,
+    GROUP_COLUMNS,
+    HEAD_METRICS,
+    KEY_HEADS,
+)
+from attention_plasticity.read.run_texts import first_query
+from attention_plasticity.run.fidelity_means import fidelity_means
+from attention_plasticity.run.missing import MissingSums
+from attention_plasticity.run.preparation import PlannedRun
+from attention_plasticity.run.recorded import Recorded
+from attention_plasticity.run.table_part import TablePart
+from attention_plasticity.run.warnings import SampleSizes, warnings_of_dump
+from attention_plasticity.tables.head_means import (
+    EligibleHeads,
+    MeanEstimate,
+    eligible_heads,
+    mean_estimate,
+)
+from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES
+from qk_dump.buckets import geometry_of
+
+_UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
+_NOT_RECORDED = (
+    *("dry_run", "clean", "layers", "heads", "output_dir", "max_workers"),
+    *("fidelity", "near", "first_query", "dataset_cache_dir", "download_max_workers"),
+)
+"""Settings that do not describe the tables: what a command computes, and where."""
+
+
+def recorded_config(config: RunnerConfig) -> dict[str, Any]:
+    """The settings as run.json has them."""
+    return config.model_dump(exclude={*_NOT_RECORDED, *PLACEMENT_FIELDS})
+
+
+class Collected:
+    """Collects from the heads of a run, in order, what run.json says about all of them."""
+
+    def __init__(self, run: PlannedRun) -> None:
+        config = run.config
+        self.metrics: list[dict[str, Any]] = []
+        self.fidelity: list[dict[str, Any]] = []  # of key heads
+        self.missing = MissingSums()
+        self.sizes = SampleSizes(
+            single_example=config.single_example, equal_texts=config.equal_texts
+        )
+        self._drift: list[dict[str, float]] = []
+        self._influences: list[dict[str, tuple[Sequence[float], int]]] = []
+        self._key_heads: list[KeyHeadRow] = []
+
+    def add(self, part: TablePart) -> None:
+        """Add the heads of a part of the tables."""
+        for result in part.heads:
+            self.metrics.append(result.metrics)
+            self.sizes.add(result)
+            self.missing.add(result)
+            drift = result.tables.get("drift", {})
+            self._drift.append({name: column[0] for name, column in drift.items()})
+            self._influences.append(_of_whole_head(result.tables.get("influences", {})))
+        for row in part.key_heads:
+            self._key_heads.append(row)
+            self.missing.add_key_head(row)
+
+    def means(self, eligible: EligibleHeads | None) -> dict[str, Any]:
+        """The means over heads, as run.json has them."""
+        total = None if eligible is None else eligible.total
+        rows = list(range(len(self.metrics)))
+        by_type: dict[str, list[int]] = {}
+        for row, metrics in enumerate(self.metrics):
+            by_type.setdefault(metrics["layer_type"], []).append(row)
+        return {
+            "means": self._means(self.metrics, HEAD_METRICS.averaged, rows, total),
+            "means_by_layer_type": {
+                name: self._means(
+                    self.metrics,
+                    HEAD_METRICS.averaged,
+                    members,
+                    None if eligible is None else eligible.of_types([name]),
+                )
+                for name, members in by_type.items()
+            },
+            "key_head_means": _record({name: self._key_mean(name) for name in KEY_HEADS.averaged}),
+            "drift_means": self._means(self._drift, DRIFT.averaged, rows, total),
+        }
+
+    def _means(
+        self,
+        table: Sequence[Mapping[str, Any]],
+        names: Sequence[str],
+        rows: list[int],
+        eligible: int | None,
+    ) -> dict[str, Any]:
+        found = {}
+        for name in names:
+            own = [self._influences[row].get(name, (_UNKNOWN, 0)) for row in rows]
+            values = [table[row].get(name, math.nan) for row in rows]
+            influences = [one[0] for one in own]
+            found[name] = mean_estimate(values, influences, [one[1] for one in own], eligible)
+        return _record(found)
+
+    def _key_mean(self, name: str) -> MeanEstimate:
+        own = [row.quantities.get(name, unknown()) for row in self._key_heads]
+        return mean_estimate(
+            [one.value for one in own],
+            [one.influences.tolist() for one in own],
+            [one.groups for one in own],
+        )
+
+
+def _of_whole_head(columns: Mapping[str, Any]) -> dict[str, tuple[Sequence[float], int]]:
+    """Influences and number of groups of the quantities of a whole head, by name."""
+    return {
+        quantity: ([columns[name][row] for name in GROUP_COLUMNS], columns["n_groups"][row])
+        for row, quantity in enumerate(columns.get("quantity", ()))
+        if math.isnan(columns["bin"][row])
+    }
+
+
+def run_json(
+    run: PlannedRun, found: Recorded, collected: Collected, seconds: float
+) -> dict[str, Any]:
+    """The content of run.json, without the tables and their hashes."""
+    dump, manifest, bins = run.dump, run.dump.manifest, run.texts.bins
+    content = None if manifest is None else manifest.model_dump(exclude_none=True)
+    all_heads = not found.not_analysed and not run.is_part
+    heads = [triple[:2] for triple in found.heads]
+    captured = {triple[:2] for triple in (*found.heads, *found.failed, *found.not_analysed)}
+    missing = (run.plan if run.is_part else run.whole).not_captured
+    not_captured = [list(head) for head in missing if head not in captured]
+    geometry = None
+    if manifest is not None:
+        geometry = geometry_of(manifest.bucket_type, manifest.min_bucket_size)
+    bin_size = None if bins is None else bins.size
+    texts = run.texts.as_input
+    warnings = [
+        *collected.sizes.warnings(geometry, bin_size),
+        *warnings_of_dump(manifest, texts, collected.metrics),
+    ]
+    return {
+        "attention_plasticity": __version__,
+        "config": recorded_config(run.config),
+        "seed": run.config.seed,
+        "bin_size": bin_size,
+        "longest_text": None if bins is None else bins.context,
+        "input": {
+            "path": str(dump.path),
+            "hub": dump.origin,
+            "texts": texts,
+            "dump": content,
+            **({} if dump.rotary is None else {"rotary": dump.rotary.as_record()}),
+            "fingerprint": run.files.joint(head for head in found.heads if head in run.units),
+        },
+        "head_layout": asdict(run.plan.layout),
+        "heads": {
+            "analysed": len(heads),
+            "failed": len(found.failed),
+            "not_analysed": len(found.not_analysed),
+            "not_captured": len(not_captured),
+        },
+        "not_analysed": [list(head[:2]) for head in found.not_analysed],
+        "not_captured": not_captured,
+        "failures": [
+            {**dict(zip(("layer", "q_head", "k_head"), head, strict=True)), "reason": reason}
+            for head, reason in found.failed.items()
+        ],
+        "warnings": [asdict(warning) for warning in warnings],
+        "missing": [asdict(one) for one in collected.missing.found],
+        **collected.means(eligible_heads(content or {}, all_heads=all_heads)),
+        "fidelity": _fidelity(run, found, collected),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 3),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in NUMERIC_LIBRARIES},
+        },
+    }
+
+
+def _fidelity(run: PlannedRun, found: Recorded, collected: Collected) -> dict[str, Any] | None:
+    """The fidelity of scores, of all key heads for which it was measured; None without any."""
+    if not found.key_heads and not found.failed_key_heads:
+        return None
+    failures = [
+        {"layer": layer, "k_head": k_head, "reason": reason}
+        for (layer, k_head), reason in found.failed_key_heads.items()
+    ]
+    return {
+        "near": run.config.near,
+        "first_query": first_query(run.config, run.texts),
+        "key_heads": {"measured": len(collected.fidelity), "failed": len(failures)},
+        "failures": failures,
+        "means": fidelity_means(collected.fidelity),
+    }
+
+
+def _record(means: Mapping[str, MeanEstimate]) -> dict[str, Any]:
+    """Means over heads for run.json, without NaN, which JSON does not have."""
+    return {
+        name: {
+            "value": mean.value,
+            "standard_error": _known(mean.standard_error),
+            "standard_error_texts": _known(mean.text_error),
+            "heads": mean.heads,
+            "eligible_heads": mean.eligible,
+            "groups": mean.groups or None,
+        }
+        for name, mean in means.items()
+        if mean.heads
+    }
+
+
+def _known(error: float) -> float | None:
+    return None if math.isnan(error) else error

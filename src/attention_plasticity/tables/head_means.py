@@ -1,0 +1,157 @@
+"""Means over heads, with their errors. Plain Python, without numeric libraries.
+
+All heads are measured on the same texts. So the influences of the groups of texts are averaged over
+heads first; the standard error of the mean follows from these averages. If the heads are a random
+sample of the heads of a model, their choice adds to the error.
+
+Whether the heads of a run are a random sample, and of how many heads. A capture with
+`head_sampling` draws query heads at random. The mean over them estimates the mean over all eligible
+heads, so its error has a part from the choice of heads. Heads that a person chose are fixed: their
+mean is about these heads only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attention_plasticity.metrics import FULL_ATTENTION, GROUP_COLUMNS
+from qk_toolkit.formatting import count
+
+_UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
+
+
+@dataclass(frozen=True)
+class MeanEstimate:
+    """A mean over heads."""
+
+    value: float
+    text_error: float  # standard error over texts; NaN if it is not known for all heads
+    heads: int
+    groups: int  # of texts behind the value, the fewest of a head; 0 if they are not known
+    influences: tuple[float, ...] = field(repr=False)  # (g,) of the groups of texts
+    eligible: int | None = None  # heads from which the heads were sampled; None: heads are fixed
+    head_variance: float = 0.0  # squared error from the choice of heads
+
+    @property
+    def standard_error(self) -> float:
+        """Its error over texts and, if the heads are a random sample, over heads."""
+        if self.eligible is None:
+            return self.text_error
+        return math.sqrt(self.text_error**2 + self.head_variance)
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom of its interval; NaN if they are not known."""
+        fewest = self.groups if self.eligible is None else min(self.groups, self.heads)
+        return fewest - 1.0 if self.groups else math.nan
+
+    @property
+    def over(self) -> str:
+        """`6 heads`, or `6 of 270 heads, sampled at random`."""
+        if self.eligible is None:
+            return count(self.heads, "head")
+        return f"{self.heads:,} of {count(self.eligible, 'head')}, sampled at random"
+
+
+def mean_estimate(
+    values: Sequence[float],
+    influences: Sequence[Sequence[float]],
+    groups: Sequence[float],
+    eligible: int | None = None,
+) -> MeanEstimate:
+    """Mean over the heads with a value. `influences` has one sequence of 16 numbers per head.
+
+    `groups` are the numbers of groups of texts behind the values, NaN or 0 if not known. `eligible`
+    is the number of heads from which the heads were sampled at random; None if they are fixed.
+    """
+    used = [number for number, value in enumerate(values) if not math.isnan(value)]
+    if not used:
+        return MeanEstimate(math.nan, math.nan, 0, 0, _UNKNOWN, eligible, math.nan)
+    heads = len(used)
+    found = [values[number] for number in used]
+    own = [influences[number] for number in used]
+    shares = tuple(math.fsum(group) / heads for group in zip(*own, strict=True))
+    error = math.sqrt(_squares(shares))
+    known = [groups[number] for number in used]
+    fewest = 0 if any(map(math.isnan, known)) else int(min(known))
+    variance = 0.0 if eligible is None else _head_variance(found, own, error**2, eligible)
+    return MeanEstimate(math.fsum(found) / heads, error, heads, fewest, shares, eligible, variance)
+
+
+def _head_variance(
+    values: Sequence[float],
+    influences: Sequence[Sequence[float]],
+    text_variance: float,
+    eligible: int,
+) -> float:
+    """Squared error of a mean from the choice of its heads; NaN for one head.
+
+    The variance over heads contains errors over texts. What all heads have in common of these does
+    not vary over heads, so only the rest is subtracted.
+    """
+    heads = len(values)
+    if heads < 2:
+        return math.nan
+    mean = math.fsum(values) / heads
+    spread = math.fsum((value - mean) ** 2 for value in values) / (heads - 1)
+    of_texts = math.fsum(map(_squares, influences)) / heads
+    between = spread - of_texts + text_variance
+    left = max(0.0, 1.0 - heads / eligible)  # share of the heads that are not in the mean
+    return between if math.isnan(between) else left * max(0.0, between) / heads
+
+
+def _squares(numbers: Sequence[float]) -> float:
+    return math.fsum(number**2 for number in numbers)
+
+
+@dataclass(frozen=True)
+class EligibleHeads:
+    """Numbers of query heads from which the heads of a run were sampled at random."""
+
+    total: int
+    by_layer_type: Mapping[str, int]
+
+    def of_types(self, layer_types: Iterable[str]) -> int:
+        """The eligible heads in layers of some types; all of them if a type is not known."""
+        types = set(layer_types)
+        if not types <= self.by_layer_type.keys():
+            return self.total
+        return sum(self.by_layer_type[layer_type] for layer_type in types)
+
+
+def eligible_heads(dump: Mapping[str, Any], *, all_heads: bool) -> EligibleHeads | None:
+    """The heads from which those of a run were sampled; None if its heads are fixed.
+
+    `dump` is the content of dump.json. `all_heads`: every captured head was analysed, or failed;
+    otherwise a person chose some of them. Heads are also fixed if all eligible heads were captured.
+    """
+    capture = _mapping(_mapping(dump.get("capture")).get("capture"))
+    count = _mapping(capture.get("head_sampling")).get("count")
+    if not isinstance(count, int) or not all_heads:
+        return None
+    by_type = _by_layer_type(dump, capture)
+    total = dump.get("eligible_q_heads") or sum(by_type.values())
+    if count >= total:
+        return None
+    return EligibleHeads(total, by_type if sum(by_type.values()) == total else {})
+
+
+def _by_layer_type(dump: Mapping[str, Any], capture: Mapping[str, Any]) -> dict[str, int]:
+    """Eligible query heads of each type of layer; earlier dumps have no total number."""
+    chosen, heads = capture.get("layers"), capture.get("heads")
+    per_layer = len(set(heads)) if isinstance(heads, list) else dump.get("num_q_heads") or 0
+    found: Counter[str] = Counter()
+    for entry in dump.get("layers") or []:
+        full = entry.get("type") == FULL_ATTENTION and not entry.get("selective")
+        left_out = capture.get("full_attention_only") is True and not full
+        if not left_out and (chosen is None or entry.get("layer") in chosen):
+            found[str(entry.get("type"))] += per_layer
+    return dict(found)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,102 @@
+"""Runs in processes of their own, forked from one that has imported the libraries.
+
+A process can die at a chosen write, or stop before a chosen key head.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+_PRELOADED = (
+    "attention_plasticity.head_analysis",
+    "attention_plasticity.run.runner",
+    "attention_plasticity.run.write",
+    "pytest",
+    "scipy.stats",
+)
+_PATIENCE = 120.0  # seconds
+
+
+def start(
+    dump: Path,
+    out: Path,
+    fields: Mapping[str, Any],
+    *,
+    die_at: int | None = None,
+    hold_at: tuple[int, int] | None = None,
+) -> ForkServerProcess:
+    """Start a run. `die_at` is the number of a write, `hold_at` a layer and a key head.
+
+    Writes are waits for the disk, and renamings. A process that stops makes the file `held` in
+    the folder of the run. The heads that it computed are in a file of its own.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*_PRELOADED])
+    process = context.Process(target=_run, args=(dump, out, dict(fields), die_at, hold_at))
+    process.start()
+    return process
+
+
+def computed_heads(out: Path) -> list[tuple[int, int]]:
+    """The heads that processes have computed, sorted."""
+    found = [json.loads(path.read_text()) for path in out.glob("computed-*")]
+    return sorted((layer, head) for heads in found for layer, head in heads)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Wait until a condition is true."""
+    until = time.monotonic() + _PATIENCE
+    while not condition():
+        assert time.monotonic() < until, "nothing happens"
+        time.sleep(0.02)
+
+
+def _run(
+    dump: Path,
+    out: Path,
+    fields: dict[str, Any],
+    die_at: int | None,
+    hold_at: tuple[int, int] | None,
+) -> None:
+    from runs_here import Here, analyse
+
+    def hold(layer: int, k_head: int) -> None:
+        if (layer, k_head) == hold_at:
+            (out / "held").touch()
+            time.sleep(600)
+
+    if die_at is not None:
+        _die_at(die_at)
+    engine = Here(hold)
+    analyse(dump, out, engine=engine, **fields)
+    (out / f"computed-{os.getpid()}").write_text(json.dumps(engine.heads))
+
+
+def _die_at(number: int) -> None:
+    left = number
+    sync, rename = os.fsync, os.replace
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            os._exit(9)
+
+    def dying_sync(descriptor: Any) -> None:
+        count()
+        sync(descriptor)
+
+    def dying_rename(path: Any, target: Any) -> Path:
+        count()
+        rename(path, target)
+        return Path(target)
+
+    os.fsync = dying_sync  # type: ignore[assignment]
+    Path.replace = dying_rename  # type: ignore[method-assign, assignment]

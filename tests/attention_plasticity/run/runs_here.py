@@ -1,0 +1,126 @@
+"""Runs in the test process: an engine without worker processes, which counts what it computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from attention_plasticity.config import RunnerConfig, make_config
+from attention_plasticity.run.engines import Engine
+from attention_plasticity.run.runner import run_analysis
+from attention_plasticity.run.worker import analyze_heads, measure_fidelity
+from attention_plasticity.run.write import Outcome
+from qk_toolkit.watcher import Watcher
+
+
+class Here(Engine):
+    """Calls functions at once in this process. `heads` and `key_heads` are what it computed."""
+
+    def __init__(self, before: Callable[[int, int], object] = lambda layer, k_head: None) -> None:
+        self.heads: list[tuple[int, int]] = []
+        self.key_heads: list[tuple[int, int]] = []
+        self._before = before  # is called with the layer and the key head of every task
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The result of a call."""
+        if fn in (analyze_heads, measure_fidelity):
+            _, layer, k_head, q_heads = args
+            self._before(layer, k_head)
+            if fn is analyze_heads:
+                self.heads += [(layer, q_head) for q_head in q_heads]
+            else:
+                self.key_heads.append((layer, k_head))
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Notes(Watcher):
+    """Keeps the notes of a run."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def settings(dump: Path, out: object, **fields: Any) -> RunnerConfig:
+    """Settings of a run with one worker, unless another number is given."""
+    places = {"dataset_local_root": str(dump), "output_dir": str(out)}
+    return make_config({"max_workers": 1, **places, **fields})
+
+
+def analyse(
+    dump: Path,
+    out: object,
+    *,
+    engine: Engine | None = None,
+    watcher: Watcher | None = None,
+    **fields: Any,
+) -> Outcome:
+    """A run in this process."""
+    return run_analysis(settings(dump, out, **fields), watcher, engine=engine or Here())
+
+
+def computed(dump: Path, out: object, **fields: Any) -> list[tuple[int, int]]:
+    """The heads that a run computes, as layer and query head."""
+    engine = Here()
+    analyse(dump, out, engine=engine, **fields)
+    return sorted(engine.heads)
+
+
+def tables(folder: Path) -> dict[str, bytes]:
+    """The content of all tables."""
+    return {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+
+
+def run_info(folder: Path) -> dict[str, Any]:
+    """run.json."""
+    info: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return info
+
+
+def compared_info(folder: Path) -> dict[str, Any]:
+    """run.json without what differs between two equal runs."""
+    info = run_info(folder)
+    del info["finished"], info["seconds"]
+    return info
+
+
+def records(folder: Path, kind: str = "[hk]") -> list[Path]:
+    """The records of finished heads with any settings, sorted by name."""
+    return sorted((folder / ".heads").glob(f"*/l??{kind}*.json.gz"), key=lambda path: path.name)
+
+
+def state(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Files and their changes: an equal state means that nothing was written."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+@contextmanager
+def another_user(folder: Path) -> Iterator[None]:
+    """Work as a user who owns the folder, if this process may read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 65534, -1)
+    modes = {place: place.stat().st_mode for place in folder.parents}
+    closed = {place: mode for place, mode in modes.items() if not mode & stat.S_IXOTH}
+    for place, mode in closed.items():
+        place.chmod(mode | stat.S_IXGRP | stat.S_IXOTH)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for place, mode in closed.items():
+            place.chmod(mode)

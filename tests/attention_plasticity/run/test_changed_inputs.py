@@ -1,0 +1,421 @@
+"""Other settings, other files: the tables are those of a new run, and have nothing of earlier ones.
+
+The law of this file: after any change, a run into the same folder gives the bytes of a run into an
+empty folder, and computes the heads that the change concerns.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from attention_dumps import make_attention_dump
+from attention_plasticity.run.preparation import prepare
+from dumps import add_attended, add_rotary, head_rows, make_dump, rotary_file
+from qk_dump.examples import Example, write_examples
+from qk_dump.layout import HeadId
+from qk_dump.manifest import MANIFEST_NAME, read_manifest, write_manifest
+from qk_dump.tokens import write_tokens
+from qk_dump.writer import write_head
+from qk_toolkit.errors import OutputError
+from runs_here import (
+    Here,
+    Notes,
+    analyse,
+    compared_info,
+    computed,
+    records,
+    run_info,
+    settings,
+    tables,
+)
+
+TEXTS = 6
+HEADS = [(0, 0), (0, 1), (0, 2), (0, 3)]
+KEPT = "records of other settings or files are kept in"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`dump`, with two key heads of two query heads, and `out`, its run."""
+    folder = tmp_path_factory.mktemp("whole")
+    dump = make_dump(folder / "dump", layers=1, q_heads=4, k_heads=2, n=90, d=4, examples=TEXTS)
+    add_rotary(dump, 1, 4)
+    name_texts(dump, range(TEXTS))
+    add_attended(dump, 0, 0, d=4, examples=TEXTS)
+    analyse(dump, folder / "out")
+    return folder
+
+
+@pytest.fixture
+def place(whole: Path, tmp_path: Path) -> Path:
+    """A copy of the dump and its run."""
+    return Path(shutil.copytree(whole, tmp_path / "place"))
+
+
+def name_texts(dump: Path, ids: range, tokens: int = 1024) -> None:
+    write_examples(dump, [Example(number, f"text {number}", tokens, "") for number in ids])
+
+
+def change_manifest(dump: Path, **facts: Any) -> None:
+    manifest = read_manifest(dump / MANIFEST_NAME)
+    assert manifest is not None
+    write_manifest(dump, manifest.model_copy(update=facts))
+
+
+def change_middle(path: Path) -> None:
+    """Other bytes in the middle: size and footer stay."""
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle + 8 : middle + 12] = np.float32(0.5).tobytes()
+    path.write_bytes(content)
+
+
+def assert_like_new(place: Path, **fields: Any) -> list[tuple[int, int]]:
+    """Run again. The files must be those of a new run. Returns the heads that were computed."""
+    done = computed(place / "dump", place / "out", **fields)
+    analyse(place / "dump", place / "new", **fields)
+    assert tables(place / "out") == tables(place / "new")
+    assert compared_info(place / "out") == compared_info(place / "new")
+    return done
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seed": 1},
+        {"bin_size": 100},
+        {"num_pairs_per_bucket": 7},
+        {"query_model": "full"},
+        {"single_example": True},
+        {"pair_sampling": "context"},
+        {"max_tokens_per_head": 50},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_other_settings_give_other_tables_and_switching_back_needs_no_computation(
+    fields: dict[str, Any], place: Path, whole: Path
+) -> None:
+    assert assert_like_new(place, **fields) == HEADS
+    assert tables(place / "out") != tables(whole / "out")
+    assert len(records(place / "out")) == 8
+    assert computed(place / "dump", place / "out") == []
+    assert tables(place / "out") == tables(whole / "out")
+    assert compared_info(place / "out")["config"]["seed"] == 0
+
+
+def test_settings_that_do_not_change_numbers_keep_the_heads(place: Path) -> None:
+    analyse(place / "dump", place / "out")  # the dump is elsewhere now
+    before = (place / "out" / "run.json").read_bytes()
+    assert computed(place / "dump", place / "out", max_workers=3, layers=[0]) == []
+    assert (place / "out" / "run.json").read_bytes() == before
+
+
+def test_other_thresholds_of_roles_change_the_tables_without_computation(tmp_path: Path) -> None:
+    dump, out = make_attention_dump(tmp_path / "dump", q_heads=2), tmp_path / "out"
+    analyse(dump, out)
+    before = tables(out)
+    everywhere: dict[str, Any] = {"role_thresholds": {"previous": 0.001}}
+    assert computed(dump, out, **everywhere) == []
+    after = tables(out)
+    assert {name for name in after if after[name] != before[name]} == {"head_roles.csv"}
+    assert b"previous" in after["head_roles.csv"]
+    assert run_info(out)["config"]["role_thresholds"] == {"previous": 0.001}
+    analyse(dump, tmp_path / "new", **everywhere)
+    assert tables(tmp_path / "new") == after
+    assert computed(dump, out) == []
+    assert tables(out) == before
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], list[tuple[int, int]]]] = {
+    "queries of one head": (
+        lambda dump: write_head(dump, HeadId(0, 2, "q"), **head_rows(90, 4, seed=5)),
+        [(0, 2)],
+    ),
+    "bytes in the middle": (lambda dump: change_middle(dump / "l00h03q/data.parquet"), [(0, 3)]),
+    "keys of one head": (
+        lambda dump: write_head(dump, HeadId(0, 1, "k"), **head_rows(90, 4, seed=5)),
+        [(0, 2), (0, 3)],
+    ),
+    "keys drawn by attention": (
+        lambda dump: add_attended(dump, 0, 0, n=21, d=4, examples=TEXTS),
+        [(0, 0), (0, 1)],
+    ),
+    "no keys drawn by attention": (lambda dump: shutil.rmtree(dump / "attended"), [(0, 0), (0, 1)]),
+    "another file of a head": (
+        lambda dump: shutil.copy(dump / "l00h01q/data.parquet", dump / "l00h01q/more.parquet"),
+        [(0, 1)],
+    ),
+    "lengths of texts": (lambda dump: name_texts(dump, range(TEXTS), 2048), HEADS),
+    "fewer named texts": (lambda dump: name_texts(dump, range(TEXTS // 2)), HEADS),
+    "no examples.parquet": (lambda dump: (dump / "examples.parquet").unlink(), HEADS),
+    "sampler in dump.json": (
+        lambda dump: change_manifest(dump, sampler={"type": "uniform", "base_rate": 32.0}),
+        HEADS,
+    ),
+    "a model in dump.json": (lambda dump: change_manifest(dump, model="another"), HEADS),
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_a_changed_dump_gives_the_tables_of_its_new_state(
+    how: str, place: Path, whole: Path
+) -> None:
+    change, concerned = CHANGES[how]
+    change(place / "dump")
+    assert assert_like_new(place) == concerned
+    shutil.rmtree(place / "dump")
+    shutil.copytree(whole / "dump", place / "dump")
+    assert computed(place / "dump", place / "out") == []  # the earlier state is back
+    assert tables(place / "out") == tables(whole / "out")
+
+
+def test_a_head_that_goes_and_comes(place: Path, whole: Path) -> None:
+    moved = (place / "dump" / "l00h01q").rename(place / "l00h01q")
+    change_manifest(place / "dump", num_layers=1, num_q_heads=4, num_k_heads=2)
+    assert assert_like_new(place) == [(0, 0), (0, 2), (0, 3)]  # dump.json changed
+    assert run_info(place / "out")["not_captured"] == [[0, 1]]
+    moved.rename(place / "dump" / "l00h01q")
+    assert computed(place / "dump", place / "out") == [(0, 1)]
+    assert tables(place / "out") == tables(whole / "out")
+
+
+def test_a_copy_of_the_dump_elsewhere_needs_no_computation(place: Path, whole: Path) -> None:
+    """Modification times and places are not content."""
+    for path in (place / "dump").rglob("*.parquet"):
+        os.utime(path, (1, 1))
+    assert computed(place / "dump", place / "out") == []
+    assert tables(place / "out") == tables(whole / "out")
+    assert run_info(place / "out")["input"]["path"] == str(place / "dump")
+
+
+def test_texts_of_tokens_are_followed(tmp_path: Path) -> None:
+    dump, out = make_attention_dump(tmp_path / "dump"), tmp_path / "out"
+    write_tokens(dump, {number: f"old {number}" for number in range(12)})
+    analyse(dump, out)
+    assert b"old 4" in (out / "head_words.csv").read_bytes()
+    write_tokens(dump, {number: f"new {number}" for number in range(12)})
+    assert computed(dump, out) == [(0, 0)]
+    words = (out / "head_words.csv").read_bytes()
+    assert b"new 4" in words
+    assert b"old" not in words
+
+
+def test_the_dump_of_repeated_tokens_is_followed(tmp_path: Path) -> None:
+    made = {"synthetic": {"type": "repeated", "length": 24}}
+    dump = make_attention_dump(tmp_path / "dump", q_heads=2)
+    repeated = make_attention_dump(tmp_path / "repeated", q_heads=2, seed=9, manifest=made)
+    out = tmp_path / "out"
+    how: dict[str, Any] = {"repeated": str(repeated)}
+    assert computed(dump, out) == [(0, 0), (0, 1)]
+    assert computed(dump, out, **how) == [(0, 0), (0, 1)]
+    other = make_attention_dump(tmp_path / "other", q_heads=2, seed=3, manifest=made)
+    shutil.copy(other / "l00h01q" / "data.parquet", repeated / "l00h01q")
+    assert computed(dump, out, **how) == [(0, 1)]
+    analyse(dump, tmp_path / "new", **how)
+    assert tables(out) == tables(tmp_path / "new")
+
+
+def test_rotary_records_in_a_file_count_by_their_content(place: Path, whole: Path) -> None:
+    file = rotary_file(whole / "dump", place / "rotary.json")
+    assert computed(place / "dump", place / "out", rotary=str(file)) == HEADS
+    assert tables(place / "out") == tables(whole / "out")
+    copy = file.rename(place / "copy.json")
+    assert computed(place / "dump", place / "out", rotary=str(copy)) == []
+
+
+# records of other settings
+
+
+def test_other_records_are_left_alone_until_they_are_cleaned(place: Path, whole: Path) -> None:
+    dump, out = place / "dump", place / "out"
+    first = {path: path.read_bytes() for path in records(out)}
+    watcher = Notes()
+    analyse(dump, out, seed=1, watcher=watcher)
+    assert [note for note in watcher.notes if KEPT in note] == [
+        f"4 {KEPT} {out}/.heads; --clean true removes them"
+    ]
+    change_middle(dump / "l00h03q" / "data.parquet")
+    watcher = Notes()
+    analyse(dump, out, seed=1, watcher=watcher)
+    assert any(note.startswith(f"5 {KEPT}") for note in watcher.notes)
+    assert {path: path.read_bytes() for path in first} == first
+    before, watcher = tables(out), Notes()
+    analyse(dump, out, seed=1, clean=True, watcher=watcher)
+    assert watcher.notes[-1] == "5 records of other settings or files were removed"
+    assert len(records(out)) == 4
+    assert not any(path.exists() for path in first)
+    assert tables(out) == before
+    assert computed(dump, out, seed=1) == []
+    watcher = Notes()
+    analyse(dump, out, seed=1, watcher=watcher)
+    assert not any(KEPT in note for note in watcher.notes)
+    assert computed(dump, out) == HEADS
+
+
+def test_cleaning_keeps_heads_of_other_shares_and_the_fidelity_of_key_heads(place: Path) -> None:
+    dump, out = place / "dump", place / "out"
+    analyse(dump, out, seed=1, heads=[0])
+    analyse(dump, out, layers=[0], heads=[3], clean=True)
+    assert len(records(out)) == 4
+    assert run_info(out)["heads"]["analysed"] == 4
+
+
+# files that change while a run reads them
+
+
+@pytest.mark.parametrize(
+    ("name", "failed"),
+    [
+        ("l00h02q/data.parquet", {(0, 2)}),
+        ("l00h01k/data.parquet", {(0, 2), (0, 3)}),
+        ("attended/l00h00k/data.parquet", {(0, 0), (0, 1)}),
+        ("dump.json", set(HEADS)),
+    ],
+)
+def test_a_file_that_changes_during_the_run_is_the_reason_of_its_heads(
+    name: str, failed: set[tuple[int, int]], whole: Path, tmp_path: Path
+) -> None:
+    dump = Path(shutil.copytree(whole / "dump", tmp_path / "dump"))
+    out, file = tmp_path / "out", dump / name
+
+    def change(layer: int, k_head: int) -> None:
+        if k_head == 1:  # the heads of the first key head are finished
+            file.write_bytes(file.read_bytes() + b" " * (name == "dump.json"))
+            os.utime(file, (1, 1))
+
+    outcome = analyse(dump, out, engine=Here(change))
+    found = {(failure.layer, failure.q_head): failure.reason for failure in outcome.failures}
+    assert found == dict.fromkeys(
+        failed, "its files changed during the run; run the same command again"
+    )
+    recorded = {path.name[:6] for path in records(out)}
+    assert recorded == {f"l00h0{head}" for _, head in set(HEADS) - failed}
+    again = analyse(dump, out)
+    assert again.failures == []
+    assert tables(out) == tables(whole / "out")
+
+
+def test_a_touched_file_beside_the_heads_is_no_change(whole: Path, tmp_path: Path) -> None:
+    dump = Path(shutil.copytree(whole / "dump", tmp_path / "dump"))
+    engine = Here(lambda layer, k_head: os.utime(dump / "dump.json", (1, 1)))
+    assert analyse(dump, tmp_path / "out", engine=engine).failures == []
+
+
+# texts that examples.parquet does not name
+
+
+def change_column(file: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    table = pq.read_table(file)
+    values = pa.array(change(table[name].to_numpy()))
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, values), file)
+
+
+def add_to_ids(dump: Path, number: int) -> None:
+    for file in dump.rglob("l*/data.parquet"):
+        change_column(file, "example_id", lambda ids: ids.astype(np.int64) + number)
+
+
+def without_logit_drift(folder: Path) -> list[str]:
+    """Rows without those in units of the longest text, whose length examples.parquet has."""
+    text = (folder / "head_influences.csv").read_text()
+    return [row for row in text.splitlines() if "_logit_drift" not in row]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda dump: name_texts(dump, range(3)), "does not name 3 texts (3-5) of the dump"),
+        (lambda dump: name_texts(dump, range(1, TEXTS)), "does not name text 0 of the dump"),
+        (lambda dump: add_to_ids(dump, 2**40), "does not name 6 texts (1099511627776-"),
+        (lambda dump: (dump / "examples.parquet").write_bytes(b"junk"), "cannot be read ("),
+        (
+            lambda dump: change_column(dump / "examples.parquet", "example_id", lambda ids: -ids),
+            "has a negative example_id",
+        ),
+    ],
+    ids=["some named", "first not named", "ids + 2^40", "unreadable", "negative names"],
+)
+def test_texts_that_are_not_named_are_ranked_by_the_ids_found(
+    place: Path, whole: Path, change: Callable[[Path], object], problem: str
+) -> None:
+    """The groups are those of the whole list: the same ids have the same ranks."""
+    change(place / "dump")
+    analyse(place / "dump", place / "out", bin_size=128)
+    named = Path(shutil.copytree(whole / "dump", place / "named-dump"))
+    positions = pq.read_table(named / "l00h00q" / "data.parquet")["position"].to_numpy()
+    if not problem.startswith("does not name"):  # the lengths of texts are not known
+        name_texts(named, range(TEXTS), tokens=int(positions.max()) + 1)
+    analyse(named, place / "named", bin_size=128)
+    assert without_logit_drift(place / "out") == without_logit_drift(place / "named")
+    info = run_info(place / "out")
+    assert info["input"]["texts"]["count"] == TEXTS
+    assert info["input"]["texts"]["digest"] is None
+    [warning] = [one for one in info["warnings"] if one["kind"] == "texts_not_named"]
+    assert f"examples.parquet: {problem}" in warning["text"]
+    assert "from the 6 texts found in the heads" in warning["text"]
+
+
+def test_texts_of_layers_that_are_not_chosen_count(place: Path) -> None:
+    """So any choice of layers has the same groups of texts, and its heads fit together."""
+    dump = place / "dump"
+    for kind in "qk":
+        shutil.copytree(dump / f"l00h00{kind}", dump / f"l01h00{kind}")
+    for file in dump.glob("l00*/data.parquet"):
+        pq.write_table(pq.read_table(file, filters=[("example_id", "!=", 0)]), file)
+    change_manifest(dump, num_layers=2, num_q_heads=4, num_k_heads=2)
+    name_texts(dump, range(3))
+    analyse(dump, place / "parts", layers=[1])
+    analyse(dump, place / "parts", layers=[0])
+    analyse(dump, place / "whole")
+    assert tables(place / "parts") == tables(place / "whole")
+    assert prepare(settings(dump, place / "x", layers=[0])).texts.count == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda ids: np.where(ids == 5, -5, ids), "negative example_id"),
+        (lambda ids: ids + 1, "has rows of text 6, which is not one of the 6 texts in examples"),
+    ],
+    ids=["negative", "of another list"],
+)
+def test_a_head_with_texts_of_its_own_fails_alone(
+    place: Path, change: Callable[[np.ndarray], np.ndarray], reason: str
+) -> None:
+    change_column(place / "dump" / "l00h01q" / "data.parquet", "example_id", change)
+    outcome = analyse(place / "dump", place / "out")
+    [failure] = outcome.failures
+    assert (failure.q_head, outcome.info["heads"]["analysed"]) == (1, 3)
+    assert reason in failure.reason
+    single = analyse(place / "dump", place / "out", single_example=True)
+    assert single.failures == []  # the column is not used
+
+
+def test_two_columns_of_one_name_are_no_list_of_texts(place: Path) -> None:
+    path = place / "dump" / "examples.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("original_id", table["original_id"]), path)
+    assert analyse(place / "dump", place / "out").info["input"]["texts"] is None
+
+
+def test_a_record_that_cannot_be_written_ends_the_run(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tables(place / "out")
+    monkeypatch.setattr("attention_plasticity.run.records.sync", _no_space)
+    with pytest.raises(OutputError, match=r"l00h00-.*cannot be written: No space left"):
+        analyse(place / "dump", place / "out", seed=1)
+    assert tables(place / "out") == before
+
+
+def _no_space(file: object) -> None:
+    raise OSError(28, "No space left on device")

@@ -1,0 +1,304 @@
+"""Worker processes of this machine: a death costs a retry, and no process outlives its run.
+
+Heads have 1,000 rows: with fewer, every new worker imports scipy.stats, which takes 0.6 s.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from attention_plasticity.run import engines
+from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment
+from attention_plasticity.run.folder import WorkerLog
+from attention_plasticity.run.worker import THREAD_VARIABLES
+from dumps import make_dump
+from forked_runs import wait_for
+from runs_here import Here, Notes, analyse, computed, records, run_info, tables
+
+ONLY_WORKERS = "import sys\nif 'attention_plasticity.run.worker' in sys.orig_argv:\n    "
+CHANGED = """import os, time, attention_plasticity.head_analysis as module
+    original = module.measure_head
+    def measure(group, q_head, queries, dump):
+        {}
+        return original(group, q_head, queries, dump)
+    module.measure_head = measure"""
+LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dump(
+        tmp_path_factory.mktemp("dump"), layers=LAYERS, q_heads=2, k_heads=1, n=1000, d=4
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run without worker processes."""
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    analyse(dump, out)
+    return out
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Plant code into workers: they get the path of this process, and import sitecustomize."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+
+    def write(code: str) -> None:
+        (site / "sitecustomize.py").write_text(ONLY_WORKERS + code)
+
+    return write
+
+
+def workers_of(pid: int | None = None) -> list[psutil.Process]:
+    """The worker processes of a process."""
+    children = psutil.Process(pid).children()
+    return [one for one in children if "attention_plasticity.run.worker" in _words(one)]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:  # it has ended
+        return []
+
+
+def run_with_processes(dump: Path, out: Path, workers: int = 1, **fields: Any) -> Any:
+    with LocalProcesses(workers) as engine:
+        return analyse(dump, out, engine=engine, max_workers=workers, **fields)
+
+
+def test_processes_give_the_results_of_this_process_and_end(
+    dump: Path, whole: Path, tmp_path: Path
+) -> None:
+    with LocalProcesses(2) as engine:
+        assert len(workers_of()) == 1  # imports while the run is planned
+        analyse(dump, tmp_path, engine=engine, max_workers=2)
+        assert len(workers_of()) <= 2
+    assert workers_of() == []
+    assert tables(tmp_path) == tables(whole)
+    assert not (tmp_path / "workers.log").exists()
+
+
+def test_no_process_is_started_for_nothing() -> None:
+    with LocalProcesses(4, started=0):
+        assert workers_of() == []
+
+
+def test_a_worker_killed_from_outside_costs_a_retry(
+    dump: Path, whole: Path, tmp_path: Path, plant: Callable[[str], None]
+) -> None:
+    busy = tmp_path / "busy"
+    plant(
+        CHANGED.format(f"""if group.layer == 1 and not os.path.exists({str(busy)!r}):
+            open({str(busy)!r}, 'w').close(); time.sleep(600)""")
+    )
+
+    def kill() -> None:
+        wait_for(busy.exists)
+        for worker in workers_of():
+            worker.kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    outcome = run_with_processes(dump, tmp_path / "out")
+    killer.join()
+    assert outcome.failures == []
+    assert tables(tmp_path / "out") == tables(whole)
+
+
+@pytest.mark.parametrize(
+    ("death", "reason"),
+    [
+        ("os._exit(3)", "the worker process died (exit code 3), in 2 attempts"),
+        (
+            "os.kill(os.getpid(), 9)",
+            "the worker process died (killed, probably out of memory: lower max_workers or "
+            "max_tokens_per_head), in 2 attempts",
+        ),
+    ],
+    ids=["exit", "kill"],
+)
+def test_a_head_that_kills_its_worker_twice_fails_alone(
+    dump: Path, tmp_path: Path, plant: Callable[[str], None], death: str, reason: str
+) -> None:
+    plant(CHANGED.format(f"if (group.layer, q_head) == (1, 1): {death}"))
+    outcome = run_with_processes(dump, tmp_path / "out", layers=[0, 1])
+    [failure] = outcome.failures
+    assert (failure.layer, failure.q_head) == (1, 1)
+    assert failure.reason == reason
+    assert outcome.info["heads"]["analysed"] == 3
+    assert run_info(tmp_path / "out")["failures"][0]["reason"] == reason
+
+
+def test_workers_that_cannot_start_are_a_reason_with_their_last_words(
+    dump: Path, tmp_path: Path, plant: Callable[[str], None]
+) -> None:
+    plant("import os; print('planted last words', file=sys.stderr, flush=True); os._exit(3)")
+    outcome = run_with_processes(dump, tmp_path / "out", layers=[0])
+    assert len(outcome.failures) == 2
+    for failure in outcome.failures:
+        assert "the worker process died (exit code 3): planted last words" in failure.reason
+
+
+def test_a_defect_leaves_its_traceback_in_the_log(
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same code runs in workers, so no process is needed."""
+    log, watcher = tmp_path / "workers.log", Notes()
+    with monkeypatch.context() as patch:
+        patch.setattr("attention_plasticity.measure.seeds.regress", _broken)
+        outcome = analyse(dump, tmp_path, layers=[0], watcher=watcher)
+    reason = outcome.failures[0].reason
+    assert reason.startswith("internal error: ZeroDivisionError('planted defect') (test_engines.py")
+    assert reason.endswith(f"; the traceback is in {log}")
+    text = log.read_text()
+    assert text.startswith("layer 0, key head 0, query heads 0-1:\n")
+    assert "Traceback (most recent call last)" in text
+    assert f"messages of the workers are in {log}" in watcher.notes
+    assert analyse(dump, tmp_path, layers=[0]).failures == []
+    assert not log.exists()  # nothing is left to say
+
+
+def _broken(*arguments: object) -> None:
+    raise ZeroDivisionError("planted defect")
+
+
+def test_warnings_of_workers_are_kept(
+    dump: Path, tmp_path: Path, plant: Callable[[str], None]
+) -> None:
+    plant(CHANGED.format("import warnings; warnings.warn(f'planted {q_head}')"))
+    outcome = run_with_processes(dump, tmp_path / "out", layers=[0])
+    assert outcome.failures == []
+    assert "planted 1" in (tmp_path / "out" / "workers.log").read_text()
+
+
+def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attention_plasticity.run.folder._MOST_BYTES", 100)
+    log = WorkerLog(tmp_path / "workers.log")
+    log.add("layer 0", "  \n ")
+    assert not log.path.exists()
+    for number in range(50):
+        log.add(f"layer {number}", "x" * 30)
+    text = log.path.read_text()
+    assert text.startswith("layer 0:\n" + "x" * 30 + "\n\n")
+    assert text.count("The rest is left out.") == 1
+    assert len(text) < 200
+    WorkerLog(tmp_path / "no folder" / "log").add("layer 0", "the run continues")
+
+
+def test_a_process_that_keeps_much_memory_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_MOST_MEMORY", 1 << 20)
+    with LocalProcesses() as engine:
+        pids = [engine.submit(os.getpid).result() for _ in range(3)]
+        assert len(set(pids)) == 1
+        engine.submit(_keep, 200 << 20).result()
+        other = engine.submit(os.getpid).result()
+        assert other != pids[0]
+        assert [worker.pid for worker in workers_of()] == [other]
+
+
+def _keep(size: int) -> int:
+    sys.kept = bytearray(b"x") * size  # type: ignore[attr-defined]
+    return size
+
+
+def test_calls_after_the_end_and_calls_that_die_are_errors() -> None:
+    with LocalProcesses() as engine:
+        with pytest.raises(WorkerDiedError, match=r"exit code 7"):
+            engine.submit(os._exit, 7).result()
+        assert engine.submit(abs, -3).result() == 3  # a new process
+        calls = [engine.submit(signal.pause) for _ in range(2)]
+        wait_for(lambda: workers_of()[0].status() == psutil.STATUS_SLEEPING)
+        engine.shutdown()
+    assert workers_of() == []
+    assert all(call.cancelled() or call.exception() for call in calls)
+
+
+def test_a_worker_has_one_thread_also_if_the_user_asks_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers use all cores already; more threads would wait for each other."""
+    for name in THREAD_VARIABLES:
+        monkeypatch.setenv(name, "7")
+    environment = _environment()
+    assert {environment[name] for name in THREAD_VARIABLES} == {"1"}
+
+
+SCRIPT = """
+import sys
+from attention_plasticity.config import make_config
+from attention_plasticity.run.runner import run_analysis
+run_analysis(make_config(dataset_local_root=sys.argv[1], output_dir=sys.argv[2], max_workers=2))
+print("once")
+"""
+
+
+@pytest.mark.parametrize("how", ["to its end", signal.SIGINT, signal.SIGKILL])
+def test_a_script_without_a_main_guard(
+    how: signal.Signals | str,
+    dump: Path,
+    whole: Path,
+    tmp_path: Path,
+    plant: Callable[[str], None],
+) -> None:
+    """It works; no worker is left after Ctrl-C, or after the death of the main process."""
+    script, out, go = tmp_path / "script.py", tmp_path / "out", tmp_path / "go"
+    script.write_text(SCRIPT)
+    if how != "to its end":
+        plant(
+            CHANGED.format(f"""while group.layer > 0 and not os.path.exists({str(go)!r}):
+            time.sleep(0.05)""")
+        )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, str(script), str(dump), str(out)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, env=environment, text=True) as main:
+        if isinstance(how, signal.Signals):
+            wait_for(lambda: len(records(out)) >= 2 and len(workers_of(main.pid)) == 2)
+            left = workers_of(main.pid)
+            main.send_signal(how)
+            main.wait()
+            if how == signal.SIGINT:  # at once, in the middle of a head
+                assert not any(worker.is_running() for worker in left)
+            go.touch()
+            wait_for(lambda: not any(worker.is_running() for worker in left))
+            assert len(records(out)) == 2
+            assert not (out / "run.json").exists()
+        printed, told = main.communicate()
+    if how == "to its end":
+        assert (main.returncode, printed, told) == (0, "once\n", "")
+    elif how == signal.SIGINT:
+        assert told.rstrip().endswith("KeyboardInterrupt")
+    engine = Here()
+    analyse(dump, out, engine=engine)
+    assert len(engine.heads) == (0 if how == "to its end" else 4)
+    assert tables(out) == tables(whole)
+
+
+def test_an_interruption_in_the_main_thread_ends_the_workers_and_keeps_records(
+    dump: Path, tmp_path: Path
+) -> None:
+    class Interrupted(Notes):
+        def advance(self, steps: int = 1, **counts: int) -> None:
+            if "failed" in counts:  # a head is recorded
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), LocalProcesses(2) as engine:
+        analyse(dump, tmp_path, engine=engine, watcher=Interrupted(), max_workers=2)
+    assert workers_of() == []
+    assert len(records(tmp_path)) == 1
+    assert len(computed(dump, tmp_path)) == 2 * LAYERS - 1

@@ -1,0 +1,258 @@
+"""The folder of a run: what is refused before any work, full disks, and the tables themselves."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.config import make_config
+from attention_plasticity.head_analysis import analyze_head
+from attention_plasticity.metrics import (
+    BUCKET_PLASTICITY,
+    COMPONENT_WEIGHTS,
+    HEAD_METRICS,
+    TABLES,
+    WORDS,
+)
+from attention_plasticity.run import write
+from attention_plasticity.run.folder import RunFolder
+from attention_plasticity.run.table_part import csv_text
+from attention_plasticity.tables.csv_tables import read_table
+from dumps import add_rotary, make_dump
+from qk_toolkit.errors import ConfigError, OutputError
+from runs_here import Here, analyse, another_user, computed, records, run_info, state, tables
+
+SPEC_METRICS = (
+    "layer,q_head,k_head,n_q_tokens,n_k_tokens,d_model,q_R2_pos,q_R2_scalar,q_mae_baseline,"
+    "q_mae_proj,q_mae_ratio,q_resid0_skew,q_resid0_kurt,q_resid0_ks_p,q_noise_med_abs_skew,"
+    "q_noise_med_abs_kurt,q_noise_med_ks_p,q_noise_frac_ks_p_lt_alpha,ap_overall,"
+    "q_beta_norm,q_R2_total"
+)
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dump") / "dump"
+    return add_rotary(make_dump(folder, layers=1, q_heads=2, k_heads=1, n=60, d=4), 1, 4)
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+# places
+
+
+@pytest.mark.parametrize(
+    ("fields", "folder"),
+    [({}, "results/dump"), ({"output_dir": "out"}, "out"), ({"output_dir": "/abs"}, "/abs")],
+)
+def test_where_a_run_is(fields: dict[str, str], folder: str) -> None:
+    place = RunFolder.of(make_config(**fields), "dump")
+    assert place.folder == Path(folder)
+    assert place.table("bins") == Path(folder) / "head_bin_plasticity.csv"
+    assert (place.place, place.shown(place.run)) == (folder, f"{folder}/run.json")
+
+
+@pytest.mark.parametrize("name", ["run.json", *(table.file for table in TABLES.values())])
+def test_tables_without_records_are_not_replaced(name: str, dump: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    engine = Here()
+    with pytest.raises(ConfigError, match=rf"{name}: exists, and the records .* output_dir, or mo"):
+        analyse(dump, tmp_path, engine=engine)
+    assert engine.heads == []
+    assert content(tmp_path) == {str(tmp_path / name): b"mine"}
+
+
+def make_file(out: Path) -> None:
+    out.write_text("a file")
+
+
+def make_table_folder(out: Path) -> None:
+    (out / ".heads").mkdir(parents=True)
+    (out / "head_metrics.csv").mkdir()
+
+
+def make_records_file(out: Path) -> None:
+    out.mkdir()
+    (out / ".heads").write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (make_file, "cannot be written: "),
+        (make_table_folder, r"head_metrics\.csv: is a folder, not a file"),
+        (make_records_file, "cannot be written: "),
+    ],
+)
+def test_a_folder_that_cannot_be_one_is_refused(
+    make: Callable[[Path], None], reason: str, dump: Path, tmp_path: Path
+) -> None:
+    make(tmp_path / "out")
+    before, engine = content(tmp_path), Here()
+    with pytest.raises(ConfigError, match=f"{reason}.*Choose another output_dir"):
+        analyse(dump, tmp_path / "out", engine=engine)
+    assert engine.heads == []
+    assert content(tmp_path) == before
+
+
+def test_a_folder_that_is_read_only_is_refused(dump: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with another_user(out):
+        out.chmod(0o500)
+        with pytest.raises(ConfigError, match="cannot be written: Permission denied"):
+            RunFolder(out).require_usable()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        analyse(dump, "/proc/nowhere")
+
+
+@pytest.mark.parametrize("inner", ["l00h00q", "l00h00q/out", "l44h00k"])
+def test_a_folder_inside_a_dump_is_refused(inner: str, dump: Path) -> None:
+    before = state(dump)
+    with pytest.raises(ConfigError, match="is inside a dump"):
+        analyse(dump, dump / inner)
+    assert state(dump) == before
+
+
+def test_results_beside_the_heads_are_fine(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60, d=4)
+    analyse(dump, dump)
+    assert computed(dump, dump) == []
+
+
+def test_a_folder_that_is_usable_stays_empty_but_for_the_folder_of_records(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "a" / "b").require_usable()
+    assert [path.name for path in (tmp_path / "a").rglob("*")] == ["b", ".heads"]
+
+
+# full disks
+
+
+@pytest.fixture
+def filled(small_disk: Path) -> Callable[[int | None], None]:
+    """Fills the disk and leaves so many bytes free; None empties it again."""
+    subprocess.run(["mount", "-o", "remount,size=512k", str(small_disk)], check=True)
+    filler = small_disk / "filler"
+
+    def fill(spare: int | None) -> None:
+        filler.unlink(missing_ok=True)
+        if spare is None:
+            return
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(b"x" * 512)
+        os.truncate(filler, filler.stat().st_size - spare)
+
+    return fill
+
+
+def test_a_full_disk_leaves_earlier_tables_whole(
+    dump: Path, small_disk: Path, filled: Callable[[int | None], None]
+) -> None:
+    out = small_disk / "out"
+    analyse(dump, out)
+    before = tables(out)
+    for moment, spare in (("begin", 0), ("record", 8192), ("tables", 8192)):
+        if moment == "record":
+            records(out)[1].unlink()
+        fields: dict[str, Any] = {"seed": 1} if moment == "begin" else {}
+        if moment == "tables":
+            (out / "run.json").unlink()
+        filled(spare)
+        with pytest.raises(OutputError, match="No space left on device") as caught:
+            analyse(dump, out, **fields)
+        assert str(out) in str(caught.value)
+        assert tables(out) == before, moment
+        filled(None)
+        analyse(dump, out)
+        assert tables(out) == before, moment
+
+
+@pytest.mark.parametrize("name", ["write_through", "sync_folder"])
+def test_an_error_while_tables_are_written_is_told_and_repaired(
+    name: str, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analyse(dump, tmp_path / "whole", seed=1)
+    analyse(dump, tmp_path / "out")
+    before = tables(tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(write, name, _no_space)
+        with pytest.raises(OutputError, match=r"run\.json: cannot be written: No space left"):
+            analyse(dump, tmp_path / "out", seed=1)
+    if name == "write_through":
+        assert tables(tmp_path / "out") == before
+    assert computed(dump, tmp_path / "out", seed=1) == []
+    assert tables(tmp_path / "out") == tables(tmp_path / "whole")
+    assert not list((tmp_path / "out" / ".heads").glob("tables-*"))
+
+
+def _no_space(*arguments: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+# tables
+
+
+def test_columns_begin_as_promised() -> None:
+    assert ",".join(HEAD_METRICS.names).startswith(SPEC_METRICS)
+    assert ",".join(BUCKET_PLASTICITY.names) == (
+        "layer,q_head,k_head,q_bucket,k_bucket,plasticity,n_pairs,q_position,k_position,n_queries,"
+        "n_texts"
+    )
+    assert ",".join(COMPONENT_WEIGHTS.names) == "layer,q_head,k_head,component,weight,r2"
+
+
+def test_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None:
+    path = make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=80)
+    out, heads = tmp_path / "out", [(0, 0), (0, 1), (1, 0), (1, 1)]
+    analyse(path, out)
+    with (out / "head_metrics.csv").open() as file:
+        header, *rows = csv.reader(file)
+    assert header == list(HEAD_METRICS.names)
+    assert [(int(row[0]), int(row[1])) for row in rows] == heads
+    for row, (layer, head) in zip(rows, heads, strict=True):
+        result = analyze_head(layer, head, 0, path)
+        written = dict(zip(header, row, strict=True))
+        assert written.pop("layer_type") == result.metrics["layer_type"] == "full_attention"
+        expected = [float(result.metrics[name]) for name in written]
+        np.testing.assert_array_equal([float(text) for text in written.values()], expected)
+        assert written["sliding_window"] == "nan"  # not an empty cell
+    buckets = pd.read_csv(out / "head_bucket_plasticity.csv")
+    order = buckets[["layer", "q_head", "q_bucket", "k_bucket"]].to_numpy().tolist()
+    assert order == sorted(order)
+    weights = pd.read_csv(out / "head_component_weights.csv")
+    np.testing.assert_allclose(weights.groupby(["layer", "q_head"]).weight.sum(), 1.0, rtol=1e-12)
+    info = run_info(out)
+    assert set(info["tables"].values()) == set(tables(out))
+    for kind, name in info["tables"].items():
+        assert info["sha256"][kind] == hashlib.sha256((out / name).read_bytes()).hexdigest()
+
+
+TOKENS = ["nan", "NA", "", "12", "\r", "a\r\nb", "\n", '"', ",", "\t", "x\0y", "</script>", "😀"]
+
+
+def test_tokens_are_read_back_exactly(tmp_path: Path) -> None:
+    numbers = dict.fromkeys(WORDS.names, 1)
+    rows = [
+        numbers | {"kind": "typical", "query_token": token, "key_token": other}
+        for token, other in zip(TOKENS, TOKENS[::-1], strict=True)
+    ]
+    text = csv_text("words", ([row[name] for name in WORDS.names] for row in rows))
+    path = tmp_path / WORDS.file
+    path.write_bytes(f"{','.join(WORDS.names)}\n{text}".encode())
+    table = read_table(path, "words")
+    assert table["query_token"].tolist() == TOKENS
+    assert table["key_token"].tolist() == TOKENS[::-1]
+    assert table["distance"].tolist() == [1] * len(TOKENS)

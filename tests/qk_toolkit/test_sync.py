@@ -1,0 +1,155 @@
+"""New files of a folder are copied to a URL at intervals, and all of them at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from qk_toolkit import store
+from qk_toolkit.errors import StoreError
+from qk_toolkit.sync import Sync, fetch_missing
+from s3_server import S3, damaged, error, truncated
+
+
+@pytest.fixture(autouse=True)
+def _few_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_WAITS", (0.01,))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "folder"
+    (made / "inner").mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def copied(s3: S3, folder: Path, notes: list[str]) -> Iterator[Sync]:
+    """Copies the files of the inner folder."""
+
+    def names() -> list[str]:
+        return [f"inner/{path.name}" for path in sorted((folder / "inner").iterdir())]
+
+    made = Sync(s3.url("run"), folder, names, notes.append, seconds=0.02)
+    yield made
+    made.stop()
+
+
+def wait_for(s3: S3, name: str) -> None:
+    for _ in range(1000):
+        if name in s3.names():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{name} is not sent")
+
+
+def puts(s3: S3) -> list[str]:
+    return [one.path.rpartition("/")[2] for one in s3.requests if one.method == "PUT"]
+
+
+def test_files_are_sent_when_they_are_there_and_only_once(
+    s3: S3, folder: Path, copied: Sync
+) -> None:
+    (folder / "inner" / "one").write_text("1")
+    copied.begin()
+    assert s3.get("run/inner/one") == b"1"
+    (folder / "inner" / "two").write_text("22")
+    wait_for(s3, "run/inner/two")
+    (folder / "last").write_text("end")
+    copied.finish([["last"]])
+    assert puts(s3) == ["one", "two", "last"]
+
+
+def test_files_that_are_at_the_url_are_not_sent_again(s3: S3, folder: Path, copied: Sync) -> None:
+    s3.put("run/inner/one", b"1")
+    s3.put("run/inner/two", b"damaged")
+    (folder / "inner" / "one").write_text("1")
+    (folder / "inner" / "two").write_text("22")
+    copied.begin()
+    copied.finish([])
+    assert puts(s3) == ["two"]
+    assert s3.get("run/inner/two") == b"22"
+
+
+def test_last_files_are_always_sent_in_their_order(s3: S3, folder: Path, copied: Sync) -> None:
+    """They change under their names, so a file of the same size may be another one."""
+    for name in ("a", "b", "run.json"):
+        s3.put(f"run/{name}", b"old")
+        (folder / name).write_text("old")
+    copied.begin()
+    for name in ("a", "b", "run.json"):
+        (folder / name).write_text("new")
+    copied.finish([["a", "b"], ["run.json"]])
+    assert sorted(puts(s3)[:2]) == ["a", "b"]
+    assert puts(s3)[2:] == ["run.json"]
+    assert s3.get("run/run.json") == b"new"
+
+
+def test_a_wrong_place_fails_at_the_begin(folder: Path, s3: S3) -> None:
+    wrong = Sync("s3://no-such-bucket-of-ours/run", folder, list, print)
+    with pytest.raises(StoreError, match="no-such-bucket-of-ours/run: listing failed"):
+        wrong.begin()
+    wrong.stop()  # it was not started
+
+
+def test_a_failure_meanwhile_is_noted_once_and_repaired(
+    s3: S3, folder: Path, copied: Sync, notes: list[str]
+) -> None:
+    copied.begin()
+    plan = s3.fail("PUT", error(500), times=8)
+    (folder / "inner" / "one").write_text("1")
+    wait_for(s3, "run/inner/one")
+    assert plan.hits == 8
+    assert len(notes) == 1
+    assert notes[0].startswith("sending failed and is tried again: s3://")
+    copied.finish([])
+
+
+@pytest.mark.parametrize("times", [2, None])
+def test_a_file_with_another_size_is_sent_again_or_named(
+    s3: S3, folder: Path, copied: Sync, times: int | None
+) -> None:
+    (folder / "last").write_text("the end")
+    s3.fail("PUT", damaged, path="last", times=times)
+    copied.begin()
+    if times is None:
+        kept = rf"run/last: has another size after it was sent; all files are kept in {folder}"
+        with pytest.raises(StoreError, match=kept):
+            copied.finish([["last"]])
+    else:
+        copied.finish([["last"]])
+        assert s3.get("run/last") == b"the end"
+
+
+def test_missing_files_are_fetched(s3: S3, folder: Path) -> None:
+    for name in ("inner/one", "inner/two", "inner/deep/three", "other/four"):
+        s3.put(f"run/{name}", b"content")
+    (folder / "inner" / "one").write_text("content")
+    s3.put("run/inner/one", b"damaged, as it has another size")
+    assert fetch_missing(s3.url("run"), folder, "inner") == 1
+    assert (folder / "inner" / "one").read_text() == "content"
+    assert (folder / "inner" / "two").read_text() == "content"
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == ["one", "two"]
+    assert fetch_missing(s3.url("nothing"), folder, "inner") == 0
+
+
+def test_a_fetch_that_fails_leaves_no_part_of_a_file(s3: S3, folder: Path) -> None:
+    s3.put("run/inner/one", b"content" * 1000)
+    s3.fail("GET", truncated, path="inner/one")
+    with pytest.raises(StoreError):
+        fetch_missing(s3.url("run"), folder, "inner")
+    assert list((folder / "inner").iterdir()) == []
+
+
+def test_names_that_lead_out_of_the_folder_are_not_fetched(s3: S3, folder: Path) -> None:
+    s3.put("run/inner/../../outside", b"x")
+    assert fetch_missing(s3.url("run"), folder, "inner") == 0
+    assert not (folder.parent / "outside").exists()
