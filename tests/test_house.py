@@ -120,7 +120,7 @@ ROOMS = {
         *(f"{OURS}.config", f"{OURS}.metrics"),
     ),
     "measure": (
-        *("numpy", "pandas", "qk_dump", "qk_toolkit.arrays", "qk_toolkit.errors"),
+        *("numpy", "scipy", "pandas", "qk_dump", "qk_toolkit.arrays", "qk_toolkit.errors"),
         *(f"{OURS}.{name}" for name in ("measure", "read", "estimate", "config", "metrics")),
         f"{OURS}.statistics",
     ),

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from filelock import FileLock
 
@@ -53,14 +53,6 @@ class Task:
         return f"{name}, query heads {index_ranges(self.units)}"
 
 
-@dataclass
-class Progress:
-    """What a command has computed."""
-
-    computed: dict[Unit, Group] = field(default_factory=dict)
-    failed: int = 0
-
-
 def tasks_of(run: PlannedRun, workers: int) -> list[Task]:
     """The heads of the run that are not finished, as work for an engine."""
     records = run.records
@@ -85,7 +77,7 @@ def tasks_of(run: PlannedRun, workers: int) -> list[Task]:
 
 def compute(
     run: PlannedRun, tasks: list[Task], engine: Engine, log: WorkerLog, watcher: Watcher
-) -> Progress:
+) -> None:
     """Compute tasks and record their heads. Raises an `OutputError` if a record cannot be written.
 
     If a worker dies, the heads of its task are computed again, each alone. A head fails if its
@@ -95,15 +87,14 @@ def compute(
     with closing(work):
         work.run()
     work.drop_changed()
-    return work.progress
 
 
 class _Work:
     def __init__(
         self, run: PlannedRun, tasks: list[Task], engine: Engine, log: WorkerLog, watcher: Watcher
     ) -> None:
-        self.progress = Progress()
         self._run = run
+        self._computed: dict[Unit, Group] = {}
         self._records = run.records
         self._engine = engine
         self._log = log
@@ -137,8 +128,8 @@ class _Work:
 
     def drop_changed(self) -> None:
         """Heads whose input files changed while they were computed become failures."""
-        changed = self._run.files.changed() if self.progress.computed else set()
-        for unit, group in self.progress.computed.items():
+        changed = self._run.files.changed() if self._computed else set()
+        for unit, group in self._computed.items():
             queries = [unit.number] if unit.kind == "h" else group.q_heads
             heads = {HeadId(group.layer, group.k_head, "k")}
             heads |= {HeadId(group.layer, q_head, "q") for q_head in queries}
@@ -173,8 +164,6 @@ class _Work:
         except WorkerDiedError as error:
             self._try_again(task, error)
             return
-        except OutputError:
-            raise
         except Exception as error:  # of Ray, which has no common class of errors
             result = TaskResult([Computed(n, None, in_short(error)) for n in task.units], "")
         self._log.add(task.where, result.printed)
@@ -185,7 +174,7 @@ class _Work:
                 self._fail(unit, f"{one.reason}{more}")
             else:
                 self._records.add(unit, one.record)
-                self.progress.computed[unit] = task.group
+                self._computed[unit] = task.group
             self._watcher.advance(failed=int(one.record is None))
 
     def _try_again(self, task: Task, error: WorkerDiedError) -> None:
@@ -204,7 +193,6 @@ class _Work:
             self._watcher.advance(failed=1)
 
     def _fail(self, unit: Unit, reason: str) -> None:
-        self.progress.failed += 1
         with suppress(OutputError):  # the next run tries the head again in any case
             self._records.add_failure(unit, reason)
 

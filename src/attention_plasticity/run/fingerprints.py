@@ -35,8 +35,6 @@ _BLOCK = 4096  # bytes in the middle of a file that are hashed
 _PART = 1 << 20  # bytes of a footer that are in memory at a time
 _WHOLE = 8 << 20  # bytes of a file beside the heads that is hashed as a whole
 
-Head = tuple[int, int]  # layer and query head
-
 
 class _FileState(NamedTuple):
     name: str

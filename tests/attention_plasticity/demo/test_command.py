@@ -26,13 +26,14 @@ def test_the_demo_ends_with_figures_and_a_page(
     assert main(["demo", "--output_dir", str(tmp_path / "demo")]) == 0
     told = capsys.readouterr().out
     results = tmp_path / "demo" / "results"
-    for name in ("head_metrics.csv", "run.json", "figures/plasticity.png", "report.html"):
+    assert f"Files        {results} (run.json, 12 tables)" in told
+    for name in ("figures/plasticity.png", "report.html"):
         assert str(results / name) in told
         assert (results / name).is_file()
     assert "SmolLM2-135M" in (results / "run.json").read_text()
     assert json.loads((results / "run.json").read_text())["warnings"] == []
     assert "Warning" not in told
-    assert "± is half of the 95 % interval over texts" in told
+    assert "±: half of the 95 % interval over texts" in told
 
 
 def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

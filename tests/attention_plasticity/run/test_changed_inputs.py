@@ -412,7 +412,7 @@ def test_a_record_that_cannot_be_written_ends_the_run(
 ) -> None:
     before = tables(place / "out")
     monkeypatch.setattr("attention_plasticity.run.records.sync", _no_space)
-    with pytest.raises(OutputError, match=r"l00h00-.*cannot be written: No space left"):
+    with pytest.raises(OutputError, match=r"l\d\dh\d\d-.*cannot be written: No space left"):
         analyse(place / "dump", place / "out", seed=1)
     assert tables(place / "out") == before
 

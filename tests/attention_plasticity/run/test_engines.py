@@ -63,10 +63,21 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
     return write
 
 
+_of_other_tests: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def _no_workers_of_other_tests() -> None:
+    """Some tests keep workers for the next ones of their process."""
+    _of_other_tests.clear()
+    _of_other_tests.update(workers_of())
+
+
 def workers_of(pid: int | None = None) -> list[psutil.Process]:
-    """The worker processes of a process."""
+    """The worker processes of a process, which were started by this test."""
     children = psutil.Process(pid).children()
-    return [one for one in children if "attention_plasticity.run.worker" in _words(one)]
+    found = [one for one in children if "attention_plasticity.run.worker" in _words(one)]
+    return [one for one in found if one not in _of_other_tests]
 
 
 def _words(process: psutil.Process) -> list[str]:
