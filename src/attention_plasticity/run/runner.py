@@ -133,7 +133,7 @@ def _clean(run: PlannedRun, watcher: Watcher) -> None:
     if others and not run.is_part:
         watcher.note(
             f"{count(len(others), 'record')} of other settings or files are kept in "
-            f"{run.place.folder / '.heads'}; --clean true removes them"
+            f"{run.place.folder / '.heads'}; --clean removes them"
         )
 
 

@@ -241,7 +241,7 @@ def test_other_records_are_left_alone_until_they_are_cleaned(place: Path, whole:
     watcher = Notes()
     analyse(dump, out, seed=1, watcher=watcher)
     assert [note for note in watcher.notes if KEPT in note] == [
-        f"4 {KEPT} {out}/.heads; --clean true removes them"
+        f"4 {KEPT} {out}/.heads; --clean removes them"
     ]
     change_middle(dump / "l00h03q" / "data.parquet")
     watcher = Notes()
