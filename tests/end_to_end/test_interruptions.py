@@ -249,7 +249,7 @@ def test_other_settings_replace_the_tables_and_keep_the_records(
     words = ("--dataset_local_root", dump, "--output_dir", copy, "--layers", "0")
     fresh = analyze_here(*words, "--seed", 1, "--query_model", "full")
     assert fresh.returncode == 0
-    assert "12 records of other settings or files are kept in" in fresh.stderr
+    assert "12 records of other settings or files: kept in" in fresh.stderr
     assert "finished earlier" not in fresh.stderr
     info = json.loads((copy / "run.json").read_text())
     assert (info["seed"], info["heads"]["analysed"]) == (1, 4)
@@ -259,7 +259,7 @@ def test_other_settings_replace_the_tables_and_keep_the_records(
     assert "4 of 4 heads were finished earlier" in back.stderr
     assert tables(copy) == whole
     clean = analyze_here(*words, "--clean", "true")
-    assert "4 records of other settings or files were removed" in clean.stderr
+    assert "4 records of other settings or files: removed" in clean.stderr
     assert len(records(copy)) == 12
     assert len(list((copy / ".heads").glob("*/settings.json"))) == 1
     assert tables(copy) == whole

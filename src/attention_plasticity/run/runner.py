@@ -127,12 +127,12 @@ def _clean(run: PlannedRun, watcher: Watcher) -> None:
         planned += run.records.units()  # of heads that were not fetched
     if run.config.clean:
         removed = run.records.clean(planned)
-        watcher.note(f"{count(removed, 'record')} of other settings or files were removed")
+        watcher.note(f"{count(removed, 'record')} of other settings or files: removed")
         return
     others = run.records.others(planned)
     if others and not run.is_part:
         watcher.note(
-            f"{count(len(others), 'record')} of other settings or files are kept in "
+            f"{count(len(others), 'record')} of other settings or files: kept in "
             f"{run.place.folder / '.heads'}; --clean removes them"
         )
 

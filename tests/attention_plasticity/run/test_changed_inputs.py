@@ -40,7 +40,7 @@ from runs_here import (
 
 TEXTS = 6
 HEADS = [(0, 0), (0, 1), (0, 2), (0, 3)]
-KEPT = "records of other settings or files are kept in"
+KEPT = "records of other settings or files: kept in"
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def test_other_records_are_left_alone_until_they_are_cleaned(place: Path, whole:
     assert {path: path.read_bytes() for path in first} == first
     before, watcher = tables(out), Notes()
     analyse(dump, out, seed=1, clean=True, watcher=watcher)
-    assert watcher.notes[-1] == "5 records of other settings or files were removed"
+    assert watcher.notes[-1] == "5 records of other settings or files: removed"
     assert len(records(out)) == 4
     assert not any(path.exists() for path in first)
     assert tables(out) == before
