@@ -234,8 +234,8 @@ class RunnerConfig(BaseModel):
     clean: bool = Field(
         title=_RESULTS,
         default=False,
-        description="remove records of other settings or other files from output_dir; they are "
-        "never used, and kept by default",
+        description="remove records of other settings or other files from output_dir (default: "
+        "they are kept, and used again with their settings and files)",
     )
     engine: Engine = Field(
         title=_RUN,

@@ -170,7 +170,8 @@ class _Work:
         for one in result.heads:
             unit = task.units[one.number]
             if one.record is None:
-                more = f"; the traceback is in {self._log.path}" if one.is_defect else ""
+                log = self._run.place.shown(self._log.path)
+                more = f"; the traceback is in {log}" if one.is_defect else ""
                 self._fail(unit, f"{one.reason}{more}")
             else:
                 self._records.add(unit, one.record)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from attention_plasticity.measure.key_heads import KeyHeadRow, key_head_row
 from attention_plasticity.measure.result import Columns, HeadResult
 from attention_plasticity.metrics import HEAD_METRICS, IDS, KEY_HEADS, TABLES, TableKind
-from attention_plasticity.run.labels import with_label
 from attention_plasticity.run.records import head_result
+from attention_plasticity.run.role_labels import with_label
 
 _COLLECTED: dict[TableKind, tuple[str, ...]] = {
     "bins": ("q_bin", "n_queries", "n_texts", "plasticity"),
