@@ -1,8 +1,7 @@
 """A local folder whose files are copied to a URL.
 
 Work happens in the local folder, so it needs no connection. `.mirror.json` in the folder lists the
-files that are equal here and at the URL, and files that arrived damaged. A copy that was
-interrupted continues with the rest.
+files that are equal here and at the URL. A copy that was interrupted continues with the rest.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ import re
 import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
-from functools import partial
+from dataclasses import astuple, dataclass
 from pathlib import Path, PurePosixPath
 from threading import Event, Lock, Thread, current_thread
 
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import StoreError
 from qk_toolkit.files import read_json, write_text
-from qk_toolkit.store import DamagedFileError, Store, StoredFile
+from qk_toolkit.store import Store, StoredFile
 
 _STATE = ".mirror.json"
-_DAMAGED = "damaged"  # key of the files that arrived damaged, followed by the URL
 _CHUNK = 16  # files between two records of what was sent
 _TRIES = 3  # for a file that arrives damaged
 
@@ -81,7 +78,6 @@ class Mirror:
         self._hidden = frozenset(hidden)
         self._note = note
         self._sent = self._read_state(self.url)
-        self._damaged = self._read_state(self._damaged_key)  # sent, but damaged at the URL
         self._present: set[str] = set()  # names that were here and at the URL in this process
         self._threads: set[Thread] = set()  # that send files
 
@@ -90,21 +86,11 @@ class Mirror:
         """Threads that still send files. An interruption does not wait for them."""
         return [thread for thread in list(self._threads) if thread.is_alive()]
 
-    def pull(
-        self,
-        wanted: Callable[[str], bool],
-        *,
-        is_damaged: Callable[[str], bool] = lambda name: False,
-        repairs: bool = False,
-    ) -> None:
+    def pull(self, wanted: Callable[[str], bool]) -> None:
         """Fetch the wanted files that are missing here or have changed at the URL.
 
-        A file that was changed here after it was fetched is kept, unless `is_damaged` is true for
-        its name, and so is a file that is not at the URL yet, or that arrived there damaged. Files
-        that were removed at the URL are removed here, wanted or not.
-
-        With `repairs`, the caller makes missing files again and sends them. Then a file that is
-        damaged at the URL is not an error.
+        A file that was changed here after it was fetched is kept, and so is a file that is not at
+        the URL yet. Files that were removed at the URL are removed here, wanted or not.
         """
         for name, sent in self._list().items():
             if name not in self.listed and sent.is_like(_state_of(self.folder / name)):
@@ -112,12 +98,9 @@ class Mirror:
         missing = [
             name
             for name in self.listed
-            if self._is_copied(name)
-            and wanted(name)
-            and (not self._is_here(name) or (self._is_changed(name) and is_damaged(name)))
+            if self._is_copied(name) and wanted(name) and not self._is_here(name)
         ]
-        repair = partial(self._fetch_or_repair, is_damaged=is_damaged)
-        self.store.each(repair if repairs else self._fetch, missing)
+        self.store.each(self._fetch, missing)
         self._note_versions()
 
     def pull_exactly(self, wanted: Callable[[str], bool]) -> None:
@@ -165,7 +148,7 @@ class Mirror:
             if name not in keep:
                 (self.folder / name).unlink(missing_ok=True)
         (self.folder / _STATE).unlink(missing_ok=True)
-        self._sent, self._damaged, self._present = {}, {}, set()
+        self._sent, self._present = {}, set()
         for folder in sorted(self.folder.rglob("*"), reverse=True):
             if folder.is_dir():
                 with suppress(OSError):  # it has other files
@@ -174,11 +157,7 @@ class Mirror:
     def _list(self) -> dict[str, _Sent]:
         """List the files at the URL. Returns the files that are no longer the same there."""
         self.listed = self.store.files()
-        stale = {name: self._sent.pop(name) for name in list(self._sent) if self._is_stale(name)}
-        for name, sent in stale.items():
-            if not sent.version and name in self.listed:  # sent, but never seen at the URL
-                self._damaged[name] = replace(sent, version=self.listed[name].version)
-        return stale
+        return {name: self._sent.pop(name) for name in list(self._sent) if self._is_stale(name)}
 
     def _send(
         self, names: Sequence[str], local: dict[str, _Sent], store: Store, progress: _Progress
@@ -213,7 +192,6 @@ class Mirror:
                     raise
                 return  # it was removed meanwhile, for example by a run that sets it aside
             self._sent[name] = local[name]
-            self._damaged.pop(name, None)
             if progress is not None:
                 progress.add(local[name].size)
 
@@ -237,34 +215,8 @@ class Mirror:
         self._sent.pop(name, None)
         if not state.is_like(_state_of(self.folder / name)):
             return None
-        if found is not None:
-            self._damaged[name] = replace(state, version=found.version)
         have = "is missing" if found is None else f"has {found.size:,} bytes"
         return f"{self.store.inside(name)}: {have} after it was sent with {state.size:,} bytes"
-
-    def _fetch_or_repair(self, name: str, is_damaged: Callable[[str], bool]) -> None:
-        """Fetch a file. One that is damaged at the URL stays as it is here, or is missing."""
-        if self._is_better_here(name):
-            self._note_local_copy(name)
-            return
-        try:
-            self._fetch(name)
-        except DamagedFileError:
-            if (self.folder / name).is_file() and not is_damaged(name):
-                self._note_local_copy(name)
-            else:
-                (self.folder / name).unlink(missing_ok=True)
-                self._note(f"{self.store.inside(name)}: is damaged; it is made again")
-
-    def _note_local_copy(self, name: str) -> None:
-        self._note(f"{self.store.inside(name)}: arrived damaged; the local copy is sent again")
-
-    def _is_better_here(self, name: str) -> bool:
-        """Whether the URL still has the damaged copy of a file that has not changed here."""
-        sent, now = self._damaged.get(name), self.listed[name]
-        if sent is None or now.size == sent.size or now.version != sent.version:
-            return False
-        return sent.is_like(_state_of(self.folder / name))
 
     def _fetch(self, name: str) -> None:
         self.store.download(name, self.folder / name)
@@ -293,9 +245,6 @@ class Mirror:
     def _is_here(self, name: str) -> bool:
         return name in self._sent and (self.folder / name).is_file()
 
-    def _is_changed(self, name: str) -> bool:
-        return not self._sent[name].is_like(_state_of(self.folder / name))
-
     def _is_copied(self, name: str) -> bool:
         parts = PurePosixPath(name).parts
         if name.startswith("/"):
@@ -312,10 +261,6 @@ class Mirror:
                     found[name] = state
         return dict(sorted(found.items()))
 
-    @property
-    def _damaged_key(self) -> str:
-        return f"{_DAMAGED} {self.url}"
-
     def _read_state(self, key: str) -> dict[str, _Sent]:
         try:
             content = read_json(self.folder / _STATE)
@@ -324,11 +269,8 @@ class Mirror:
             return {}
 
     def _write_state(self) -> None:
-        files = {self.url: self._sent.copy(), self._damaged_key: self._damaged.copy()}
-        # copies, because threads that were interrupted may still add files
-        content = {
-            key: {name: astuple(one) for name, one in found.items()} for key, found in files.items()
-        }
+        sent = self._sent.copy()  # threads that were interrupted may still add files
+        content = {self.url: {name: astuple(one) for name, one in sent.items()}}
         write_text(self.folder / _STATE, json.dumps(content))
 
 
