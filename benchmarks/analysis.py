@@ -89,7 +89,7 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
     from attention_plasticity.read.rows import read_keys
     from benchmarks import floor, plain
     from benchmarks.shapes import make_shape
-    from qk_dump.layout import HeadId
+    from qk_dump.heads import HeadId
     from qk_dump.reader import read_head
     from qk_dump.remote import local
     from qk_dump.source import open_dump
@@ -114,7 +114,7 @@ def _time_shape(data: Path, shape: Shape, noise: Noise, rounds: int) -> dict[str
 
     def our_reading() -> None:
         for kind, files in (("k", [key_file]), *(("q", [file]) for file in query_files)):
-            read_head(files, max_rows=50_000, seed=0, with_examples=kind == "k")
+            read_head(files, max_rows=50_000, examples=kind == "k")
 
     def loop() -> None:
         plain.one_query_head(query_files[0], key_file, config)

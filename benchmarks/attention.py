@@ -12,10 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from qk_sniffer.pipeline.row_tap import RowTap
-
+    from qk_sniffer.engines.hf.engine import HfEngine
+    from qk_sniffer.sampling.heads import WantedLayer
 
 _ATTENDED_KEYS = 171  # the default for 12 texts
 
@@ -42,13 +40,16 @@ def _forwards(model: Any, length: int, rates: Sequence[int], rounds: int) -> Non
     import torch
 
     from benchmarks.gpu_timing import timed
-    from qk_sniffer.model.layout import decoder_of, run_backbone
-    from qk_sniffer.model.probing import probe
-    from qk_sniffer.pipeline.row_tap import RowTap
+    from qk_sniffer.engines.hf.engine import HfEngine
+    from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
+    from qk_sniffer.engines.hf.probing import probe
     from qk_sniffer.sampling.heads import choose_heads
 
-    decoder, wanted = decoder_of(model), choose_heads(probe(model))
+    decoder, layout = decoder_of(model), probe(model)
+    wanted = choose_heads(layout)
+    engine = HfEngine(decoder, layout, [layer.facts.layer for layer in wanted], rules=True)
     tokens = torch.randint(0, 1000, (1, length), generator=torch.Generator().manual_seed(0))
+    ids = tokens[0].tolist()
     cases = {f"1/{rate:,}": (rate, 0) for rate in rates}
     cases |= {f"1/{rate:,} and keys": (rate, _ATTENDED_KEYS) for rate in rates}
     seconds: dict[str, list[float]] = {name: [] for name in ("bare forward", *cases)}
@@ -58,31 +59,34 @@ def _forwards(model: Any, length: int, rates: Sequence[int], rounds: int) -> Non
             timed(partial(run_backbone, decoder, tokens), peaks, "bare forward")
         )
         for name, case in cases.items():
-            with RowTap(decoder, wanted, attention=True) as tap:
-                if number == 0:  # compiles the kernels
-                    _tapped(tap, decoder, wanted, tokens[:, :4096], case)
-                seconds[name].append(
-                    timed(partial(_tapped, tap, decoder, wanted, tokens, case), peaks, name)
-                )
+            if number == 0:  # compiles the kernels
+                _taken(engine, wanted, ids[:4096], case)
+            seconds[name].append(timed(partial(_taken, engine, wanted, ids, case), peaks, name))
         _print(length, seconds, peaks, number + 1)
 
 
-def _tapped(tap: RowTap, decoder: Any, wanted: Any, tokens: Tensor, case: tuple[int, int]) -> None:
-    from qk_sniffer.model.layout import run_backbone
-    from qk_sniffer.pipeline.attended_rows import AttendedTexts
+def _taken(
+    engine: HfEngine, wanted: tuple[WantedLayer, ...], ids: list[int], case: tuple[int, int]
+) -> None:
+    """Run a text and wait for its rows."""
+    from qk_sniffer.rows.plan import RowPlan, texts_of_forward
+    from qk_sniffer.rows.taker import RowTaker
     from qk_sniffer.sampling.attended_keys import AttendedSampler
-    from qk_sniffer.sampling.heads import sample_rows
     from qk_sniffer.sampling.positions import PositionSampler
 
-    (rate, keys), length = case, tokens.shape[1]
-    layers = frozenset(layer.facts.layer for layer in wanted)
-    texts = AttendedTexts(AttendedSampler(keys), [0], [length], layers) if keys else None
-    rows = sample_rows(PositionSampler("uniform", rate), wanted, [0], [length])
-    tap.expect(rows, tokens, texts)
-    run_backbone(decoder, tokens)
-    taken = tap.take()
-    for layer in wanted:
-        taken.attention(layer.facts.layer)  # waits for the copies
+    rate, keys = case
+    plan = RowPlan(
+        wanted,
+        PositionSampler("uniform", rate),
+        attention=True,
+        tokens=True,
+        attended=AttendedSampler(keys) if keys else None,
+        attended_layers=frozenset(layer.facts.layer for layer in wanted),
+    )
+    taker = RowTaker(plan)
+    taker.expect(texts_of_forward(plan, [0], [ids]))
+    engine.run([ids], taker)
+    taker.take().wait()
 
 
 def _print(

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qk_sniffer.model.loading import LoadedModel
+    from qk_sniffer.engines.hf.loading import LoadedModel
 
 PARTS = ("overhead", "memory", "writing")
 ONE_OF_64 = {"sampler": {"type": "uniform", "base_rate": 2.0}, "min_bucket_size": 128}
@@ -123,9 +123,9 @@ def _overhead_of(
                 with tempfile.TemporaryDirectory() as folder:
                     run = _Captured(loaded, number, length, capture, folder)
                     seconds[name, number].append(timed(run, peaks, name))
+                    rows[name] = run.rows / number
                     began = time.perf_counter()
                     run.finish()
-                    rows[name] = run.rows / number
                     files[name] = (time.perf_counter() - began) / number
     best = {key: min(taken) for key, taken in seconds.items()}
     slope = {name: (best[name, more] - best[name, few]) / (more - few) for name in names}
@@ -141,7 +141,7 @@ def _overhead_of(
 def _bare(loaded: LoadedModel, tokenizer: Any, texts: int) -> None:
     import torch
 
-    from qk_sniffer.model.layout import decoder_of, run_backbone
+    from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 
     for number in range(texts):
         tokens = torch.tensor(tokenizer(str(number))["input_ids"])[None]
@@ -155,33 +155,34 @@ class _Captured:
         self, loaded: LoadedModel, texts: int, length: int, capture: dict[str, Any], folder: str
     ) -> None:
         from benchmarks.random_models import random_setup
-        from qk_sniffer.pipeline.capture_folder import open_capture
+        from qk_sniffer.capture.folder import open_capture
+        from qk_sniffer.capture.work import Work, chunk_size
 
-        self._setup = random_setup(loaded, texts, length, capture, folder)
-        self._capture = open_capture(Path(folder), {"benchmark": True})
-        self._batches = 0
+        setup = random_setup(loaded, texts, length, capture, folder)
+        opened = open_capture(Path(folder), {"benchmark": True}, chunk_size(setup))
+        self._work = Work(setup, opened)
 
     @property
     def rows(self) -> int:
-        """Rows of all heads."""
-        return self._capture.rows
+        """Rows of all heads, without keys drawn by attention."""
+        from qk_sniffer.capture.segments import read_segments
+
+        return sum(segment.num_rows for segment in read_segments(self._work.capture.folder))
 
     def __call__(self) -> None:
         """Run all texts."""
-        from qk_sniffer.pipeline.capture import run_batches
-        from qk_sniffer.pipeline.ranks import Ranks
+        from qk_sniffer.capture.run import run_chunks
         from qk_toolkit.watcher import Watcher
 
-        self._batches = run_batches(self._setup, self._capture, Ranks(), Watcher())
+        run_chunks(self._work, Watcher())
 
     def finish(self) -> None:
         """Make the Parquet files."""
         from qk_dump.manifest import DumpManifest
-        from qk_sniffer.pipeline.expected_heads import expected_heads
-        from qk_sniffer.pipeline.write_dump import write_dump
+        from qk_sniffer.capture.finish import finish
 
-        heads = expected_heads(self._setup)
-        write_dump(self._capture, self._batches, DumpManifest(), heads)
+        work = self._work
+        finish(work.capture, work.num_chunks, work.schemas, DumpManifest())
 
 
 def memory() -> None:

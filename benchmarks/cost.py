@@ -201,7 +201,7 @@ def _forward_seconds(shape: ModelShape, layers: int, tokens: int) -> tuple[float
     import torch
     from transformers import AutoModel, Qwen3Config
 
-    from qk_sniffer.model.layout import decoder_of, run_backbone
+    from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 
     config = Qwen3Config(
         num_hidden_layers=layers,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.shapes import vectors_of
-from qk_dump.schema import written_schema
+from qk_dump.columns import schema_of, written_names
 
 _CONTEXT, _BUCKET, _PART = 131_072, 8192, 1_000_000
 
@@ -22,7 +22,9 @@ def make_large(data: Path, rows: int, width: int = 64) -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_suffix(".part")
-        schema = written_schema(width, pa.float32())
+        names = written_names("q", attention=False, tokens=False, received=False)
+        whole = schema_of(names, width)
+        schema = pa.schema([whole.field(name) for name in names])  # keys are a link to it
         with pq.ParquetWriter(draft, schema, compression="none") as writer:
             for part in range(rows // _PART):
                 writer.write_table(_part(part, width, schema), row_group_size=_PART)

@@ -10,17 +10,16 @@ import numpy as np
 import torch
 from transformers import AutoModel, Qwen3Config
 
-from qk_sniffer.config import CaptureConfig, make_config
-from qk_sniffer.model.loading import LoadedModel
-from qk_sniffer.model.probing import probe
-from qk_sniffer.pipeline.setup import (
+from qk_sniffer.capture.setup import (
     Setup,
     attended_layers,
     attended_sampler_of,
     sampler_of,
-    wanted_heads,
 )
-from qk_sniffer.pipeline.texts import Text
+from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.engines.hf.loading import LoadedModel
+from qk_sniffer.sampling.heads import choose_heads
+from qk_sniffer.texts.sources import Text
 
 SHAPES: dict[str, dict[str, Any]] = {
     "8 layers, hidden 512": {
@@ -59,6 +58,7 @@ class RandomTexts:
     """Texts whose tokens the random tokenizer makes up."""
 
     total: int
+    has_index = False
 
     def __iter__(self) -> Iterator[Text]:
         return (Text(number, number, str(number)) for number in range(self.total))
@@ -90,7 +90,7 @@ def random_setup(
         capture=capture,
         output={"data_root": folder},
     )
-    layout = probe(loaded.model)
+    layout = loaded.layout
     tokenizer = RandomTokenizer(length, loaded.text_config.vocab_size)
     random_texts: Any = RandomTexts(texts)
     return Setup(
@@ -99,10 +99,9 @@ def random_setup(
         tokenizer=tokenizer,
         loaded=loaded,
         layout=layout,
-        wanted=wanted_heads(layout, config.capture),
-        dump_heads=wanted_heads(layout, config.capture),
+        wanted=choose_heads(layout, config.capture),
         sampler=sampler_of(config.capture),
         max_length=length,
         attended=attended_sampler_of(config.capture, texts),
-        attended_layers=attended_layers(wanted_heads(layout, config.capture), layout),
+        attended_layers=attended_layers(choose_heads(layout, config.capture)),
     )

@@ -19,11 +19,12 @@ import numpy as np
 
 from benchmarks.scale_dumps import make_rows
 from benchmarks.shapes import SHAPES, make_shape
-from qk_dump.layout import Dump, HeadId
+from qk_dump.heads import HeadId
+from qk_dump.layout import Dump
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.source import open_dump
 
-_SERVER = Path(__file__).parents[1] / "tests" / "s3_server.py"
+_SERVER = Path(__file__).parents[1] / "tests" / "qk_toolkit" / "s3_server.py"
 _HEAD = HeadId(0, 0, "q")
 _BUCKET = "reading"
 _READS = 10  # per round, of the small head
@@ -68,7 +69,7 @@ def _seconds(dump: Dump) -> float:
 
 def _read(dump: Dump) -> HeadRows:
     files = dump.require_files(_HEAD)
-    return read_head(files, max_rows=50_000, seed=0, with_examples="if present")
+    return read_head(files, max_rows=50_000)
 
 
 def _require_equal(one: HeadRows, other: HeadRows) -> None:

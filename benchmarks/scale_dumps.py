@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from benchmarks.large import make_large
 from benchmarks.shapes import vectors_of
-from qk_dump.layout import HeadId, Kind
+from qk_dump.heads import HeadId, Kind
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.rows import Rows
 from qk_dump.writer import DATA_FILE, write_head
 
 _BUCKETS, _BUCKET_SIZE, _EXAMPLES = 16, 512, 40
@@ -57,14 +60,15 @@ def _shards(data: Path, kind: Kind, rows: int, width: int, files: int) -> list[P
             rng = np.random.default_rng([number, rows, kind == "q"])
             slots = np.sort(rng.integers(0, _EXAMPLES * _CONTEXT, rows))
             position = slots % _CONTEXT
-            write_head(
-                part,
-                HeadId(0, 0, kind),
-                bucket=position // _BUCKET_SIZE,
-                example_id=slots // _CONTEXT,
-                position=position,
-                vectors=vectors_of(rng, position, width, _CONTEXT, "gaussian"),
-            )
+            columns: dict[str, Any] = {
+                "bucket": position // _BUCKET_SIZE,
+                "example_id": slots // _CONTEXT,
+                "position": position,
+                "vector": vectors_of(rng, position, width, _CONTEXT, "gaussian"),
+            }
+            path = write_head(part, HeadId(0, 0, kind), Rows(columns))
+            table = pq.read_table(path).drop_columns(["layer", "head"])  # many heads link to it
+            pq.write_table(table.replace_schema_metadata(None), path)
         found.append(target)
     return found
 

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.rotary import RotaryRecord
+from qk_dump.rows import Rows
 from qk_dump.writer import DATA_FILE, write_head
 
 Noise = Literal["gaussian", "heavy"]
@@ -108,14 +109,13 @@ def _write(folder: Path, shape: Shape, noise: Noise, head: HeadId) -> None:
     slots = rng.integers(0, shape.examples * shape.context, shape.rows)
     slots.sort()
     example, position = slots // shape.context, slots % shape.context
-    write_head(
-        folder,
-        head,
-        bucket=position // shape.bucket_size,
-        example_id=example,
-        position=position,
-        vectors=vectors_of(rng, position, shape.width, shape.context, noise),
-    )
+    columns: dict[str, Any] = {
+        "bucket": position // shape.bucket_size,
+        "example_id": example,
+        "position": position,
+        "vector": vectors_of(rng, position, shape.width, shape.context, noise),
+    }
+    write_head(folder, head, Rows(columns))
 
 
 def _link(folder: Path, source: HeadId, target: HeadId) -> None:

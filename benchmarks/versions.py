@@ -17,11 +17,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.shapes import SHAPES, make_shape
+
 ROOT = Path(__file__).parents[1]
 WORK = """
 import sys, time
-source, root, data, shape, layer = sys.argv[1:]
-sys.path[:0] = [source, root]
+source, folder, layer = sys.argv[1:]
+sys.path[:0] = [source]
 import pyarrow
 pyarrow.set_cpu_count(1)
 from pathlib import Path
@@ -29,9 +31,8 @@ import attention_plasticity
 assert attention_plasticity.__file__.startswith(source), attention_plasticity.__file__
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.head_analysis import analyze_group
-from benchmarks.shapes import SHAPES, make_shape
 from qk_dump.source import open_dump
-dump = open_dump(make_shape(Path(data), SHAPES[shape], "gaussian") if shape else Path(data))
+dump = open_dump(Path(folder))
 config, layer = RunnerConfig(), int(layer)
 heads = list(range(dump.manifest.num_q_heads // dump.manifest.num_k_heads))
 try:
@@ -57,21 +58,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--data", type=Path, default=ROOT / "bench-data")
     options = parser.parse_args()
-    data, layer = options.dump or options.data, str(options.layer)
-    for shape in [""] if options.dump else options.shapes.split(","):
-        of = [str(data), shape, layer]
+    folders = [options.dump]
+    if options.dump is None:
+        shapes = [SHAPES[name] for name in options.shapes.split(",")]
+        folders = [make_shape(options.data, shape, "gaussian") for shape in shapes]
+    for folder in folders:
+        of = [str(folder.resolve()), str(options.layer)]
         processes = {
             "earlier": _start(options.earlier.resolve(), of),
             "new": _start(ROOT / "src", of),
         }
         best = _take_turns(processes, options.rounds)
-        print(f"\n{f'shape {shape}' if shape else data}: CPU time per query head, one worker")
+        print(f"\n{folder}: CPU time per query head, one worker")
         for name, seconds in best.items():
             print(f"{name:<16}{1e3 * seconds:>8.0f} ms{seconds / best['earlier']:>8.2f}")
 
 
 def _start(source: Path, of: list[str]) -> subprocess.Popen[str]:
-    arguments = [str(source), str(ROOT), *of]
+    arguments = [str(source), *of]
     return subprocess.Popen(
         [sys.executable, "-c", WORK, *arguments],
         stdin=subprocess.PIPE,

@@ -11,15 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qk_dump.columns import BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW, schema_of, written_names
 from qk_dump.examples import Example
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_sniffer.pipeline.blocks import Block
-from qk_sniffer.pipeline.capture_folder import open_capture
-from qk_sniffer.pipeline.expected_heads import ExpectedHead
-from qk_sniffer.pipeline.write_dump import write_dump
+from qk_dump.rows import Rows
+from qk_sniffer.capture.finish import finish
+from qk_sniffer.capture.folder import open_capture
+from qk_sniffer.capture.segments import segment_path, write_segment
 
 HEADS, WIDTH, TEXTS, ROWS_PER_TEXT = 48, 128, 20, 1000
+TEXTS_OF_SEGMENT = 5
 
 
 def writing(rounds: int) -> None:
@@ -71,22 +73,24 @@ def _bare(folder: Path, vectors: np.ndarray) -> None:
 
 
 def _ours(folder: Path, vectors: np.ndarray) -> None:
-    """Text by text into segments, then the files: crash-safe at every moment."""
-    position = np.arange(ROWS_PER_TEXT)
-    capture = open_capture(folder / "dump", {"benchmark": True})
-    for text in range(TEXTS):
-        block = Block(
-            layer=0,
-            kind="q",
-            heads=tuple(range(HEADS)),
-            bucket=position // 128,
-            example_id=np.full(ROWS_PER_TEXT, text),
-            position=position,
-            vectors=vectors[:, text].transpose(1, 0, 2),
-            sliding_window=None,
-        )
-        capture.add(text, [block], [Example(text, text, ROWS_PER_TEXT, "")])
-    heads = [ExpectedHead(HeadId(0, head, "q"), WIDTH, None) for head in range(HEADS)]
-    capture.flush()
-    write_dump(capture, TEXTS, DumpManifest(), heads)
+    """Segments of five texts, then the files: crash-safe at every moment."""
+    position = np.tile(np.arange(ROWS_PER_TEXT), TEXTS_OF_SEGMENT)
+    capture = open_capture(folder / "dump", {"benchmark": True}, TEXTS_OF_SEGMENT)
+    names = written_names("q", attention=False, tokens=False, received=False)
+    schemas = {HeadId(0, head, "q"): schema_of(names, WIDTH) for head in range(HEADS)}
+    for number, first in enumerate(range(0, TEXTS, TEXTS_OF_SEGMENT)):
+        texts = range(first, first + TEXTS_OF_SEGMENT)
+        shared = {
+            BUCKET: position // 128,
+            EXAMPLE: np.repeat(texts, ROWS_PER_TEXT),
+            POSITION: position,
+            WINDOW: np.full(len(position), -1),
+        }
+        rows = {
+            head: Rows({**shared, VECTOR: vectors[head.head, texts].reshape(-1, WIDTH)})
+            for head in schemas
+        }
+        examples = [Example(text, text, ROWS_PER_TEXT, "") for text in texts]
+        write_segment(segment_path(capture.folder, number), rows, schemas, examples)
+    finish(capture, TEXTS // TEXTS_OF_SEGMENT, schemas, DumpManifest())
     capture.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import attention_plasticity as ap
-from attention_plasticity.plots import caption_of, save_figure
+from attention_plasticity.figures import caption_of, save_figure
 from attention_plasticity.tables.profiles import head_profiles
 
 dump = ap.open_sample()
@@ -60,7 +60,7 @@ print(f"rank correlation of the heads' plasticity, positional against full: {agr
 # expression of a cell shows the HTML page.
 
 # %%
-figure = run.plot("plasticity", color_by_layer=True, model_name="SmolLM2-135M")
+figure = run.plot("plasticity", color="layer", model_name="SmolLM2-135M")
 save_figure(figure, folder / "plasticity.png")
 save_figure(run.plot("map", metric="ap_aligned_drop", layers="14"), folder / "drop.svg")
 print(caption_of(figure))

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from qk_dump.attention_columns import UNITS
+from qk_dump.columns import ATTENTION_UNITS, INCLUSION, RECEIVED, TOKEN_ID, UNITS, VALUE_NORM
 from qk_sniffer import Tap, tap
-from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
+from qk_sniffer.engines.engine import LayerFacts
+from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, run_backbone
 from tiny_models import ARCHITECTURES, PLAIN_PROJECTIONS, Architecture
 
 DOCS = Path(__file__).parents[1] / "docs" / "capture.md"
@@ -40,7 +41,7 @@ def _line(architecture: Architecture) -> str:
     cells = (
         f"`{architecture.model_type}`",
         _sight(layers),
-        _rotary(layers),
+        _rotary(tapped.layout),
         _record(layers),
         ", ".join(_known_columns(tapped)),
         ", ".join(architecture.attention),
@@ -54,13 +55,13 @@ def _sight(layers: tuple[LayerFacts, ...]) -> str:
     return " or ".join(sorted(kinds))
 
 
-def _rotary(layers: tuple[LayerFacts, ...]) -> str:
-    turned = [facts for facts in layers if facts.rope]
+def _rotary(layout: HfLayout) -> str:
+    turned = [facts for facts in layout.layers if facts.rope]
     if not turned:
         return "none"
-    part = turned[0].q_rotary
+    part = layout.places[turned[0].layer].q_rotary
     share = "" if part is None or part.width == turned[0].width else ", part of the dimensions"
-    where = "every layer" if len(turned) == len(layers) else "some layers"
+    where = "every layer" if len(turned) == len(layout.layers) else "some layers"
     return where + share
 
 
@@ -82,7 +83,7 @@ def _record_of(facts: LayerFacts) -> str:
 
 def _tapped(model: Any) -> Tap:
     """A text with everything that a capture takes."""
-    with torch.inference_mode(), tap(model, attention=True, attended_keys=3) as tapped:
+    with torch.inference_mode(), tap(model, attended_keys=3) as tapped:
         run_backbone(decoder_of(model), torch.arange(3, 3 + _LENGTH)[None])
     return tapped
 
@@ -96,14 +97,11 @@ def _known_columns(tapped: Tap) -> list[str]:
 def _columns(tapped: Tap, layer: int) -> dict[str, list[Any]]:
     """The columns of the first query head and key head of a layer."""
     queries, keys = tapped.queries(layer, 0), tapped.keys(layer, 0)
-    assert queries.attention is not None
-    assert keys.received is not None
-    columns = queries.attention.columns
-    general, by_token = (*UNITS[0], *UNITS[1]), UNITS[2]
+    first, second, by_token = (UNITS[unit] for unit in ATTENTION_UNITS)
     return {
-        "attention": [*(columns[name] for name in general), keys.value_norm],
-        "tokens": [*(columns[name] for name in by_token), queries.token_id, keys.token_id],
-        "received": [keys.received.received, keys.received.inclusion],
+        "attention": [*(queries[name] for name in (*first, *second)), keys[VALUE_NORM]],
+        "tokens": [*(queries[name] for name in by_token), queries[TOKEN_ID], keys[TOKEN_ID]],
+        "received": [keys[RECEIVED], keys[INCLUSION]],
     }
 
 

@@ -11,18 +11,10 @@ import pandas as pd
 from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
+from attention_plasticity.figures import save_figure
+from attention_plasticity.figures.axes import footnote, new_figure, plasticity_axis, position_axis
+from attention_plasticity.figures.style import BLUE, INK, VERMILION, figure_style
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
-from attention_plasticity.plots import save_figure
-from attention_plasticity.plots.style import (
-    BLUE,
-    INK,
-    VERMILION,
-    figure_style,
-    footnote,
-    new_figure,
-    plasticity_axis,
-    position_axis,
-)
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.intervals import (
     bucket_errors,

@@ -21,8 +21,10 @@ from attention_plasticity.measure.attention import KnownAttention
 from attention_plasticity.measure.roles import SINK_WEIGHT, role_row
 from attention_plasticity.read.layer import layer_facts
 from attention_plasticity.read.rows import Queries
-from qk_dump.column_rules import rules_of
-from qk_dump.layout import Dump, HeadId
+from qk_dump.checks import rules_of
+from qk_dump.columns import ATTENTION_COLUMNS, TOKEN_ID
+from qk_dump.heads import HeadId
+from qk_dump.layout import Dump
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.source import open_dump
 
@@ -58,12 +60,9 @@ def _rows(dump: Dump, head: HeadId) -> HeadRows:
     """The captured rows among the first tokens of the first texts."""
     rows = read_head(
         dump.require_files(head),
-        max_rows=10**6,
-        seed=0,
-        with_examples=True,
-        rules=rules_of(dump, head.layer),
-        with_attention=head.kind == "q",
-        with_tokens=True,
+        examples=True,
+        columns=[*ATTENTION_COLUMNS, TOKEN_ID],
+        rules=rules_of(dump, head),
     )
     assert rows.example_id is not None
     return rows[(rows.example_id < TEXTS) & (rows.position < TOKENS)]
@@ -79,8 +78,8 @@ def _queries(dump: Dump, layer: int, rows: HeadRows) -> Queries:
         layer=facts,
         text=None,
         group=None,
-        window=rows.sliding_window,
-        visible=facts.visible(rows.sliding_window),
+        window=rows.window,
+        visible=facts.visible(rows.window),
         no_errors="the scores are plain means",
     )
 
@@ -97,8 +96,7 @@ def _tokens(heads: Sequence[HeadRows], given: list[list[int]] | None) -> list[li
     found: list[dict[int, int]] = [{} for _ in range(TEXTS)]
     for rows in heads:
         assert rows.example_id is not None
-        assert rows.token_id is not None
-        triples = zip(rows.example_id, rows.position.astype(int), rows.token_id, strict=True)
+        triples = zip(rows.example_id, rows.position.astype(int), rows[TOKEN_ID], strict=True)
         for text, position, token in triples:
             found[text][int(position)] = int(token)
     if given is not None:

@@ -9,8 +9,7 @@ import pandas as pd
 from findings.pages import markdown
 
 import attention_plasticity as ap
-from attention_plasticity.comparison.runs import compare_runs, labelled
-from attention_plasticity.comparison.tables import markdown_table, means_table
+from attention_plasticity.compare.tables import headings_of
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
@@ -28,14 +27,22 @@ LEVELS = ("ap_aligned", "ap_aligned_drop", "ap_overall")
 
 def head_tables(runs: Mapping[str, ap.Run], base: ap.Run) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table. `runs` are compared; the others are of one run."""
-    compared = compare_runs(labelled(list(runs.values()), list(runs)))
-    yield "levels", markdown_table(means_table(compared, AT_ONE_POSITION)).rstrip()
+    yield "levels", _levels(runs)
     yield "levels-bucket", _bucket_levels(runs)
     yield "heads", _extreme_heads(base)
     yield "layers", _layers(base)
     yield "drops", _drops(base)
     yield "position", _position(base)
     yield "gaussian", _gaussian(base.head_metrics)
+
+
+def _levels(runs: Mapping[str, ap.Run]) -> str:
+    headings = headings_of(AT_ONE_POSITION)
+    rows = [
+        [label, *(estimate(mean_over_heads(run, name)) for name in headings)]
+        for label, run in runs.items()
+    ]
+    return markdown(["run", *headings.values()], rows)
 
 
 def _bucket_levels(runs: Mapping[str, ap.Run]) -> str:

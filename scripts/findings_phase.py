@@ -13,23 +13,16 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 import attention_plasticity as ap
+from attention_plasticity.figures import save_figure
+from attention_plasticity.figures.axes import footnote, new_figure
+from attention_plasticity.figures.style import BLUE, INK, VERMILION, figure_style
 from attention_plasticity.metrics import BIN_QUANTITY, POOLED_BIN_QUANTITY
-from attention_plasticity.plots import save_figure
-from attention_plasticity.plots.style import (
-    BLUE,
-    INK,
-    VERMILION,
-    figure_style,
-    footnote,
-    new_figure,
-)
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
 from findings_cells import positioned
 from findings_counts import BIN, Floats, Ints, Rows
 from findings_tables import cells, head_name, rank_correlation, with_half
-from qk_dump.rotary import rotate
-from qk_dump.rotary_records import rotary_record
+from qk_dump.rotary import rotary_record, rotate
 
 HEADS = ((16, 0), (29, 4), (14, 3))
 HEADS_PER_KEY = 3  # query heads of one key head

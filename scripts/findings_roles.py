@@ -11,7 +11,7 @@ import pandas as pd
 from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
-from attention_plasticity.plots import save_figure
+from attention_plasticity.figures import save_figure
 from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.tables.intervals import half_width, mean_of_heads
 from findings_full_weights import largest_differences
@@ -166,5 +166,5 @@ def _full_weights(dumps: dict[str, tuple[Path, Path | None]], model: Path) -> st
 def draw_kernels(run: ap.Run, folder: Path) -> None:
     """The kernels of the page."""
     for layer, head in KERNEL_HEADS:
-        figure = run.plot("kernel", layer=layer, head=head)
+        figure = run.plot("kernel", layers=layer, heads=head)
         save_figure(figure, folder / f"kernel-{layer}-{head}.png")

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from findings.pages import markdown, write_tables
 
 import attention_plasticity as ap
-from attention_plasticity.plots.all_figures import save_all
+from attention_plasticity.figures.registry import save_all
 from findings_attention import attention_tables
 from findings_cells import beyond_table, draw_beyond
 from findings_counts import counted_bins, counted_heads
@@ -83,7 +83,7 @@ def _runs() -> dict[str, ap.Run]:
     for name, (book, context, texts) in CAPTURES.items():
         _command(
             *("demo", "--capture", "--output_dir", FOLDER, "--book", book),
-            *("--context", context, "--texts", texts),
+            *("--context", context, "--pieces", texts),
         )
         print(f"{name}: captured and analysed", file=sys.stderr)
     dump = FOLDER / "dumps" / BASE
@@ -153,7 +153,7 @@ def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
     for name in (*run.info["tables"].values(), "run.json"):
         shutil.copy(run.folder / name, RESULTS)
     counts.to_csv(RESULTS / COUNTS, index=False)
-    for path in save_all(RESULTS, figures):
+    for path in save_all(ap.open_run(RESULTS), figures):
         print(path, file=sys.stderr)
     lengths = {f"{CAPTURES[name][1]:,} tokens": runs[name] for name in (BASE, LONG)}
     draw_beyond(lengths, figures / "beyond.png")

@@ -8,8 +8,6 @@ import pandas as pd
 from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
-from attention_plasticity.comparison.data import run_differences
-from attention_plasticity.comparison.runs import labelled
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.profiles import HEAD
 from findings_tables import estimate, rank_correlation
@@ -78,9 +76,10 @@ def mean_distance(pair: Pair, name: str) -> str:
 
 def difference(pair: Pair, name: str) -> str:
     """The second run minus the first, text by text if the texts are the same."""
-    found = run_differences(labelled(list(pair), ["one", "other"])).set_index("quantity").loc[name]
+    table = ap.summary(list(pair), None, [name], labels=["one", "other"])
+    [found] = table[table["minus"] == "one"].to_dict("records")
     half = (found["high"] - found["low"]) / 2
-    return f"{found['difference']:+.3f} ± {half:.3f}"
+    return f"{found['mean']:+.3f} ± {half:.3f}"
 
 
 def _both(pair: Pair, name: str) -> tuple[pd.Series, pd.Series]:

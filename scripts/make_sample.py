@@ -20,13 +20,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attention_plasticity.demo.sample import sample_path
-from qk_dump.attention_columns import ARGMAX_TOKEN, ATTENTION_TYPES, MASSES, AttentionRows
 from qk_dump.card import card
-from qk_dump.keep_probabilities import keep_probabilities
-from qk_dump.layout import ATTENDED, HeadId
+from qk_dump.columns import (
+    ARGMAX_TOKEN,
+    COLUMNS,
+    ENTROPY,
+    HEAD,
+    INCLUSION,
+    LAYER,
+    LSE,
+    MAX_LOGIT,
+    RECEIVED,
+    TOKEN_ID,
+    VALUE_NORM,
+    VECTOR,
+    WINDOW,
+)
+from qk_dump.heads import ATTENDED, HeadId
+from qk_dump.keep_probabilities import keep_probabilities, thinned_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.received_columns import INCLUSION, RECEIVED, ReceivedRows, thinned_inclusion
-from qk_dump.schema import TOKEN_ID, VALUE_NORM, VECTOR
+from qk_dump.rows import Rows
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens, write_tokens
 from qk_dump.writer import write_head
@@ -110,36 +123,26 @@ def token_ids(rows: pa.Table) -> set[int]:
 
 def write_rows(target: Path, head: HeadId, rows: pa.Table) -> None:
     """Write the file of a head with rounded numbers."""
-    query = head.kind == "q"
-    write_head(
-        target,
-        head,
-        bucket=rows["bucket"].to_numpy(),
-        example_id=rows["example_id"].to_numpy(),
-        position=rows["position"].to_numpy(),
-        vectors=_significant(_lists(rows, VECTOR), VECTOR_BITS).astype(np.float16),  # (n, d)
-        attention=_attention(rows) if query else None,
-        token_id=rows[TOKEN_ID].to_numpy(),
-        value_norm=None if query else _significant(rows[VALUE_NORM].to_numpy(), BITS),
-        received=None if query else _received(rows),
-    )
+    names = [name for name in rows.column_names if name in COLUMNS.keys() - {LAYER, HEAD, WINDOW}]
+    columns = {name: _rounded(rows, name) for name in names}
+    columns[WINDOW] = np.full(rows.num_rows, -1)  # full attention
+    write_head(target, head, Rows(columns))
 
 
-def _attention(rows: pa.Table) -> AttentionRows:
-    """The attention columns: logits and entropies, weights, and whole numbers, which stay."""
-    columns: dict[str, Any] = {}
-    for name, kind in ATTENTION_TYPES.items():
-        values = _lists(rows, name) if name == MASSES else rows[name].to_numpy()
-        if kind != pa.int32():
-            parts = LOGIT_PARTS if name in ("lse", "max_logit", "entropy") else WEIGHT_PARTS
-            values = (np.round(values * parts) / parts).astype(np.float32)
-        columns[name] = values
-    return AttentionRows(**columns)
-
-
-def _received(rows: pa.Table) -> ReceivedRows:
-    received = _significant(_lists(rows, RECEIVED), BITS).astype(np.float32)  # (n, group)
-    return ReceivedRows(received, rows[INCLUSION].to_numpy())
+def _rounded(rows: pa.Table, name: str) -> npt.NDArray[Any]:
+    """A column with few significant bits; whole numbers and inclusions stay."""
+    if pa.types.is_fixed_size_list(rows.schema.field(name).type):
+        values = _lists(rows, name)  # (n, length)
+    else:
+        values = rows[name].to_numpy()  # (n,)
+    if name == VECTOR:
+        return _significant(values, VECTOR_BITS).astype(np.float16)
+    if name in (VALUE_NORM, RECEIVED):
+        return _significant(values, BITS).astype(np.float32)
+    if name == INCLUSION or values.dtype.kind != "f":
+        return values
+    parts = LOGIT_PARTS if name in (LSE, MAX_LOGIT, ENTROPY) else WEIGHT_PARTS
+    return (np.round(values * parts) / parts).astype(np.float32)
 
 
 def _lists(rows: pa.Table, name: str) -> Floats:

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from qk_sniffer.config import CaptureConfig
-from qk_sniffer.model.loading import load_model_config, quiet_transformers
-from qk_sniffer.pipeline.texts import open_texts
-from qk_study.study.plan import ModelPlan
+from qk_sniffer.engines.hf.loading import load_model_config, quiet_transformers
+from qk_sniffer.texts.sources import open_texts
+from qk_study.plan import ModelPlan
 
 PARTS = 4  # of the context
 _ROWS = 2048  # positions whose logits are computed together
@@ -33,8 +33,7 @@ def write_losses(plans: Sequence[ModelPlan], context: int, scores: Path) -> None
 
 def losses(plan: ModelPlan, context: int) -> pd.DataFrame:
     """The mean loss of a model in every part of every text: `label, text, part, loss`."""
-    assert plan.capture is not None
-    config = plan.capture.config
+    config = plan.captures[0].config
     assert isinstance(config, CaptureConfig)
     place, device = config.model.name, "cuda" if torch.cuda.is_available() else "cpu"
     with quiet_transformers():

@@ -20,9 +20,9 @@ from findings.pages import markdown, write_tables
 from attention_plasticity.tables.intervals import half_width
 from qk_sniffer.demo.books import BOOKS, write_pieces
 from qk_sniffer.demo.weights import demo_model
-from qk_study.study.command import study
-from qk_study.study.plan import make_plans
-from qk_study.study.settings import read_study
+from qk_study.command import study
+from qk_study.plan import make_plans
+from qk_study.reading import read_study
 
 STUDY = "configs/studies/rope-scaling.yaml"
 PAGE = Path("docs/findings-rope-scaling.md")
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo_model(FOLDER / "model", given.wheel, lambda line: print(line, file=sys.stderr))
     for book in BOOKS:
         write_pieces(FOLDER / "texts" / "rope-scaling" / f"{book}.jsonl", book, PIECES, CONTEXT)
-    settings = read_study(given.study, {})
+    settings = read_study([given.study])
     scores = Path(str(settings.content.scores))
     if given.losses or not scores.exists():
         from rope_scaling_losses import write_losses  # needs torch

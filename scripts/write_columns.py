@@ -1,34 +1,63 @@
-"""Write the tables of columns of docs/data-format.md from `attention_plasticity.metrics`.
+"""Write the tables of columns of docs/data-format.md.
 
-A part of the page between `<!-- columns of KIND: begin -->` and `<!-- columns of KIND: end -->` is
+Those of results come from `attention_plasticity.metrics`, that of a dump from `qk_dump.columns`. A
+part of the page between `<!-- columns of KIND: begin -->` and `<!-- columns of KIND: end -->` is
 replaced by the table of columns of this kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from attention_plasticity.metric import Metric, Table
 from attention_plasticity.metrics import IDS, TABLES
+from qk_dump.columns import MASS_BINS, MASSES, RECEIVED, TABLE, VECTOR, Column
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
+_DUMP_HEADER = (
+    "| column | rows | written as | accepted when reading | meaning |\n|---|---|---|---|---|"
+)
 _HEADER = "| column | name | unit | meaning |\n|---|---|---|---|"
 _MOST_NAMES = 8
 
 
 def with_columns(page: str) -> str:
     """The page with the tables of columns as they are now."""
+    page = _with_part(page, "a dump", [_DUMP_HEADER, *map(_dump_row, TABLE)])
     for kind, table in TABLES.items():
-        begin, end = f"<!-- columns of {kind}: begin -->", f"<!-- columns of {kind}: end -->"
-        before, found, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not (found and closed):
-            raise ValueError(f"{PAGE}: has no part {begin} … {end}")
-        rows = "\n".join([f"A row per {table.rows}.\n", _HEADER, *_rows(table)])
-        page = f"{before}{begin}\n{rows}\n{end}{after}"
+        page = _with_part(page, kind, [f"A row per {table.rows}.\n", _HEADER, *_rows(table)])
     return page
+
+
+def _with_part(page: str, kind: str, lines: Sequence[str]) -> str:
+    """The page with other lines in the part of this kind."""
+    begin, end = f"<!-- columns of {kind}: begin -->", f"<!-- columns of {kind}: end -->"
+    before, found, rest = page.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"{PAGE}: has no part {begin} … {end}")
+    return "\n".join([f"{before}{begin}", *lines, f"{end}{after}"])
+
+
+def _dump_row(column: Column) -> str:
+    """A column of a dump: the type that is written, those that are read, and the meaning."""
+    rows = {"q": "queries", "k": "keys", "qk": "all"}[column.kind]
+    law = f"; {column.law}" if column.law else ""
+    null = f"; null: {column.null}" if column.null else ""
+    cells = (rows, _written(column), f"{column.accepted.words}{law}", f"{column.meaning}{null}")
+    return f"| `{column.name}` | {' | '.join(cells)} |"
+
+
+def _written(column: Column) -> str:
+    if column.name == VECTOR:
+        return "list of d float32 or float16"
+    if column.name == RECEIVED:
+        return "list of g float32"
+    if column.name == MASSES:
+        return f"list of {MASS_BINS} float32"
+    return {"float": "float32", "double": "float64"}.get(str(column.type), str(column.type))
 
 
 def _rows(table: Table) -> Iterator[str]:

@@ -24,7 +24,7 @@ from tiny_texts import save_texts, save_tiny_model
 
 MODULES = (
     "attention_plasticity",
-    "attention_plasticity.plots",
+    "attention_plasticity.figures",
     "attention_plasticity.statistics",
     "attention_plasticity.plasticity",
     "qk_sniffer",

@@ -161,13 +161,11 @@ def test_only_doors_are_on_the_top_floor_of_the_analysis() -> None:
 SEVERAL_HELPS = """
 import qk_sniffer
 from attention_plasticity.cli import main
-from qk_sniffer.add_rotary.command import add_rotary
+from qk_sniffer.add_rotary import add_rotary
 from qk_sniffer.cli import main as main_of_qk_sniffer
-from qk_study.baseline.command import baseline
-from qk_study.study.command import study
-verbs = "analyze capture verify report export push pull plot compare".split()
-for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (baseline, []),
-                    (study, []),
+from qk_study.command import study
+verbs = "analyze capture verify report export push pull plot".split()
+for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (study, []),
                     (main, ["plot", "map"]), *[(main, [verb]) for verb in verbs]]:
     try:
         main([*words, "--help"])

@@ -9,23 +9,22 @@ import pytest
 
 import attention_plasticity
 import qk_sniffer
-from attention_plasticity import plots
+from attention_plasticity import figures
 from attention_plasticity.cli import main
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.figures.settings import FigureOptions, PlotSettings, ScriptSettings
 from attention_plasticity.metrics import TABLES
-from attention_plasticity.plots.drawing import FUNCTIONS
-from attention_plasticity.plots.settings import KINDS, AllPlots
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.settings import fields_of, section_of
 
 LIBRARY = """
     AttentionPlasticity Comparison ConfigError Dump DumpError HeadError HeadResult HubError
     OutputError Run RunnerConfig StoreError ToolkitError __version__ analyze_dump analyze_head
-    compare compute_attention_plasticity
+    compare_runs compute_attention_plasticity
     compute_first_component_residual_stats compute_noise_normality_stats
     compute_scalar_position_predictability fit_multioutput_linear_regressor load_config
     make_config make_pos_rotation open_dump open_run open_sample orientation_from_keys report
-    sample_key_pairs
+    sample_key_pairs summary
 """
 CAPTURE_LIBRARY = """
     CaptureConfig PositionSampler Tap TappedRows load_config make_config probe run_capture tap
@@ -43,7 +42,7 @@ CAPTURE_FLAGS = """
     dataset.id_column dataset.max_samples dataset.streaming dataset.synthetic.length
     dataset.synthetic.number dataset.synthetic.texts dataset.synthetic.seed model.name
     model.revision
-    model.gguf_file model.dtype model.device_map model.tensor_parallel
+    model.gguf_file model.dtype model.device_map
     model.attn_implementation model.config_overrides model.trust_remote_code model.random_weights
     model.random_seed tokenizer.name
     tokenizer.revision
@@ -53,10 +52,10 @@ CAPTURE_FLAGS = """
     capture.capture_queries capture.capture_keys capture.layers capture.heads
     capture.head_sampling.count capture.head_sampling.seed capture.full_attention_only
     capture.capture_pre_rope capture.attention capture.tokens capture.attended_keys
-    capture.attended_queries capture.capture_token_strings
-    capture.max_rows_per_batch
-    output.data_root output.work_dir output.vector_dtype output.save_seconds output.hf_repo_id
-    output.hf_branch output.private engine ray_address num_actors num_gpus overwrite dry_run
+    capture.attended_queries
+    output.data_root output.work_dir output.vector_dtype output.hf_repo_id
+    output.hf_branch output.private vllm.tensor_parallel vllm.tokens_per_step vllm.memory
+    vllm.options engine ray_address num_actors num_gpus overwrite dry_run
 """
 HEAD_METRICS = """
     layer q_head k_head n_q_tokens n_k_tokens d_model q_R2_pos q_R2_scalar q_mae_baseline
@@ -103,25 +102,20 @@ KEY_HEADS = """
     attended_plasticity_heads attended_static_error attended_static_error_heads
     aligned_plasticity aligned_plasticity_heads far_mass received_gini received_half
 """
-KIND_NAMES = """
-    attended attention bands by_role components drift fidelity frequencies heatmap kernel
-    key_heads map phase plasticity predictability profile roles
+FIGURE_NAMES = """
+    attended attention bands by-role components depth drift fidelity frequencies heatmap kernel
+    key-heads map phase plasticity predictability profile ranks roles
 """
-PLOT_LIBRARY = """
-    caption_of profiles_figure save_figure scores_figure trajectory_figure
+FIGURE_LIBRARY = "FIGURES caption_of save_all save_figure"
+FIGURE_OPTIONS = """
+    layers layer_type heads metric plasticity limit by_position agg color trend_threshold cmap range
+    vmin vmax intervals fade baselines alpha line_width width title footnote model_name ylabel
 """
-PLOT_FLAGS = "run output layers layer_type model_name title footnote"
-ALL_FLAGS = "run output_dir format layers layer_type model_name title footnote"
-OWN_PLOT_FLAGS = """
-    agg alpha attention_csv band_csv baselines bucket_csv bucket_min_size bucket_type
-    by_position cmap color_by_layer color_range color_trend component_csv drift_csv fade
-    fidelity_csv head kernel_csv key_head_csv layer limit line_width metric metrics_csv
-    plasticity roles_csv trend_threshold vmax vmin ylabel
+SCRIPT_OPTIONS = """
+    run bucket_csv component_csv bucket_type bucket_min_size color_by_layer color_trend color_range
+    output
 """
-VERBS = """
-    capture verify add-rotary analyze atlas study baseline plot compare report export push pull
-    demo
-"""
+VERBS = "capture verify add-rotary analyze plot report study export push pull demo"
 
 
 def test_names_of_the_libraries() -> None:
@@ -135,17 +129,13 @@ def test_flags() -> None:
         assert found == names.split()
 
 
-def test_figures_and_their_flags() -> None:
-    assert sorted(KINDS) == sorted(FUNCTIONS) == KIND_NAMES.split()
-    functions = [f"{kind}_figure" for kind in KIND_NAMES.split()]
-    assert plots.__all__ == sorted([*functions, *PLOT_LIBRARY.split()])
-    own = set()
-    for kind in KINDS:
-        names = list(KINDS[kind].model_fields)
-        assert names[: len(PLOT_FLAGS.split())] == PLOT_FLAGS.split()
-        own |= {*names} - {*PLOT_FLAGS.split()}
-    assert sorted(own) == OWN_PLOT_FLAGS.split()
-    assert list(AllPlots.model_fields) == ALL_FLAGS.split()
+def test_figures_and_their_options() -> None:
+    assert sorted(spec.name for spec in figures.FIGURES) == FIGURE_NAMES.split()
+    assert figures.__all__ == FIGURE_LIBRARY.split()
+    options = FIGURE_OPTIONS.split()
+    assert list(FigureOptions.model_fields) == options
+    assert list(PlotSettings.model_fields) == [*options, "run", "output", "format"]
+    assert list(ScriptSettings.model_fields) == [*options, *SCRIPT_OPTIONS.split()]
 
 
 def test_columns_keep_their_names_and_their_order() -> None:

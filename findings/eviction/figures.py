@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from attention_plasticity.plots import save_figure
-from attention_plasticity.plots.style import BLUE, FAINT, INK, QUIET, VERMILION, figure_style
+from attention_plasticity.figures import save_figure
+from attention_plasticity.figures.style import BLUE, FAINT, INK, QUIET, VERMILION, figure_style
 from findings.eviction.plan import (
     ADAKV,
     COPIES,

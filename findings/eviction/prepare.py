@@ -26,7 +26,7 @@ def prepare(demo: Path, folder: Path, plan: Plan) -> None:
     """Write the texts and the values of key heads, if they are not there."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / HEADS).exists():
-        dump = capture_demo(demo, CHOICE, str(plan.captured), str(plan.captured_texts))
+        dump = capture_demo(demo, CHOICE, plan.captured, plan.captured_texts)
         results = demo / "results" / f"eviction-{plan.captured}"
         _key_heads(ap.analyze_dump(dump, output_dir=str(results))).to_csv(
             folder / HEADS, index=False, na_rep="nan"

@@ -10,7 +10,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from attention_plasticity.api import Run, analyze_dump, open_run, report
-    from attention_plasticity.comparison.comparison import Comparison, compare
+    from attention_plasticity.compare.summary import summary
+    from attention_plasticity.comparison import Comparison, compare_runs
     from attention_plasticity.config import RunnerConfig, load_config, make_config
     from attention_plasticity.demo.sample import open_sample
     from attention_plasticity.head_analysis import analyze_head
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "attention_plasticity.api": ("Run", "analyze_dump", "open_run", "report"),
-    "attention_plasticity.comparison.comparison": ("Comparison", "compare"),
+    "attention_plasticity.comparison": ("Comparison", "compare_runs"),
+    "attention_plasticity.compare.summary": ("summary",),
     "attention_plasticity.config": ("RunnerConfig", "load_config", "make_config"),
     "attention_plasticity.demo.sample": ("open_sample",),
     "attention_plasticity.head_analysis": ("analyze_head",),
@@ -90,7 +92,7 @@ __all__ = [
     "__version__",
     "analyze_dump",
     "analyze_head",
-    "compare",
+    "compare_runs",
     "compute_attention_plasticity",
     "compute_first_component_residual_stats",
     "compute_noise_normality_stats",
@@ -105,6 +107,7 @@ __all__ = [
     "orientation_from_keys",
     "report",
     "sample_key_pairs",
+    "summary",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

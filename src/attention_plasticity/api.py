@@ -34,12 +34,13 @@ class Run(FinishedRun):
     def plot(self, kind: str, **options: Any) -> Figure:
         """Draw a figure: `run.plot("map", metric="ap_aligned_drop", layers="0-3")`.
 
-        Kinds and options are those of `attention-plasticity plot KIND`. The figure keeps its
-        caption, which `save_figure` of `attention_plasticity.plots` writes beside the file.
+        Names and options are those of `attention-plasticity plot NAME`. The figure keeps its
+        caption, which `save_figure` of `attention_plasticity.figures` writes beside the file.
         """
-        from attention_plasticity.plots.drawing import plot_run
+        from attention_plasticity.figures.registry import spec_of
+        from attention_plasticity.figures.spec import draw_figure
 
-        return plot_run(self, kind, options)
+        return draw_figure(spec_of(kind), [self], options)
 
     def report(self) -> Report:
         """The interactive page: shown inline by a notebook; `.save(path)` writes a file."""

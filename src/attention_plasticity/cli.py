@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 _INTERRUPTED = "finished heads are kept; run the same command again to continue"
 _VERB_ENTRY_POINTS = "attention_plasticity.verbs"
 """Entry points by which other packages add verbs, so that nothing here imports qk_sniffer."""
+_SUCCESSORS = {
+    "atlas": "study MODEL --texts PATH",
+    "baseline": "study RUN --baselines",
+    "compare": "study RUN RUN",
+    "budget": "export RUN OUT --to kvpress-budget",
+    "merge": "analyze: commands with other --layers can share an output_dir",
+    "fidelity": "analyze --fidelity true",
+    "power": "analyze, whose summary has a line of advice",
+}
+"""What replaces commands of earlier versions. For one release."""
 
 _ANALYZE_STORY = """\
 Analyse a dump of queries and keys, head by head: how much of a query is predictable from position,
@@ -52,12 +62,9 @@ How flexibly attention heads choose between keys as context grows.
   verify      check that captured queries and keys are those a model's attention uses
   add-rotary  add to a dump how RoPE turns its queries and keys
   analyze     compute tables of plasticity, head by head, from a dump of queries and keys
-  atlas       find out what each head of a model does: capture, analysis, figures and page
-  study       compare several models: captures, analyses, tables, figures, page and README
-  baseline    repeat a small capture with random weights and with shuffled tokens, for comparison
   plot        draw figures of an analysis, for a paper
-  compare     compare several analyses, also with benchmark scores
   report      write one HTML page to explore analyses
+  study       the whole way for one model, or models, dumps and runs side by side
   export      write files for tools that shorten the cache: statistics, gates, budgets of heads
   push        publish a dump on the Hugging Face Hub, one branch per model
   pull        fetch a dump from the Hub
@@ -76,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
-    verbs |= {"plot": _plot, "compare": _compare, "report": _report}
+    verbs |= {"plot": _plot, "report": _report}
     verbs |= {"export": _export}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
@@ -96,6 +103,9 @@ def _entry_point_verb(arguments: list[str], own: Iterable[str]) -> int:
     others = entry_points(group=_VERB_ENTRY_POINTS)
     if arguments[0] in others.names:
         return int(others[arguments[0]].load()(arguments[1:]))
+    if arguments[0] in _SUCCESSORS:
+        successor = f"attention-plasticity {_SUCCESSORS[arguments[0]]}"
+        raise ConfigError(f"{arguments[0]!r}: this command is now {successor}")
     from qk_toolkit.settings import SEE_HELP, nearest
 
     hint = nearest(arguments[0], [*own, *others.names], otherwise=SEE_HELP)
@@ -174,15 +184,9 @@ def _dry_run(config: RunnerConfig) -> int:
 
 
 def _plot(arguments: Sequence[str]) -> int:
-    from attention_plasticity.plots.commands import plot
+    from attention_plasticity.figures.command import plot
 
     return guarded(lambda: plot(arguments), "finished figures are kept")
-
-
-def _compare(arguments: Sequence[str]) -> int:
-    from attention_plasticity.comparison.command import compare
-
-    return guarded(lambda: compare(arguments), "nothing was written")
 
 
 def _report(arguments: Sequence[str]) -> int:

@@ -30,6 +30,6 @@ def analyze() -> int:
 
 def plot(kind: str, file: str) -> int:
     """`python scripts/plot_*.py`."""
-    from attention_plasticity.plots.commands import script
+    from attention_plasticity.figures.command import script
 
     return script(kind, file)

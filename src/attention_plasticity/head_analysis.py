@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.measure.head import KeyGroup, measure_head
 from attention_plasticity.measure.result import Failure, HeadResult
+from attention_plasticity.read.guards import require_logits
 from attention_plasticity.read.layout import head_layout
 from attention_plasticity.read.pool import read_pool
 from attention_plasticity.read.repeated import with_repeated
 from attention_plasticity.read.rows import read_keys, read_queries
 from attention_plasticity.read.texts import DumpTexts
+from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
@@ -94,6 +96,8 @@ def analyze_group(
 def _measured(group: KeyGroup, q_head: int, dump: Dump) -> HeadResult:
     """The result of one head. Its queries are freed before those of the next head are read."""
     queries = read_queries(dump, group.layer, q_head, group.keys, group.config)
+    keys = group.keys if group.pool is None else group.pool.keys
+    require_logits(queries, keys, dump.folders[HeadId(group.layer, q_head, "q")])
     return measure_head(group, q_head, queries, dump)
 
 

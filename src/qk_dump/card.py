@@ -6,14 +6,15 @@ import html
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from qk_dump.columns import TABLE
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
 from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.files import read_bounded
@@ -40,11 +41,13 @@ per head: `{head}` is layer, head, and `q` for queries or `k` for keys.
 
 {facts}
 
-Every row is one token: its `bucket` and `position`, the `example_id` of its text, the `vector`,
-and the `sliding_window` in tokens (null for full attention). Queries may also have columns of their
-attention: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance` and others. Keys may have
-the attention that they receive, `received`, and `inclusion`, the probability that they are in the
-dump.{attended} `dump.json` holds the settings of the capture{texts}.
+Every row is one token. Files may lack some of these columns:
+
+| column | rows | meaning |
+|---|---|---|
+{columns}
+
+`dump.json` holds the settings of the capture{texts}.{attended}
 
 ## Load
 
@@ -213,11 +216,20 @@ def _text(
         model=_code(manifest.model or "a model"),
         head=head,
         facts="\n".join(f"- {name}: {_code(value)}" for name, value in _facts(manifest, heads)),
+        columns="\n".join(_columns()),
         attended=attended if any(one.attended for one in heads) else "",
         texts="".join(f"; `{name}` {_CONTENT[name]}" for name in files),
         load=_LOAD.format(choice=choice),
         note=_PARTS + (_ANALYSIS.format(folder=ANALYSIS_FOLDER) if analysis else ""),
     )
+
+
+def _columns() -> Iterator[str]:
+    """A row of the table of columns for each of them."""
+    rows = {"q": "queries", "k": "keys", "qk": "all"}
+    for column in TABLE:
+        null = f"; null: {column.null}" if column.null else ""
+        yield f"| `{column.name}` | {rows[column.kind]} | {column.meaning}{null} |"
 
 
 def _facts(manifest: DumpManifest, heads: Sequence[HeadId]) -> list[tuple[str, object]]:

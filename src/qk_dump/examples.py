@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from qk_dump.limits import MOST_EXAMPLES
-from qk_dump.parquet import reason_of, require_footer
-from qk_dump.remote import DumpPath, RemotePath
-from qk_toolkit.errors import ConfigError, DumpError
-from qk_toolkit.files import staged, sync
+from qk_dump.parquet import read_side_table, write_side_table
+from qk_dump.remote import DumpPath
+from qk_toolkit.errors import ConfigError
 
 EXAMPLES_FILE = "examples.parquet"
-MOST_EXAMPLES_BYTES = 1 << 30  # of a file at a URL
 
 _INT64 = range(-(2**63), 2**63)
 _COLUMN_TYPES: dict[type | None, pa.DataType] = {
@@ -62,41 +58,12 @@ def write_examples(folder: Path, examples: Iterable[Example]) -> None:
             "num_tokens": pa.array([example.num_tokens for example in ordered], pa.int32()),
         }
     )
-    with staged(folder / EXAMPLES_FILE) as draft, draft.open("wb") as file:
-        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
-        sync(file)
+    write_side_table(folder / EXAMPLES_FILE, table)
 
 
 def read_examples(folder: DumpPath) -> pa.Table | None:
     """The examples of a dump, or None without the file."""
-    path = folder / EXAMPLES_FILE
-    try:
-        return _remote_examples(path) if isinstance(path, RemotePath) else _local_examples(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DumpError(
-            f"{path}: cannot be read ({reason_of(error)}). "
-            "Capture or download it again, or remove it; reading a dump works without it."
-        ) from error
-
-
-def _local_examples(path: Path) -> pa.Table:
-    """Read a file, which Arrow opens itself.
-
-    Its threads release a Python file late, which can abort a process that is just ending.
-    """
-    require_footer(path)
-    with pa.OSFile(str(path)) as file:
-        return pq.ParquetFile(file, page_checksum_verification=True).read()
-
-
-@lru_cache(2)
-def _remote_examples(path: RemotePath) -> pa.Table:
-    """Read a file at a URL once: the analysis of every key head needs it."""
-    require_footer(path)
-    content = path.read_bounded(MOST_EXAMPLES_BYTES)
-    return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+    return read_side_table(folder / EXAMPLES_FILE)
 
 
 def _id_column(ids: Sequence[Any]) -> pa.Array:

@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.layout import Dump, HeadId
+from qk_dump.checks import check_columns
+from qk_dump.columns import BUCKET, EXAMPLE
+from qk_dump.heads import HeadId
+from qk_dump.layout import Dump
 from qk_dump.parquet import opened_parquet, vector_width_of
 from qk_dump.remote import DumpPath, RemotePath, read_tails
-from qk_dump.schema import BUCKET, EXAMPLE, check_columns
 from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import DumpError, StoreError
 from qk_toolkit.store import for_each
@@ -50,7 +52,7 @@ def count_buckets(files: Sequence[DumpPath], most: int) -> int:
     found: set[int] = set()
     for path in files:
         with opened_parquet(path) as parquet:
-            check_columns(parquet.schema, path, need_example_id=False)
+            check_columns(parquet.schema, path)
             for batch in parquet.batches(1 << 16, [BUCKET]):
                 found.update(batch.column(BUCKET).unique().drop_null().to_pylist())
                 if len(found) > most:
@@ -61,7 +63,7 @@ def count_buckets(files: Sequence[DumpPath], most: int) -> int:
 def check_file(path: DumpPath) -> None:
     """Check the footer and the column types of a head's file. No row is read."""
     with opened_parquet(path) as parquet:
-        check_columns(parquet.schema, path, need_example_id=False)
+        check_columns(parquet.schema, path)
 
 
 def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:
@@ -76,43 +78,30 @@ def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:
     for head in dump.all_folders:
         if head.layer in wanted:
             heads.setdefault((head.layer, head.kind, head.attended), []).append(head)
-    found: list[Ints] = []
 
-    def read_first(candidates: list[HeadId]) -> None:
-        for head in candidates:
-            ids = _texts_of_head(dump, head)
-            if ids is not None and len(ids):
-                found.append(ids)
-                return
+    def first_texts(candidates: list[HeadId]) -> Ints:
+        found = (_texts_of_head(dump, head) for head in candidates)
+        return next((ids for ids in found if len(ids)), _union([]))
 
-    _each(dump, read_first, list(heads.values()))
-    return _union(found)
+    return _union(_each(dump, first_texts, list(heads.values())))
 
 
 def texts_of_heads(dump: Dump, show: Callable[[int, int], object]) -> Ints:
     """Ids of the texts in all heads that can be read. `show` gets the numbers done and in all."""
-    heads = list(dump.all_folders)
-    found: list[Ints] = []
-
-    def read(head: HeadId) -> None:
-        ids = _texts_of_head(dump, head)
-        if ids is not None:
-            found.append(ids)
-
+    heads, found = list(dump.all_folders), _union([])
     for first in range(0, len(heads), _AT_ONCE):
         part = heads[first : first + _AT_ONCE]
-        _each(dump, read, part)
-        found = [_union(found)]
+        found = _union([found, *_each(dump, lambda head: _texts_of_head(dump, head), part)])
         show(first + len(part), len(heads))
-    return _union(found)
+    return found
 
 
-def _each(dump: Dump, action: Callable[[Item], object], items: Sequence[Item]) -> None:
-    if isinstance(dump.path, RemotePath):
-        for_each(action, items, _REQUESTS)
-        return
-    for item in items:
-        action(item)
+def _each(dump: Dump, read: Callable[[Item], Ints], items: Sequence[Item]) -> list[Ints]:
+    """What `read` gives for each item; files at a URL are read at the same time."""
+    found: list[Ints] = []
+    workers = _REQUESTS if isinstance(dump.path, RemotePath) else 1
+    for_each(lambda item: found.append(read(item)), items, workers)
+    return found
 
 
 def _union(parts: Sequence[Ints]) -> Ints:
@@ -120,12 +109,12 @@ def _union(parts: Sequence[Ints]) -> Ints:
     return np.unique(ids[ids >= 0])  # a head with a negative id fails when it is analysed
 
 
-def _texts_of_head(dump: Dump, head: HeadId) -> Ints | None:
-    """Ids of the texts of a head; None if they cannot be read."""
+def _texts_of_head(dump: Dump, head: HeadId) -> Ints:
+    """Ids of the texts of a head; none if they cannot be read."""
     try:
         return _union([_texts_of_file(path) for path in dump.require_files(head)])
     except (DumpError, StoreError):
-        return None
+        return _union([])
 
 
 def _texts_of_file(path: DumpPath) -> Ints:

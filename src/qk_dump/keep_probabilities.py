@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from qk_dump.buckets import BucketGeometry, geometry_of
-from qk_dump.layout import Kind
+from qk_dump.heads import Kind
 from qk_dump.manifest import DumpManifest
 from qk_toolkit.arrays import Array
 
@@ -46,12 +46,12 @@ def keep_probabilities(
     """The probability that a query (`q`) or key (`k`) at each position is in its file."""
     try:
         sampler = _sampler(manifest)
-        share = _kept_share(manifest, kind)
     except _UnknownError as error:
         return KeepProbabilities(None, str(error))
     bucket = sampler.geometry.bucket(positions)  # (n,)
     rate = bucket_rates(sampler.type, sampler.geometry.min_size, sampler.rates[kind], bucket)
-    return KeepProbabilities(rate * share)
+    shares = (manifest.kept_share if manifest else None) or {}
+    return KeepProbabilities(rate * shares.get(kind, 1.0))
 
 
 def bucket_rates(
@@ -91,22 +91,23 @@ def _rates(recorded: dict[str, object]) -> dict[Kind, float]:
     return {"q": _rate(queries), "k": _rate(queries if keys is None else keys)}
 
 
-def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _UnknownError(f"dump.json: sampler: {value!r:.40} is not a rate")
-    if not (math.isfinite(value) and value > 0):
-        raise _UnknownError(f"dump.json: sampler: {value!r:.40} is not a rate")
-    return float(value)
+def _rate(value: Any) -> float:
+    if type(value) in (int, float) and math.isfinite(value) and value > 0:
+        return float(value)
+    raise _UnknownError(f"dump.json: sampler: {value!r:.40} is not a rate")
 
 
-def _kept_share(manifest: DumpManifest | None, kind: Kind) -> float:
-    """The share of the captured rows that is still in the files."""
-    assert manifest is not None
-    if manifest.kept_share is not None:
-        return manifest.kept_share.get(kind, 1.0)
-    if (manifest.model_extra or {}).get("slice") is not None:
-        raise _UnknownError(
-            "the dump is a part of another one, and dump.json does not record the share of rows "
-            "that was kept (kept_share)"
-        )
-    return 1.0
+def joint_inclusion(base: Array, attended: Array) -> Array:
+    """The probability that a key is in the base sample or drawn by attention, independently."""
+    return np.asarray(base + (1 - base) * attended)
+
+
+def thinned_inclusion(
+    inclusion: Array, base: Array, base_share: float, attended_share: float = 1.0
+) -> Array:
+    """The inclusion of keys when only a share of the rows is kept later, independently.
+
+    `base` is the probability that the key is in the base sample. A key that was drawn in both ways
+    is in the base file only, so a share s of the base rows gives `inclusion − (1 − s) · base`.
+    """
+    return np.asarray(attended_share * (inclusion - base) + base_share * base)

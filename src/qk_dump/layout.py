@@ -6,15 +6,14 @@ Keys that were drawn by attention are in `attended/l{LL}h{HH}k/`, beside the hea
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from qk_dump.limits import MOST_HEADS, MOST_LAYERS
+from qk_dump.heads import ATTENDED, HeadId, parse_head, require_head
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 from qk_dump.remote import DumpPath, Listing, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError
@@ -22,68 +21,10 @@ from qk_toolkit.files import user_path
 from qk_toolkit.store import Store
 
 if TYPE_CHECKING:
-    from qk_dump.rotary_records import RotaryFile
-
-Kind = Literal["q", "k"]
+    from qk_dump.rotary import RotaryFile
 
 MOST_SHARDS = 10_000  # Parquet files of one head
 UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
-ATTENDED = "attended"  # folder with the keys that were drawn by attention
-
-_HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])", re.ASCII)
-
-
-class HeadId(NamedTuple):
-    """One captured head: queries (`q`) or keys (`k`) of a layer.
-
-    With `attended` it stands for the keys of the head that were drawn by attention.
-    """
-
-    layer: int
-    head: int
-    kind: Kind
-    attended: bool = False
-
-    @property
-    def name(self) -> str:
-        """Layer, head and kind: `l00h07q`."""
-        return f"l{self.layer:02d}h{self.head:02d}{self.kind}"
-
-    @property
-    def folder(self) -> str:
-        """The folder in the dump: `l00h07q`, or `attended/l00h07k`."""
-        return f"{ATTENDED}/{self.name}" if self.attended else self.name
-
-    @property
-    def config_name(self) -> str:
-        """The name of the config in the dataset card: `l00h07q`, or `attended-l00h07k`."""
-        return f"{ATTENDED}-{self.name}" if self.attended else self.name
-
-
-def parse_head(folder: str) -> HeadId | None:
-    """The head of a folder name, or None for any other folder."""
-    match = _HEAD_FOLDER.fullmatch(folder)
-    if match is None:
-        return None
-    return HeadId(int(match[1]), int(match[2]), "q" if match[3] == "q" else "k")
-
-
-def parse_folder(path: str) -> HeadId | None:
-    """The head of a folder inside a dump, `l00h07q` or `attended/l00h07k`; None for others."""
-    outer, slash, name = path.rpartition("/")
-    head = parse_head(name)
-    if head is None or not slash:
-        return head
-    return head._replace(attended=True) if outer == ATTENDED and head.kind == "k" else None
-
-
-def require_head(head: HeadId, folder: object) -> None:
-    """Refuse a layer or head number beyond the limits; `folder` is for the message."""
-    if head.layer >= MOST_LAYERS or head.head >= MOST_HEADS:
-        raise ConfigError(
-            f"{folder}: is the folder of layer {head.layer}, head {head.head}; a dump has at most "
-            f"{MOST_LAYERS:,} layers and {MOST_HEADS:,} heads in a layer. Rename or remove it."
-        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,13 +76,9 @@ class Dump:
         return {**self.folders, **self.attended}
 
     def files(self, head: HeadId) -> tuple[DumpPath, ...]:
-        """The Parquet shards of the head in name order; may be empty."""
-        return parquet_files((self.attended if head.attended else self.folders)[head])
-
-    def attended_files(self, layer: int, k_head: int) -> tuple[DumpPath, ...]:
-        """The Parquet shards of a key head's keys that were drawn by attention; may be empty."""
-        head = HeadId(layer, k_head, "k", attended=True)
-        return parquet_files(self.attended[head]) if head in self.attended else ()
+        """The Parquet shards of the head in name order; empty if the dump has none."""
+        folder = (self.attended if head.attended else self.folders).get(head)
+        return () if folder is None else parquet_files(folder)
 
     def require_files(self, head: HeadId) -> tuple[DumpPath, ...]:
         """The Parquet shards of the head, at least one. Raises a `DumpError` without any."""
@@ -151,7 +88,9 @@ class Dump:
             raise DumpError(f"{self.path / head.folder}: the {kind} head is not in the dump")
         files = self.files(head)
         if not files:
-            raise DumpError(f"{folder}: holds no Parquet file")
+            raise DumpError(
+                f"{folder}: holds no Parquet file. Copy, capture or download the head again."
+            )
         return files
 
     def listed_again(self) -> Dump:

@@ -76,36 +76,31 @@ def read_manifest(path: DumpPath) -> DumpManifest | None:
     """The manifest at `path`, or None without the file."""
     try:
         if isinstance(path, RemotePath):
-            content = parsed_json(path.read_bounded(MOST_MANIFEST_BYTES), int64=True)
+            content = parsed_json(path.read_bounded(MOST_MANIFEST_BYTES))
         else:
-            content = read_json(path, most_bytes=MOST_MANIFEST_BYTES, int64=True)
+            content = read_json(path, most_bytes=MOST_MANIFEST_BYTES)
         manifest = DumpManifest.model_validate(content, strict=True)
         _check_factors(manifest)
         _check_rotary(manifest)
         return manifest
     except FileNotFoundError:
         return None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path}: cannot be read: {error.strerror or error}. "
-            "Repair or remove the file; reading a dump works without it."
+            f"{path}: {json_problem(error)}. Repair or remove the file; reading a dump works "
+            "without it."
         ) from error
-    except ValidationError as error:
+
+
+def json_problem(error: OSError | ValueError) -> str:
+    """Why a file of JSON cannot be used."""
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    if isinstance(error, ValidationError):
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
-        reason = problem["msg"].removeprefix("Value error, ")
-        raise ConfigError(
-            f"{path}: {field + ': ' if field else ''}{reason}. "
-            "Repair or remove the file; reading a dump works without it."
-        ) from error
-    except LayerError as error:
-        raise ConfigError(
-            f"{path}: {error}. Repair or remove the file; reading a dump works without it."
-        ) from error
-    except ValueError as error:
-        raise ConfigError(
-            f"{path}: is not JSON ({error}). Repair or remove it; reading a dump works without it."
-        ) from error
+        return f"{field + ': ' if field else ''}{problem['msg'].removeprefix('Value error, ')}"
+    return str(error) if isinstance(error, LayerError) else f"is not JSON ({error})"
 
 
 class LayerError(ValueError):
@@ -132,10 +127,10 @@ def _check_factor(name: str, value: object) -> None:
 def _check_rotary(manifest: DumpManifest) -> None:
     if not manifest.layers:
         return
-    from qk_dump.rotary_records import check_rotary  # imports numpy, which no help text needs
+    from qk_dump.rotary import check_rotary  # imports numpy, which no help text needs
 
     try:
-        check_rotary(manifest.layers)
+        check_rotary(manifest.layers, manifest.rope_parameters)
     except ValueError as error:
         raise LayerError(f"layers: {error}") from error
 

@@ -8,27 +8,66 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from qk_dump.attention_columns import has_attention
+from qk_dump.columns import LSE, RECORD, VECTOR, digest_of
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
-from qk_dump.read_ahead import FileStart, ReadAheadFile
-from qk_dump.recorded_columns import check_recorded_names
+from qk_dump.read_ahead import RemoteFile, read_in_turn, steps
 from qk_dump.remote import DumpPath, RemotePath, size_of
-from qk_dump.schema import VECTOR, too_wide
 from qk_toolkit.errors import DumpError
-from qk_toolkit.files import open_regular
+from qk_toolkit.files import open_regular, parsed_json, staged, sync
 
 _LENGTH_AND_MAGIC = 8
 _SMALLEST_FILE = 12  # `PAR1` at both ends and the footer length
 _MOST_ROWS_PER_BYTE = 1000  # rows always need more space, with any compression
 _STREAM_BUFFER = 1 << 20  # bytes per column; a large row group is not read into memory at once
+NOT_NEEDED = "The file can be removed; reading a dump works without it."
+_OWN_CHANGE = (
+    "Capture or download it again. If you changed the columns yourself, write the file without "
+    f"its metadata entry '{RECORD}'."
+)
+
+
+def too_wide(path: DumpPath, width: int) -> str:
+    """The message for vectors beyond the limit."""
+    return f"{path}: has vectors of {width:,} dimensions, at most {MOST_DIMENSIONS:,} can be read"
+
+
+def check_recorded_names(
+    metadata: Mapping[bytes, bytes] | None, names: Sequence[str], path: DumpPath
+) -> None:
+    """Raise a `DumpError` unless a file has the columns in its metadata, if they are there.
+
+    Page checksums cover the rows of a file, but not the names in its footer: a damaged name would
+    remove an optional column. Further columns are allowed: they can be added to a file later.
+    """
+    stored = (metadata or {}).get(RECORD.encode())
+    if stored is None:  # a file of another tool
+        return
+    try:
+        record = parsed_json(stored)
+        recorded = [str(name) for name in record["columns"]]
+        damaged = record["sha256"] != digest_of(recorded)
+    except (ValueError, KeyError, TypeError):
+        damaged = True
+    if damaged:
+        raise DumpError(
+            f"{path}: the names of its columns in its metadata are damaged. {_OWN_CHANGE}"
+        )
+    missing = [name for name in recorded if name not in names]
+    if missing:
+        raise DumpError(
+            f"{path}: has no column '{missing[0]}', which its metadata lists (found: "
+            f"{', '.join(names)}). {_OWN_CHANGE}"
+        )
 
 
 def footer_length(file: IO[bytes], size: int) -> int:
@@ -77,9 +116,10 @@ def _readable(path: DumpPath) -> Iterator[None]:
 
 
 class OpenParquet:
-    """An open Parquet file."""
+    """An open Parquet file. `remote` is the file that Arrow reads, if it is at a URL."""
 
-    def __init__(self, file: pq.ParquetFile, remote: ReadAheadFile | None) -> None:
+    def __init__(self, path: DumpPath, file: pq.ParquetFile, remote: RemoteFile | None) -> None:
+        self._path = path
         self._file = file
         self._remote = remote
         self.metadata: pq.FileMetaData = file.metadata
@@ -92,49 +132,43 @@ class OpenParquet:
 
         `read_ahead` is of use if all batches are needed.
         """
-        if self._remote is not None and read_ahead:
-            self._remote.expect(_column_parts(self.metadata, set(columns)))
-        found: Iterator[pa.RecordBatch] = self._file.iter_batches(
-            rows, columns=list(columns), use_threads=False
-        )
-        return found
+        options = {"columns": list(columns), "use_threads": False}
+        if self._remote is None or not read_ahead:
+            yield from self._file.iter_batches(rows, **options)
+            return
+        assert isinstance(self._path, RemotePath)
+        wanted = steps(self.metadata, set(columns))
+        contents = read_in_turn(self._path, [parts for _, parts in wanted])
+        for (groups, _), content in zip(wanted, contents, strict=True):
+            self._remote.hold(content)
+            yield from self._file.iter_batches(rows, row_groups=groups, **options)
+
+    def table(self) -> pa.Table:
+        """All columns of all rows."""
+        return self._file.read(use_threads=False)
 
     def require_unchanged(self) -> None:
         """Raise a `DumpError` if a file at a URL was replaced while it was read."""
-        if self._remote is not None:
-            self._remote.require_unchanged()
+        if isinstance(self._path, RemotePath):
+            self._path.require_unchanged()
 
 
 @contextmanager
-def opened_parquet(path: DumpPath, start: FileStart | None = None) -> Iterator[OpenParquet]:
-    """An open Parquet file with a checked footer. `start` is a request for its first bytes."""
-    with _readable(path), ExitStack() as stack:
+def opened_parquet(path: DumpPath) -> Iterator[OpenParquet]:
+    """An open Parquet file with a checked footer."""
+    with _readable(path):
         require_footer(path)
-        remote = None
-        if isinstance(path, RemotePath):
-            remote = stack.enter_context(ReadAheadFile(path, start))
-        file = pq.ParquetFile(
+        remote = RemoteFile(path) if isinstance(path, RemotePath) else None
+        with pq.ParquetFile(
             path if remote is None else remote,
             buffer_size=_STREAM_BUFFER,
             pre_buffer=False,
             page_checksum_verification=True,
-        )
-        stack.enter_context(file)
-        _check_numbers(file.metadata, path)
-        opened = OpenParquet(file, remote)
-        check_recorded_names(file.metadata.metadata, opened.schema.names, path)
-        yield opened
-
-
-def _column_parts(metadata: pq.FileMetaData, columns: set[str]) -> list[tuple[int, int]]:
-    """First and last byte of the columns in every row group, as the footer gives them."""
-    parts = []
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            if chunk.path_in_schema.partition(".")[0] in columns:
-                start = chunk.dictionary_page_offset or chunk.data_page_offset
-                parts.append((max(0, start), start + chunk.total_compressed_size))
-    return parts
+        ) as file:
+            _check_numbers(file.metadata, path)
+            opened = OpenParquet(path, file, remote)
+            check_recorded_names(file.metadata.metadata, opened.schema.names, path)
+            yield opened
 
 
 def _check_numbers(metadata: pq.FileMetaData, path: DumpPath) -> None:
@@ -198,6 +232,34 @@ def has_attention_columns(files: Sequence[DumpPath]) -> bool:
     """Whether every file of a head has the attention columns."""
     for path in files:
         with opened_parquet(path) as parquet:
-            if not has_attention(parquet.schema):
+            if LSE not in parquet.schema.names:
                 return False
     return True
+
+
+def read_side_table(path: DumpPath) -> pa.Table | None:
+    """All rows of a file beside the heads, or None without the file."""
+    if isinstance(path, RemotePath):
+        return _remote_table(path) if path.is_file() else None
+    return _table(path) if os.path.lexists(path) else None
+
+
+def _table(path: DumpPath) -> pa.Table:
+    try:
+        with opened_parquet(path) as parquet:
+            return parquet.table()
+    except DumpError as error:
+        raise DumpError(f"{error} {NOT_NEEDED}") from error
+
+
+@lru_cache(2)
+def _remote_table(path: RemotePath) -> pa.Table:
+    """Read a file at a URL once: the analysis of every key head needs it."""
+    return _table(path)
+
+
+def write_side_table(path: Path, table: pa.Table) -> None:
+    """Write a file beside the heads."""
+    with staged(path) as draft, draft.open("wb") as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+        sync(file)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -17,8 +18,11 @@ from qk_toolkit.files import UnusableFileError
 from qk_toolkit.store import Store, StoredFile, for_each
 
 TAIL_BYTES = 1 << 16  # Arrow reads this much from the end of a file first
+_BLOCK = 8 << 20  # most bytes of a request
 _KEPT_TAILS = 128
 _PARALLEL = 8  # requests at a time
+
+Part = tuple[int, int]  # first byte, and the byte after the last
 
 
 class _Members(NamedTuple):
@@ -92,6 +96,10 @@ class RemotePath:
         """Whether there are files below it."""
         return self._inner in self._listing.members
 
+    def is_file(self) -> bool:
+        """Whether there is a file."""
+        return self._inner in self._listing.files
+
     def iterdir(self) -> Iterator[RemotePath]:
         """The files and folders in the folder."""
         found = self._listing.members.get(self._inner, _Members([], []))
@@ -116,14 +124,24 @@ class RemotePath:
 
     def read(self, start: int, end: int) -> bytes:
         """Bytes of the file. Raises a `DumpError` if it was removed or replaced."""
+        return self.read_parts([(start, end)])[0]
+
+    def read_parts(self, parts: Sequence[Part]) -> list[bytes]:
+        """Several parts of the file, in concurrent requests."""
+        blocks = [
+            (first, min(first + _BLOCK, end))
+            for start, end in parts
+            for first in range(start, end, _BLOCK)
+        ]
         try:
-            content = self._listing.store.read(self._inner, start, end)
+            found = self._listing.store.read_parts(self._inner, blocks) if blocks else []
         except StoreError:
             self.require_unchanged()
             raise
-        if content is None:
+        if found is None:
             raise DumpError(f"{self}: was removed while it was read")
-        return content
+        contents = iter(found)
+        return [b"".join(islice(contents, len(range(start, end, _BLOCK)))) for start, end in parts]
 
     def read_bounded(self, most_bytes: int) -> bytes:
         """The whole file, which may have at most `most_bytes`."""

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from qk_dump.columns import unknown_columns
 from qk_dump.hub.place import HubPlace, is_every_branch, is_hub_path, parse_place
 from qk_dump.layout import Dump, open_folder, open_url
 from qk_dump.parquet import opened_parquet
-from qk_dump.schema import unknown_columns
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.urls import is_url, without_file_scheme
 

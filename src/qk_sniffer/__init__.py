@@ -7,20 +7,18 @@ from qk_toolkit.lazy_names import lazy_names
 
 TYPE_CHECKING = False  # importing `typing` here would delay a command's own signal handlers
 if TYPE_CHECKING:
+    from qk_sniffer.capture.run import run_capture
     from qk_sniffer.config import CaptureConfig, load_config, make_config
-    from qk_sniffer.model.probing import probe
-    from qk_sniffer.notebook import Tap, tap
-    from qk_sniffer.pipeline.capture import run_capture
+    from qk_sniffer.engines.hf.probing import probe
+    from qk_sniffer.notebook import Tap, TappedRows, tap
     from qk_sniffer.sampling.positions import PositionSampler
-    from qk_sniffer.tapped_rows import TappedRows
 
 _MODULES = {
     "qk_sniffer.config": ("CaptureConfig", "load_config", "make_config"),
-    "qk_sniffer.model.probing": ("probe",),
-    "qk_sniffer.notebook": ("Tap", "tap"),
-    "qk_sniffer.pipeline.capture": ("run_capture",),
+    "qk_sniffer.engines.hf.probing": ("probe",),
+    "qk_sniffer.notebook": ("Tap", "TappedRows", "tap"),
+    "qk_sniffer.capture.run": ("run_capture",),
     "qk_sniffer.sampling.positions": ("PositionSampler",),
-    "qk_sniffer.tapped_rows": ("TappedRows",),
 }
 
 __all__ = [

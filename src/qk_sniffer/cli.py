@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from qk_sniffer.capture.ranks import ranks_from
 from qk_sniffer.extras import capture_extra
-from qk_sniffer.pipeline.ranks import ranks_from
 from qk_toolkit.command_line import command_parser, command_settings, guarded
 from qk_toolkit.debugging import debug_flag
 
@@ -71,11 +71,11 @@ def _run(config: CaptureConfig) -> int:
     from qk_sniffer.summary import print_estimate, print_result
 
     if config.dry_run:
-        from qk_sniffer.pipeline.estimate import estimate
+        from qk_sniffer.capture.estimate import estimate
 
         print_estimate(config, estimate(config))
         return 0
-    from qk_sniffer.pipeline.capture import run_capture
+    from qk_sniffer.capture.run import run_capture
     from qk_toolkit.terminal import TerminalWatcher
 
     with TerminalWatcher(ranks_from().rank) as watcher:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from qk_dump.limits import MOST_POSITIONS
 from qk_sniffer.text_settings import DatasetSettings
 from qk_sniffer.text_settings import Section as _Section
+from qk_sniffer.vllm_settings import VllmSettings, vllm_problem
 from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, require_usable
 
@@ -36,11 +37,6 @@ class ModelSettings(_Section):
         default=None,
         description="cpu, cuda, cuda:1, or auto to use all GPUs (default: one GPU per process if "
         "there is one, else cpu)",
-    )
-    tensor_parallel: bool = Field(
-        default=False,
-        description="spread every layer over the processes of torchrun, each of which holds some "
-        "of the heads",
     )
     attn_implementation: str | None = Field(
         default=None, description="sdpa, eager, flash_attention_2, … (default: the model's)"
@@ -143,6 +139,10 @@ class HeadSamplingSettings(_Section):
 class CaptureSettings(_Section):
     """What is captured."""
 
+    without_effect: ClassVar[dict[str, str]] = {
+        "capture_token_strings": "the token of a row is its token_id, and tokens.parquet has texts",
+    }
+
     sampler: SamplerSettings = Field(default=SamplerSettings())
     min_bucket_size: int | None = Field(
         default=None,
@@ -191,28 +191,11 @@ class CaptureSettings(_Section):
         le=MOST_POSITIONS,
         description="queries per text that measure the attention of keys; they are not stored",
     )
-    capture_token_strings: bool = Field(
-        default=False, description="also write each row's token as text"
-    )
-    max_rows_per_batch: int = Field(
-        default=65_536,
-        ge=1,
-        description="most rows of a layer in one copy from the device; has no effect on results",
-    )
 
     @model_validator(mode="after")
     def _require_queries_or_keys(self) -> CaptureSettings:
         if not (self.capture_queries or self.capture_keys):
             raise ValueError("capture_queries: neither queries nor keys would be captured")
-        return self
-
-    @model_validator(mode="after")
-    def _keep_private_texts_private(self) -> CaptureSettings:
-        if self.capture_token_strings and not self.tokens:
-            raise ValueError(
-                "capture_token_strings: would write the tokens that tokens: false leaves out; "
-                "leave one of them out"
-            )
         return self
 
     @model_validator(mode="after")
@@ -245,11 +228,6 @@ class OutputSettings(_Section):
     )
     vector_dtype: Literal["float32", "float16"] = Field(
         default="float32", description="precision of the vectors on disk"
-    )
-    save_seconds: float = Field(
-        default=60.0,
-        gt=0,
-        description="seconds between saves; a crash loses at most this much work",
     )
     hf_repo_id: str | None = Field(default=None, description="dataset on the Hub to publish to")
     hf_branch: str | None = Field(
@@ -297,11 +275,12 @@ class CaptureConfig(_Section):
     inference: InferenceSettings = Field(default=InferenceSettings())
     capture: CaptureSettings = Field(default=CaptureSettings())
     output: OutputSettings
-    engine: Literal["local", "ray"] = Field(
+    vllm: VllmSettings = Field(default=VllmSettings())
+    engine: Literal["hf", "ray", "vllm"] = Field(
         title="how to run",
-        default="local",
-        description="where the model runs: in this process, or in the processes of torchrun, "
-        "accelerate or srun (local), or in a Ray cluster (ray)",
+        default="hf",
+        description="what runs the model: transformers in this process, or in the processes of "
+        "torchrun, accelerate or srun (hf), transformers in a Ray cluster (ray), or vLLM (vllm)",
     )
     ray_address: str | None = Field(
         title="how to run",
@@ -335,23 +314,16 @@ class CaptureConfig(_Section):
     )
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> CaptureConfig:
-        if self.model.tensor_parallel and self.engine == "ray":
-            raise ValueError(
-                "model.tensor_parallel: is not possible with engine ray; start the command with "
-                "torchrun"
-            )
-        if self.model.tensor_parallel and self.model.device_map is not None:
-            raise ValueError(
-                "model.tensor_parallel: chooses the devices itself; leave model.device_map out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_ray_settings(self) -> CaptureConfig:
+    def _check_engine(self) -> CaptureConfig:
         for name in ("ray_address", "num_actors", "num_gpus"):
             if self.engine != "ray" and getattr(self, name) is not None:
                 raise ValueError(f"{name}: has an effect only with engine ray; leave it out")
+        if self.engine == "vllm":
+            problem = vllm_problem(self.vllm, self.model, pre_rope=self.capture.capture_pre_rope)
+            if problem is not None:
+                raise ValueError(problem)
+        elif self.vllm != VllmSettings():
+            raise ValueError("vllm: has an effect only with engine vllm; leave it out")
         if self.gpus_per_actor > 1 and not self.gpus_per_actor.is_integer():
             raise ValueError(
                 f"num_gpus: {self.gpus_per_actor:g} given, expected a whole number, or a part of "

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from qk_toolkit.errors import ConfigError
 
 _LIBRARIES = ("accelerate", "datasets", "gguf", "torch", "transformers")
+
+
+def require_vllm() -> None:
+    """Refuse to start without vLLM; a folder of that name is not the library."""
+    spec = find_spec("vllm")
+    if spec is None or spec.origin is None:
+        raise ConfigError("vllm: is not installed; run pip install 'attention-plasticity[vllm]'")
 
 
 @contextmanager

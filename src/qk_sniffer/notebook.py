@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -13,44 +13,52 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from qk_dump.attention_columns import ATTENTION_COLUMNS, KEY_COLUMNS, AttentionRows
-from qk_dump.card import CARD_FILE, card, is_card
-from qk_dump.examples import Example, write_examples
-from qk_dump.layout import HeadId, Kind, parse_head
-from qk_dump.manifest import MANIFEST_NAME, write_manifest
-from qk_dump.tokens import write_tokens
+from qk_dump.columns import ARGMAX_TOKEN, TOKEN_ID, VECTOR
+from qk_dump.examples import Example
+from qk_dump.heads import HeadId, parse_head
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest
+from qk_dump.rows import Rows
+from qk_dump.side_files import write_side_files
 from qk_dump.writer import write_head
-from qk_sniffer.config import CaptureSettings
-from qk_sniffer.model.forward_arguments import arguments_by_name, lengths_of, tokens_of
-from qk_sniffer.model.layout import ModelLayout, decoder_of, text_config
-from qk_sniffer.model.probe_forward import is_probe_running
-from qk_sniffer.model.probing import probe
-from qk_sniffer.model.tensor_parallel import refuse_tensor_parallel
-from qk_sniffer.pipeline.attended_rows import AttendedTexts, DrawnKeys
-from qk_sniffer.pipeline.batch_blocks import (
-    check_attention,
-    check_finite,
-    check_received,
-    unknown_received,
-)
-from qk_sniffer.pipeline.description import capture_manifest
-from qk_sniffer.pipeline.row_tap import RowTap
-from qk_sniffer.pipeline.setup import (
+from qk_sniffer.capture.description import capture_manifest
+from qk_sniffer.capture.setup import (
     attended_layers,
     attended_sampler_of,
     sampler_of,
-    wanted_heads,
 )
-from qk_sniffer.pipeline.token_texts import token_texts
-from qk_sniffer.sampling.heads import KINDS, KindRows, WantedLayer, sample_rows
-from qk_sniffer.sampling.positions import PositionSampler, SamplerType
-from qk_sniffer.tapped_rows import ForwardRows, TappedRows, joined_rows, tokens_in
+from qk_sniffer.config import CaptureSettings
+from qk_sniffer.engines.hf.calls import HfCalls
+from qk_sniffer.engines.hf.forward_arguments import arguments_by_name, lengths_of, tokens_of
+from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, text_config
+from qk_sniffer.engines.hf.probe_forward import is_probe_running
+from qk_sniffer.engines.hf.probing import probe
+from qk_sniffer.rows.checks import stored_rows
+from qk_sniffer.rows.plan import ForwardTexts, RowPlan, texts_of_forward
+from qk_sniffer.rows.taken import empty_rows
+from qk_sniffer.rows.taker import RowTaker
+from qk_sniffer.sampling.heads import choose_heads
+from qk_sniffer.sampling.positions import SamplerType
+from qk_sniffer.texts.token_texts import token_texts
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import user_path, write_text
+from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
 
-_WITHOUT_TOKENS = (*ATTENTION_COLUMNS, *KEY_COLUMNS)
+
+class TappedRows(Rows):
+    """The captured rows of one head. Columns are attributes: `rows.position`, `rows.entropy`."""
+
+    @property
+    def vectors(self) -> npt.NDArray[np.float32]:
+        """(n, d) the queries or keys."""
+        return self[VECTOR]
+
+    def __getattr__(self, name: str) -> npt.NDArray[Any]:
+        """A column (n,) or (n, w)."""
+        columns: dict[str, npt.NDArray[Any]] = self.__dict__.get("columns", {})
+        if name not in columns:
+            raise AttributeError(f"there is no column {name!r}, only {', '.join(columns)}")
+        return columns[name]
 
 
 def tap(
@@ -67,7 +75,7 @@ def tap(
     keys: bool = True,
     full_attention_only: bool = False,
     pre_rope: bool = False,
-    attention: bool = False,
+    attention: bool = True,
     tokens: bool = True,
     attended_keys: int = 0,
 ) -> Tap:
@@ -78,15 +86,14 @@ def tap(
     Sequences may be padded on the right, with an `attention_mask`. The model's outputs do not
     change, and the tap is removed when the block ends.
 
-    With `attention=True`, `t.queries(layer, head).attention` holds where the attention of every
-    kept query goes: `lse`, `max_logit`, `entropy`, `sink_mass`, `mass_by_distance`, `first_mass`
-    and `argmax_position`; and `t.keys(layer, head).value_norm` the lengths of the values. If the
-    forward gets `input_ids`, rows also have their `token_id`, and queries `argmax_token` and the
-    weights and numbers of duplicate and induction keys. `tokens=False` leaves these out.
+    Queries have columns of their attention, such as `t.queries(layer, head).entropy`, and keys the
+    length of their value, `value_norm`; `t.queries(layer, head).columns` lists the names. If the
+    forward gets `input_ids`, rows also have their `token_id`, and queries the weights and numbers
+    of duplicate and induction keys. `attention=False` and `tokens=False` leave these out.
 
-    With `attended_keys=N` in addition, about N keys per text and key head are drawn in proportion
-    to the attention they receive: `t.attended(layer, head)` has those that the sampler does not
-    keep, and `t.keys(layer, head).received` the attention that kept keys receive.
+    With `attended_keys=N`, about N keys per text and key head are drawn in proportion to the
+    attention they receive: `t.attended(layer, head)` has those that the sampler does not keep, and
+    `t.keys(layer, head).received` the attention that kept keys receive.
 
     Returns:
         The tap. `t.queries(layer, head)` and `t.keys(layer, head)` have `vectors` (n, d), and
@@ -127,67 +134,64 @@ def tap(
             "attended_keys": attended_keys,
         },
     )
-    refuse_tensor_parallel(model)
     layout = probe(model)
-    return Tap(model, layout, wanted_heads(layout, settings), sampler_of(settings), settings)
+    wanted = choose_heads(layout, settings)
+    plan = RowPlan(
+        wanted=wanted,
+        sampler=sampler_of(settings),
+        attention=settings.attention,
+        tokens=settings.tokens,
+        attended=attended_sampler_of(settings, None),
+        attended_layers=attended_layers(wanted),
+    )
+    return Tap(model, layout, plan, pre_rope=pre_rope)
 
 
 class Tap:
     """The queries and keys captured so far; made by `tap`."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        layout: ModelLayout,
-        wanted: tuple[WantedLayer, ...],
-        sampler: PositionSampler,
-        settings: CaptureSettings,
+        self, model: nn.Module, layout: HfLayout, plan: RowPlan, *, pre_rope: bool
     ) -> None:
         self.layout = layout
         self.lengths: list[int] = []  # tokens of every example
         self.model = model
-        self.wanted = wanted
-        self.sampler = sampler
-        self.pre_rope = settings.capture_pre_rope
-        self.attention = settings.attention
-        self._attended = attended_sampler_of(settings, None)
-        self._attended_layers = attended_layers(wanted, layout)
-        self._drawn: dict[HeadId, list[ForwardRows]] = {}  # keys drawn by attention
+        self.plan = plan
+        self.pre_rope = pre_rope
         self._decoder = decoder_of(model)
-        self._rows = RowTap(self._decoder, wanted, pre_rope=self.pre_rope, attention=self.attention)
-        self._with_tokens = settings.tokens
-        self._tokens_now: Tensor | None = None  # (b, s) of the current forward
-        self._expected: dict[tuple[int, Kind], KindRows] = {}
-        self._lengths_now: list[int] = []  # lengths of the sequences in the current forward
-        self._parts: dict[tuple[int, Kind], list[ForwardRows]] = {
-            (layer.facts.layer, kind): [] for layer in wanted for kind in KINDS
-        }
+        self._taker = RowTaker(plan)
+        layers = {layer.facts.layer for layer in plan.wanted}
+        self._calls = HfCalls(layout, layers, self._taker, pre_rope=pre_rope, rules=plan.attention)
+        self._parts: dict[HeadId, list[Rows]] = {head: [] for head in plan.heads()}
+        self._known_attention: set[int] = set()  # layers whose attention was computed
+        self._lengths_now: list[int] = []  # of the sequences in the current forward
         self._model_arguments: Mapping[str, Any] | None = None  # None if the decoder runs alone
         self._thread: int | None = None  # the thread of the current forward
         self._thread_lock = threading.Lock()
         self._stack = ExitStack()
 
     def __repr__(self) -> str:
-        layers = index_ranges(layer.facts.layer for layer in self.wanted)
-        q, k = (sum(len(layer.heads(kind)) for layer in self.wanted) for kind in KINDS)
-        rows = sum(part.vectors.shape[0] * part.vectors.shape[1] for part in self._all_parts)
+        layers = index_ranges(layer.facts.layer for layer in self.plan.wanted)
+        q, k = (sum(head.kind == kind for head in self.heads) for kind in ("q", "k"))
+        rows = sum(len(part) for head in self.heads for part in self._parts[head])
         return (
             f"<Tap {_model_name(self.model)}: layers {layers}, {q} query heads, {k} key heads, "
             f"{count(len(self.lengths), 'text')}, {count(rows, 'row')}>"
         )
 
     @property
-    def _all_parts(self) -> list[ForwardRows]:
-        return [part for parts in self._parts.values() for part in parts]
-
-    @property
     def heads(self) -> list[HeadId]:
         """The captured heads."""
-        return sorted(head for layer in self.wanted for head in layer.head_ids())
+        return sorted(head for head in self._parts if not head.attended)
+
+    @property
+    def attended_heads(self) -> list[HeadId]:
+        """The key heads of which keys are drawn by attention."""
+        return sorted(head for head in self._parts if head.attended)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(self._rows)
+            stack.enter_context(self._calls)
             whole = self.model.register_forward_pre_hook(self._before_model, with_kwargs=True)
             stack.callback(whole.remove)
             before = self._decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True)
@@ -211,43 +215,55 @@ class Tap:
 
     def attended(self, layer: int, head: int) -> TappedRows:
         """The keys of a key head that were drawn by attention and that the sampler did not keep."""
-        drawn = HeadId(layer, head, "k", attended=True)
-        if drawn not in self.attended_heads:
-            raise ConfigError(
-                f"{drawn.folder}: no keys are drawn by attention of this head; "
-                "t.attended_heads lists the heads"
-            )
-        return joined_rows(self._drawn.get(drawn, []), 0, self.layout[layer], self.sampler)
-
-    @property
-    def draws_keys(self) -> bool:
-        """Whether keys are drawn by attention."""
-        return self._attended is not None
-
-    @property
-    def attended_heads(self) -> list[HeadId]:
-        """The key heads of which keys are drawn by attention."""
-        layers = self._attended_layers if self._attended else ()
-        keys = [head for head in self.heads if head.kind == "k" and head.layer in layers]
-        return [head._replace(attended=True) for head in keys]
+        return self.rows(HeadId(layer, head, "k", attended=True))
 
     def rows(self, head: HeadId | str) -> TappedRows:
         """The rows of a head, given as `HeadId` or by its name, such as `l00h07q`."""
         head_id = parse_head(head) if isinstance(head, str) else head
-        if head_id is None or head_id not in self.heads:
+        if head_id is None or head_id not in self._parts:
             name = head if isinstance(head, str) else head.folder
-            raise ConfigError(f"{name}: is not a captured head; t.heads lists the captured heads")
-        layer = next(layer for layer in self.wanted if layer.facts.layer == head_id.layer)
-        place = layer.heads(head_id.kind).index(head_id.head)
-        parts = self._parts[head_id.layer, head_id.kind]
-        return joined_rows(parts, place, layer.facts, self.sampler)
+            listed = "t.attended_heads" if "attended" in name else "t.heads"
+            raise ConfigError(f"{name}: is not a captured head; {listed} lists the captured heads")
+        parts = self._parts[head_id] or [empty_rows(self.plan, head_id)]
+        return TappedRows(Rows.joined(parts).columns)
 
     def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
         """Write the captured rows as a dump for the analysis, and return its folder.
 
         With a tokenizer, the texts of their tokens are written to `tokens.parquet`.
         """
-        return _save(self, folder, tokenizer)
+        place = user_path(folder)
+        if place.exists() and not place.is_dir():
+            raise ConfigError(f"{place}: is a file, not a folder; choose another folder")
+        if place.is_dir() and any(
+            parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in place.iterdir()
+        ):
+            raise ConfigError(f"{place}: already holds a dump; choose another folder")
+        ids: set[int] = set()
+        for head in self._parts:
+            rows = self.rows(head)
+            known = head.layer in self._known_attention
+            write_head(place, head, stored_rows(head, rows, half=False, known_attention=known))
+            ids |= _tokens_in(rows)
+        texts = token_texts(tokenizer, sorted(ids)) if tokenizer is not None and ids else None
+        examples = [Example(number, number, n, "") for number, n in enumerate(self.lengths)]
+        write_side_files(place, self._manifest(), list(self._parts), examples, texts)
+        return place
+
+    def _manifest(self) -> DumpManifest:
+        return capture_manifest(
+            model=_model_name(self.model),
+            revision=None,
+            text_config=text_config(self.model),
+            layout=self.layout,
+            wanted=self.plan.wanted,
+            sampler=self.plan.sampler,
+            dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."),
+            pre_rope=self.pre_rope,
+            lengths=self.lengths,
+            num_examples=len(self.lengths),
+            eligible_q_heads=sum(len(layer.q) for layer in self.plan.wanted) or None,
+        )
 
     def _before_model(
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
@@ -259,26 +275,31 @@ class Tap:
     ) -> None:
         if is_probe_running(self._decoder):
             if self._thread in (None, threading.get_ident()):
-                self._drop_forward()
+                self._expect(None)
             return
         self._require_one_thread()
-        self._drop_forward()
+        self._expect(None)
         given = arguments_by_name(module, arguments, options)
         whole_model = given if self._model_arguments is None else self._model_arguments
         self._lengths_now = lengths_of(given, whole_model)
-        self._require_independent_angles()
-        first = len(self.lengths)
-        examples = range(first, first + len(self._lengths_now))
-        self._expected = sample_rows(self.sampler, self.wanted, examples, self._lengths_now)
-        self._tokens_now = tokens_of(given, whole_model) if self._with_tokens else None
         if self._lengths_now:
-            self._rows.expect(self._expected, self._tokens_now, self._texts(examples))
+            self._require_independent_angles()
+            self._expect(self._texts(tokens_of(given, whole_model)))
 
-    def _texts(self, examples: Sequence[int]) -> AttendedTexts | None:
-        """The texts of the forward, if keys are drawn by attention."""
-        if self._attended is None:
-            return None
-        return AttendedTexts(self._attended, examples, self._lengths_now, self._attended_layers)
+    def _expect(self, texts: ForwardTexts | None) -> None:
+        """Set the texts of the next forward. Rows of one that did not finish are dropped."""
+        self._lengths_now = [] if texts is None else list(texts.lengths)
+        self._taker.expect(texts)
+        self._calls.expect(self._lengths_now)
+
+    def _texts(self, ids: Tensor | None) -> ForwardTexts:
+        """The texts of a forward with these token ids (b, s)."""
+        lengths, first = self._lengths_now, len(self.lengths)
+        texts: list[Any] = [range(length) for length in lengths]
+        if ids is not None:
+            texts = [line[:length] for line, length in zip(ids.numpy(), lengths, strict=True)]
+        examples = range(first, first + len(lengths))
+        return texts_of_forward(self.plan, examples, texts, known=ids is not None)
 
     def _require_one_thread(self) -> None:
         thread = threading.get_ident()
@@ -293,7 +314,7 @@ class Tap:
     def _require_independent_angles(self) -> None:
         """Refuse a forward in which a text's rotary angles depend on other texts."""
         tables = self.layout.rotary_tables
-        if not self._lengths_now or not tables:
+        if not tables:
             return
         if len(set(self._lengths_now)) > 1:
             raise ConfigError(
@@ -306,11 +327,6 @@ class Tap:
                 "dynamic); call t.layout.rotary_tables.reset() before each forward"
             )
 
-    def _drop_forward(self) -> None:
-        """Drop the rows of a forward that did not finish."""
-        self._lengths_now = []
-        self._rows.expect({})
-
     def _decoder_ended(self, *_: object) -> None:
         """Runs after every forward, also after a failed one."""
         if self._thread == threading.get_ident():
@@ -320,124 +336,24 @@ class Tap:
     def _after_decoder(self, module: nn.Module, arguments: object, output: object) -> None:
         if not self._lengths_now or self._thread != threading.get_ident():
             return
-        taken = self._rows.take()
-        first = len(self.lengths)
-        for key in self._expected:
-            if key not in taken:
-                raise ConfigError(
-                    f"layer {key[0]}: the numbers of queries and keys differ in this forward; a "
-                    "cache of fixed size cannot be captured, leave cache_implementation out"
-                )
-        ids = None if self._tokens_now is None else self._tokens_now.numpy()
-        for key, rows in self._expected.items():
-            attended = taken.attended(key[0]) if key[1] == "k" else None
-            part = ForwardRows(
-                example_id=rows.sequence + first,
-                position=rows.position,
-                vectors=taken.vectors(key),
-                attention=taken.attention(key[0]) if key[1] == "q" else None,
-                token_id=None if ids is None else rows.tokens(ids),
-                value_norm=taken.value_norms(key[0]) if key[1] == "k" else None,
-                received=attended.of_base(self.sampler, rows.position) if attended else None,
+        taken = self._taker.take()
+        if taken.missing:
+            raise ConfigError(
+                f"layer {taken.missing[0]}: the numbers of queries and keys differ in this "
+                "forward; a cache of fixed size cannot be captured, leave cache_implementation out"
             )
-            self._parts[key].append(part)
-            if attended is not None:
-                self._add_drawn(key[0], attended.of_heads(self.sampler, rows), first, ids)
+        for head, rows in taken.rows().items():
+            self._parts[head].append(rows)
+        self._known_attention |= taken.known_attention
         self.lengths += self._lengths_now
-        self._lengths_now = []
-
-    def _add_drawn(
-        self,
-        number: int,
-        drawn: Iterable[DrawnKeys],
-        first: int,
-        ids: npt.NDArray[np.integer[Any]] | None,
-    ) -> None:
-        """Add the keys that were drawn by attention in a layer."""
-        layer = next(layer for layer in self.wanted if layer.facts.layer == number)
-        for head, keys in zip(layer.k, drawn, strict=True):
-            norms = keys.value_norm
-            part = ForwardRows(
-                example_id=keys.rows.sequence + first,
-                position=keys.rows.position,
-                vectors=keys.vectors[:, None],
-                attention=None,
-                token_id=None if ids is None else keys.rows.tokens(ids),
-                value_norm=None if norms is None else norms[:, None],
-                received=keys.received[:, None],
-            )
-            self._drawn.setdefault(HeadId(number, head, "k", attended=True), []).append(part)
+        self._expect(None)
 
 
 def _model_name(model: nn.Module) -> str:
     return str(getattr(text_config(model), "name_or_path", "") or type(model).__name__)
 
 
-def _save(tap: Tap, folder: str | os.PathLike[str], tokenizer: Any) -> Path:
-    """Write the rows of every head, `examples.parquet`, the card, and at last `dump.json`."""
-    place = user_path(folder)
-    if place.exists() and not place.is_dir():
-        raise ConfigError(f"{place}: is a file, not a folder; choose another folder")
-    if place.is_dir() and any(
-        parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in place.iterdir()
-    ):
-        raise ConfigError(f"{place}: already holds a dump; choose another folder")
-    ids: set[int] = set()
-    for head in (*tap.heads, *tap.attended_heads):
-        rows = tap.attended(head.layer, head.head) if head.attended else tap.rows(head)
-        _save_head(tap, place, head, rows)
-        ids |= tokens_in(rows)
-    manifest = capture_manifest(
-        model=_model_name(tap.model),
-        revision=None,
-        text_config=text_config(tap.model),
-        layout=tap.layout,
-        wanted=tap.wanted,
-        sampler=tap.sampler,
-        dtype=str(next(tap.model.parameters()).dtype).removeprefix("torch."),
-        pre_rope=tap.pre_rope,
-        lengths=tap.lengths,
-        num_examples=len(tap.lengths),
-        eligible_q_heads=sum(len(layer.q) for layer in tap.wanted) or None,
-    )
-    write_examples(
-        place, [Example(number, number, length, "") for number, length in enumerate(tap.lengths)]
-    )
-    has_texts = tokenizer is not None and bool(ids)
-    if has_texts:
-        write_tokens(place, token_texts(tokenizer, sorted(ids)))
-    if is_card(place / CARD_FILE) or not (place / CARD_FILE).exists():
-        heads = [*tap.heads, *tap.attended_heads]
-        write_text(place / CARD_FILE, card(manifest, heads, True, tokens=has_texts))
-    write_manifest(place, manifest)
-    return place
-
-
-def _save_head(tap: Tap, place: Path, head: HeadId, rows: TappedRows) -> None:
-    check_finite(rows.vectors[:, None], rows.example_id, head.layer, head.kind)
-    attention, received = rows.attention, rows.received
-    if attention is not None:
-        check_attention(attention[:, None], rows.example_id, rows.position, head.layer, [head.head])
-    elif tap.attention and head.kind == "q":
-        attention = AttentionRows.unknown(len(rows), columns=_WITHOUT_TOKENS)
-    if rows.value_norm is not None:
-        norms = rows.value_norm[:, None, None]  # (n, 1, 1)
-        check_finite(norms, rows.example_id, head.layer, "values")
-    if received is not None:
-        check_received(received[:, None], rows.example_id, head.layer, [head.head])
-    elif tap.draws_keys and head.kind == "k":
-        group = tap.layout[head.layer].group
-        received = unknown_received(tap.sampler, rows.bucket, 1, group)[:, 0]
-    write_head(
-        place,
-        head,
-        bucket=rows.bucket,
-        example_id=rows.example_id,
-        position=rows.position,
-        vectors=rows.vectors,
-        sliding_window=rows.sliding_window,
-        attention=attention,
-        token_id=rows.token_id,
-        value_norm=rows.value_norm,
-        received=received,
-    )
+def _tokens_in(rows: Rows) -> set[int]:
+    """The tokens of the rows, and those of the keys with the largest weights."""
+    columns = [rows[name] for name in (TOKEN_ID, ARGMAX_TOKEN) if name in rows]
+    return {int(number) for column in columns for number in np.unique(column) if number >= 0}

@@ -11,22 +11,23 @@ from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
-from qk_dump.examples import read_examples
 from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
-from qk_toolkit.formatting import count, index_ranges
+from qk_sniffer.capture.setup_notes import empty_note
+from qk_sniffer.capture.speeds import capture_seconds
+from qk_toolkit.cpus import available_cpus
+from qk_toolkit.formatting import duration, index_ranges
 from qk_toolkit.terminal import command_console
 from qk_toolkit.watcher import Watcher
 
 if TYPE_CHECKING:
-    from qk_dump.layout import Kind
+    from qk_dump.heads import Kind
+    from qk_sniffer.capture.estimate import Estimate
+    from qk_sniffer.capture.result import CaptureResult
     from qk_sniffer.config import CaptureConfig
-    from qk_sniffer.pipeline.estimate import Estimate
-    from qk_sniffer.pipeline.result import CaptureResult
     from qk_sniffer.sampling.heads import WantedLayer
 
-_EMPTY = "{} without tokens; no row is kept of them"
 _DRAWN = "keys drawn by attention"
 _DRAWN_WHY = (
     "Keys drawn by attention are kept beside the evenly drawn rows: keys that receive much "
@@ -56,17 +57,12 @@ def _print_dump(folder: Path) -> None:
     drawn = sum(count_rows(dump.files(head)) for head in dump.attended)
     size = sum(size_of(file) for head in dump.all_folders for file in dump.files(head))
     attended = f"{drawn:,} {_DRAWN}, " if dump.attended else ""
-    examples = read_examples(folder)
-    texts, empty = "", 0
-    if examples is not None:
-        texts = f"{examples.num_rows:,} texts, "
-        empty = examples["num_tokens"].to_pylist().count(0)
+    number = dump.manifest.num_examples if dump.manifest else None
+    texts = "" if number is None else f"{number:,} texts, "
     print(
         f"{folder}: {len(dump.query_heads):,} query heads, {len(dump.key_heads):,} key heads, "
         f"{texts}{rows:,} rows, {attended}{decimal(size)}"
     )
-    if empty:
-        print(f"warning: {_EMPTY.format(count(empty, 'text'))}")
     if dump.query_heads and dump.key_heads:
         print(
             f"next: attention-plasticity analyze --dataset_local_root {shlex.quote(str(folder))} "
@@ -111,6 +107,8 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             "size",
             f"{decimal(round(found.bytes_per_text * number))} at most; twice that while it is made",
         )
+    if found.memory:
+        _add_vllm(table, config, found)
     table.add_row("folder", config.data_root)
     command_console(wrap=False).print(table)
     if found.choice is not None:
@@ -122,7 +120,7 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         if found.longest / _SIMILAR <= found.shortest < found.longest:
             print(f"To cut all texts to the shortest one: --tokenizer.max_length {found.shortest}")
     if found.empty:
-        print(f"warning: {_EMPTY.format(count(found.empty, 'text'))}")
+        print(empty_note(found.empty))
     if found.conversion is not None:
         print(
             f"{config.model.gguf_file} is not converted yet. The capture converts it once, which "
@@ -130,6 +128,18 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             "weights can be read is known after the conversion."
         )
     print(f"Lengths are those of the first {found.looked_at} texts. Nothing was written.")
+
+
+def _add_vllm(table: Table, config: CaptureConfig, found: Estimate) -> None:
+    """Memory and time of a capture with vLLM."""
+    parts = [f"{decimal(number)} of {use}" for use, number in found.memory.items()]
+    ranks = config.vllm.tensor_parallel
+    where = "on one device" if ranks == 1 else f"divided among {ranks} devices"
+    table.add_row("memory in vLLM", f"{', '.join(parts)}; {where}")
+    if found.texts is not None:
+        operations = found.operations_per_text * found.texts
+        gpu, cpu = (duration(max(1, one)) for one in capture_seconds(operations, available_cpus()))
+        table.add_row("time", f"about {gpu} on one H200, {cpu} on these CPUs (transformers' speed)")
 
 
 def _per_kind(rows: dict[Kind, float], form: str, wanted: Sequence[WantedLayer]) -> str:

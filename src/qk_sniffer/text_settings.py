@@ -23,7 +23,7 @@ class Section(BaseModel):
 
 
 class SyntheticSettings(Section):
-    """Texts that are made, if dataset.path is synthetic:repeated or synthetic:shuffled."""
+    """Texts that are made, for the paths synthetic:repeated and synthetic:shuffled."""
 
     length: int | None = Field(
         default=None,

@@ -6,13 +6,12 @@ Importing this module loads no third-party library, so `--help` is fast.
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,6 +33,13 @@ class FlagParser(argparse.ArgumentParser):
         raise ConfigError(message.removeprefix("argument "))
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help in lines of the width that the descriptions have."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=32, width=100)
+
+
 def command_parser(program: str, description: str, examples: str) -> FlagParser:
     """A parser whose help begins with `description` and ends with example commands."""
     parser = FlagParser(
@@ -41,7 +47,7 @@ def command_parser(program: str, description: str, examples: str) -> FlagParser:
         usage=f"{program} [--FIELD VALUE …]",
         description=description,
         epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     # `debug_flag` takes it from the arguments; here it is for the help
@@ -109,20 +115,11 @@ def _report_interruption(number: int | None, interrupted: str) -> int:
 
 
 def _report_error(error: ToolkitError | OSError) -> int:
-    if isinstance(error, ToolkitError):
-        print(f"error: {without_tokens(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    if error.errno == errno.ENAMETOOLONG:  # a setting or an argument names such a file
-        print(f"error: {_shortened(error.filename)}: the name is too long", file=sys.stderr)
-        return 2
-    text = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
-    print(f"error: {without_tokens(str(text))}", file=sys.stderr)
-    return 1
-
-
-def _shortened(name: object) -> str:
-    text = str(name)
-    return text if len(text) <= 200 else f"{text[:100]}…{text[-60:]}"
+    text = str(error)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        text = f"{error.filename}: {error.strerror}"
+    print(f"error: {without_tokens(text)}", file=sys.stderr)
+    return 2 if isinstance(error, ConfigError) else 1
 
 
 class _Signals:
@@ -134,6 +131,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._previous: dict[int, Any] = {}
 
     @contextmanager
     def raised_once(self) -> Iterator[None]:
@@ -141,37 +139,26 @@ class _Signals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        current = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        replaced: dict[int, Any] = {
-            number: handler
-            for number, handler in current.items()
-            if handler is not signal.SIG_IGN and not isinstance(handler, _OneTimeHandler)
-        }
-        ours = _OneTimeHandler(self, replaced)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if handler is not signal.SIG_IGN and not isinstance(handler, _Signals):
+                self._previous[number] = handler
         try:
-            for number in replaced:
-                signal.signal(number, ours)
+            for replaced in self._previous:
+                signal.signal(replaced, self)
             yield
         finally:
-            ours.restore()
-
-
-class _OneTimeHandler:
-    """A signal handler that restores the previous handlers, then raises."""
-
-    def __init__(self, signals: _Signals, previous: Mapping[int, Any]) -> None:
-        self._signals = signals
-        self._previous = previous
+            self._restore()
 
     def __call__(self, number: int, frame: object) -> None:
-        self.restore()
-        self._signals.received = number
+        self._restore()
+        self.received = number
         if number == signal.SIGINT:
             _say_stopping()
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    def restore(self) -> None:
+    def _restore(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -230,20 +217,8 @@ class _Output(io.FileIO):
         except BrokenPipeError as error:
             raise StdoutClosedError(*error.args) from None
         except OSError as error:
-            place = _place_of(self.fileno())
             _drop_output(self.fileno())
-            raise OutputError(
-                f"standard output{place}: cannot be written: {error.strerror}"
-            ) from error
-
-
-def _place_of(descriptor: int) -> str:
-    """The path of an open file in brackets; empty if it has none."""
-    with suppress(OSError):
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if path.is_absolute():
-            return f" ({path})"
-    return ""
+            raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
 class _Messages(io.FileIO):

@@ -37,6 +37,15 @@ class ConfigError(ToolkitError):
     """A setting or a path cannot be used, or it contradicts the dump."""
 
 
+class SettingError(ConfigError):
+    """A setting cannot be used. The caller may know it by another name."""
+
+    def __init__(self, setting: str, problem: str) -> None:
+        super().__init__(f"{setting}: {problem}")
+        self.setting = setting
+        self.problem = problem
+
+
 class DumpError(ToolkitError):
     """A file of the dump cannot be used. Only its head fails."""
 

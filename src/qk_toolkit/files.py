@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import stat
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
@@ -46,8 +45,6 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 
 
 MOST_JSON_BYTES = 256 << 20
-_MAX_DEPTH = 100  # levels of lists and mappings in JSON
-_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} deep"
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe"),
@@ -93,53 +90,30 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
     return content
 
 
-def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES, int64: bool = False) -> Any:
+def read_json(path: Path, *, most_bytes: int = MOST_JSON_BYTES) -> Any:
     """The value in a JSON file.
 
-    Raises an `OSError` when the file cannot be read. Raises a `ValueError` when the content is not
-    one JSON value in UTF-8, has a duplicate key, or is nested more than 100 deep, and with `int64`
-    also when an integer does not fit 64 bits.
+    Raises an `OSError` when the file cannot be read, and a `ValueError` when the content is not one
+    JSON value in UTF-8, or has a duplicate key.
     """
-    return parsed_json(read_bounded(path, most_bytes), int64=int64)
+    return parsed_json(read_bounded(path, most_bytes))
 
 
-def parsed_json(content: bytes, *, int64: bool = False) -> Any:
+def parsed_json(content: bytes) -> Any:
     """The value of a JSON text; raises a `ValueError` as `read_json` does."""
-    text = content.decode("utf-8")
     try:
-        value = json.loads(
-            text, object_pairs_hook=_unique_keys, parse_int=_int64 if int64 else None
-        )
+        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique_keys)
     except RecursionError as error:
-        raise ValueError(_TOO_DEEP) from error
-    if text.count("[") + text.count("{") > _MAX_DEPTH:
-        _require_depth(value)
-    return value
+        raise ValueError("it is nested too deep") from error
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        duplicate = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{in_short(duplicate)} is given twice")
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{in_short(key)} is given twice")
+        found[key] = value
     return found
-
-
-def _require_depth(value: Any) -> None:
-    """Refuse deep nesting, on which recursive code would fail."""
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [item for members in inner for item in members if isinstance(item, (dict, list))]
-        if not level:
-            return
-    raise ValueError(_TOO_DEEP)
-
-
-def _int64(digits: str) -> int:
-    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
-        raise ValueError(f"an integer of {len(digits.lstrip('-')):,} digits is too large")
-    return int(digits)
 
 
 DRAFT_PATTERN = ".*.part-*"

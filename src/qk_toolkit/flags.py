@@ -79,7 +79,7 @@ def _help(field: FieldInfo) -> str:
     text = (field.description or "").replace("%", "%%")
     if field.is_required():
         return f"{text} [required]"
-    if field.default is None or field.default is False:
+    if field.default is None or field.default is False or field.default in ([], {}):
         return text
     return f"{text} [{'true' if field.default is True else field.default}]"
 

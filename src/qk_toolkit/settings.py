@@ -19,11 +19,10 @@ from pydantic.fields import FieldInfo
 
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
-from qk_toolkit.strict_yaml import MAX_DEPTH, MOST_CHARACTERS, parse_yaml
 
 _MOST_INDICES = 100_000
 _MAX_NAME = 200  # characters of an unknown name; no similar name is searched for longer ones
-_LEAST_SIMILARITY = 0.5  # of the name that a message suggests, or of its beginning
+_LEAST_SIMILARITY = 0.5  # of the name that a message suggests
 _INT64 = range(-(2**63), 2**63)
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -46,7 +45,6 @@ def split_names(value: object) -> object:
 def index_list(text: str) -> list[int]:
     """The sorted numbers of `"0-3,8"`."""
     found: set[int] = set()
-    count = 0
     for part in text.split(","):
         ends = [end.strip() for end in part.split("-")]
         if len(ends) > 2 or not all(end.isascii() and end.isdigit() for end in ends):
@@ -54,9 +52,6 @@ def index_list(text: str) -> list[int]:
         first, last = int(ends[0]), int(ends[-1])
         if not first <= last < _MOST_INDICES:
             raise ValueError(f"cannot read {part!r}")
-        count += last + 1 - first
-        if count > _MOST_INDICES:
-            raise ValueError(f"more than {_MOST_INDICES:,} numbers")
         found.update(range(first, last + 1))
     return sorted(found)
 
@@ -79,18 +74,26 @@ def settings_from(
     `note` is called with a line that lists the settings without effect.
     """
     given = flags or {}
-    values = _load_yaml(user_path(yaml_path), section) if yaml_path is not None else {}
-    fields = fields_of(model)
-    for name in sorted(given):  # the flag of a section comes before the flags of its fields
-        if name not in fields:
-            raise ConfigError(f"--{name}: unknown flag{nearest(name, fields, '--', SEE_HELP)}")
-        _place(values, name.split("."), _from_text(fields[name], given[name], name))
+    values = load_yaml(user_path(yaml_path), section) if yaml_path is not None else {}
+    place_flags(values, model, given)
 
     def source_of(name: str) -> str:
         in_file = yaml_path is not None and name not in given
         return f"{yaml_path}: {name}" if in_file else f"--{name}"
 
     return validated(model, values, source_of, lambda text: note(f"{yaml_path}: {text}"))
+
+
+def place_flags(
+    values: dict[str, Any], model: type[BaseModel], flags: Mapping[str, str]
+) -> dict[str, Any]:
+    """Put flags, given as text, into the values of the settings, with the types of their fields."""
+    fields = fields_of(model)
+    for name in sorted(flags):  # the flag of a section comes before the flags of its fields
+        if name not in fields:
+            raise ConfigError(f"--{name}: unknown flag{nearest(name, fields, '--', SEE_HELP)}")
+        _place(values, name.split("."), _from_text(fields[name], flags[name], name))
+    return values
 
 
 def validated(
@@ -181,30 +184,16 @@ def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 def nearest(name: str, names: Iterable[str], prefix: str = "", otherwise: str = "") -> str:
     """A hint to append to 'unknown …': the most similar known name, or `otherwise`.
 
-    The same name in another section comes first. Then the name, or its beginning, is compared, so
-    that a part of a long name is found too.
+    The same name in another section comes first.
     """
     if len(name) > _MAX_NAME:
         return otherwise
     wanted, known = name.replace("-", "_"), list(names)
     close = [other for other in known if _field_name(other) == _field_name(wanted)]
-    if not close and known:
-        best = max(known, key=lambda other: _similarity(wanted, other))
-        close = [best] if max(_similarity(wanted, best)) >= _LEAST_SIMILARITY else []
+    close = close or difflib.get_close_matches(wanted, known, 1, _LEAST_SIMILARITY)
     if not close:
         return otherwise
     return f"; did you mean {' or '.join(prefix + other for other in close)}?"
-
-
-def _similarity(wanted: str, other: str) -> tuple[float, float]:
-    """How alike two names are, from 0 to 1: the name or its beginning, then the name alone."""
-    matcher = difflib.SequenceMatcher(None, "", wanted)
-    lengths = range(len(wanted) - 1, min(len(wanted) + 1, len(other)) + 1)
-    ratios = []
-    for part in (other, *(other[:length] for length in lengths)):
-        matcher.set_seq1(part)
-        ratios.append(matcher.ratio())
-    return max(ratios), ratios[0]
 
 
 def _field_name(dotted: str) -> str:
@@ -224,7 +213,10 @@ def _prepared(
     Fields without effect are moved to `ignored`, with what is used instead, which is empty for
     fields with a fixed value.
     """
-    prepared = {_plain(str(key)): _text_of_path(value) for key, value in values.items()}
+    prepared = {
+        _plain(str(key)): os.fspath(value) if isinstance(value, os.PathLike) else value
+        for key, value in values.items()
+    }
     for name, instead in getattr(model, "without_effect", {}).items():
         if name in prepared:
             del prepared[name]
@@ -239,7 +231,10 @@ def _prepared(
             raise ConfigError(f"{source}: expected {allowed}, got {in_short(value)}")
     for key in prepared:
         if key not in model.model_fields:
-            hint = _suggestion(key, model, fields)
+            named = key.replace("-", "_")
+            elsewhere = [name for name in fields if _field_name(name) == named]
+            own = named in model.model_fields or not elsewhere
+            hint = nearest(key, model.model_fields if own else elsewhere)
             raise ConfigError(f"{source_of(prefix + key)}: unknown field{hint}")
     for name, field in model.model_fields.items():
         section = section_of(field)
@@ -259,50 +254,22 @@ def _prepared(
 
 
 def _refuse_invalid(value: object, source: str, field: FieldInfo) -> None:
-    """Refuse invalid text, integers beyond 64 bits and deep nesting, which pydantic accepts."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for one in level:
-            if isinstance(one, str):
-                _refuse_invalid_text(one, source)
-            elif isinstance(one, int) and one not in _INT64:
-                raise ConfigError(
-                    f"{source}: expected {describe(field)}, got {in_short(value)}, "
-                    "which does not fit 64 bits"
-                )
-            elif isinstance(one, Mapping):
-                inner += [*one.keys(), *one.values()]
-            elif isinstance(one, (list, tuple, set)):
-                inner += one
-        level = list({id(one): one for one in inner}.values())  # each object once
-    if level:
-        raise ConfigError(f"{source}: is nested more than {MAX_DEPTH} deep")
-
-
-def _refuse_invalid_text(text: str, source: str) -> None:
-    if "\0" in text:
-        raise ConfigError(f"{source}: holds the character NUL, which is invalid in a name or path")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError as error:
-        invalid = text[error.start]
-        raise ConfigError(
-            f"{source}: holds {invalid!r}, which is invalid in a name or path"
-        ) from error
-
-
-def _text_of_path(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _suggestion(key: str, model: type[BaseModel], fields: Iterable[str]) -> str:
-    name = key.replace("-", "_")
-    if name not in model.model_fields:
-        elsewhere = [other for other in fields if _field_name(other) == name]
-        if elsewhere:
-            return nearest(name, elsewhere)
-    return nearest(name, model.model_fields)
+    """Refuse text that no path can have, and integers beyond 64 bits, which pydantic accepts."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, int) and one not in _INT64:
+            raise ConfigError(
+                f"{source}: expected {describe(field)}, got {in_short(value)}, "
+                "which does not fit 64 bits"
+            )
+        if not isinstance(one, str):
+            continue
+        invalid = "the character NUL" if "\0" in one else ""
+        try:
+            os.fsencode(one)
+        except UnicodeEncodeError as error:
+            invalid = repr(one[error.start])
+        if invalid:
+            raise ConfigError(f"{source}: holds {invalid}, which is invalid in a name or path")
 
 
 def _problem(
@@ -369,6 +336,8 @@ def _from_text(field: FieldInfo, text: str, name: str) -> object:
         except ValueError:
             return text
     if get_origin(base) is dict:
+        from qk_toolkit.strict_yaml import parse_yaml
+
         try:
             return parse_yaml(text)
         except ValueError as error:
@@ -376,7 +345,10 @@ def _from_text(field: FieldInfo, text: str, name: str) -> object:
     return text
 
 
-def _load_yaml(path: Path, section: str | None) -> dict[str, Any]:
+def load_yaml(path: Path, section: str | None = None) -> dict[str, Any]:
+    """The fields of a YAML file, flat or under `section`."""
+    from qk_toolkit.strict_yaml import MOST_CHARACTERS, parse_yaml  # workers read no settings
+
     try:
         with path.open("rb") as file:  # a pipe is allowed: --config <(command)
             raw = file.read(MOST_CHARACTERS + 1)

@@ -1,48 +1,30 @@
 """Files at URLs: s3://, gs:// and every other protocol of fsspec.
 
 Credentials come from where fsspec and its packages take them: environment variables, files of the
-home folder, and the configuration of fsspec. A failed request is tried a few times. A lasting
-failure becomes a `StoreError` of one line.
-
-Requests at the same time, in threads that never delay the end of the process.
+home folder, and the configuration of fsspec. The clients repeat failed requests. A lasting failure
+becomes a `StoreError` of one line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, TypeVar
 
 from qk_toolkit.errors import StoreError, ToolkitError
 from qk_toolkit.files import cannot_write, staged, sync
-from qk_toolkit.urls import (
-    file_system,
-    is_bug,
-    is_checksum_error,
-    is_disk_full,
-    is_transient,
-    is_url,
-    reason_of,
-    remedy,
-    require_usable,
-)
+from qk_toolkit.raised_in import is_our_bug
+from qk_toolkit.urls import FULL, file_system, reason_of, remedy, require_usable
 
-__all__ = ["Store", "StoredFile", "is_url"]
-
-_WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before each retry
 _PARALLEL = 8  # transfers at a time
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "blob_id", "mtime", "LastModified")
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
-
-
-class StoppedError(Exception):
-    """The caller stopped the requests."""
 
 
 class DamagedFileError(StoreError):
@@ -58,14 +40,10 @@ class StoredFile:
 
 
 class Store:
-    """A folder at a URL. Names of files are relative to it.
+    """A folder at a URL. Names of files are relative to it."""
 
-    After `stopped` is set, no request begins and none is repeated; a `StoppedError` is raised.
-    """
-
-    def __init__(self, url: str, stopped: Event | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.url = require_usable(url)
-        self._stopped = stopped or Event()
 
     def __repr__(self) -> str:
         return f"<Store {self.url!r}>"
@@ -102,23 +80,35 @@ class Store:
         entry = self._try_existing(request, self.inside(name), "reading")
         return None if entry is None or entry["type"] != "file" else _stored(entry, name)
 
-    def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
-        """The bytes from `start` to `end` of a file; None if there is no such file."""
-        if start is not None and start == end:
-            return b""  # no request has such a range
+    def read(self, name: str) -> bytes | None:
+        """The content of a file; None if there is no such file."""
+        request = partial(self._system.cat_file, f"{self._root}/{name}")
+        return self._try_existing(request, self.inside(name), "reading")
 
-        def request() -> bytes:
-            content: bytes = self._system.cat_file(f"{self._root}/{name}", start=start, end=end)
-            if start is not None and end is not None and len(content) != end - start:
-                raise ConnectionError(f"{len(content):,} of {end - start:,} bytes were received")
-            return content
+    def read_parts(self, name: str, parts: Sequence[tuple[int, int]]) -> list[bytes] | None:
+        """Parts of a file: from a first byte to the byte after the last. None without the file."""
+        starts, ends = [start for start, _ in parts], [end for _, end in parts]
+
+        def request() -> list[bytes]:
+            paths = [f"{self._root}/{name}"] * len(parts)
+            found: list[bytes] = self._system.cat_ranges(paths, starts, ends, on_error="raise")
+            for content, (start, end) in zip(found, parts, strict=True):
+                if len(content) != end - start:
+                    problem = f"{len(content):,} of {end - start:,} bytes were received"
+                    raise ConnectionError(problem)
+            return found
 
         return self._try_existing(request, self.inside(name), "reading")
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file. Readers see the old file or the complete new one."""
-        path = f"{self._root}/{name}"
-        self._try(lambda: self._system.pipe_file(path, content), self.inside(name), "writing")
+        request = partial(self._system.pipe_file, f"{self._root}/{name}", content)
+        self._try(request, self.inside(name), "writing")
+
+    def upload(self, source: Path, name: str) -> None:
+        """Copy a local file to the folder."""
+        request = partial(self._system.put_file, str(source), f"{self._root}/{name}")
+        self._try(request, self.inside(name), "writing")
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to `target`, in one step. Raises a `StoreError` if there is none."""
@@ -128,7 +118,7 @@ class Store:
                 try:
                     self._system.get_file(f"{self._root}/{name}", str(draft))
                 except OSError as error:
-                    if is_disk_full(error):
+                    if error.errno in FULL:
                         raise cannot_write(target, error) from error
                     raise
                 return True
@@ -137,11 +127,6 @@ class Store:
                 raise StoreError(f"{self.inside(name)}: does not exist")
             with draft.open("rb+") as file:
                 sync(file)
-
-    def upload(self, source: Path, name: str) -> None:
-        """Copy a local file to the folder."""
-        path = f"{self._root}/{name}"
-        self._try(lambda: self._system.put_file(str(source), path), self.inside(name), "writing")
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove files. Files that do not exist are skipped."""
@@ -164,7 +149,7 @@ class Store:
         return file_system(self.url)
 
     def _try_existing(self, request: Callable[[], Result], url: str, doing: str) -> Result | None:
-        """Run a request and retry it. None if the file does not exist."""
+        """Run a request of the client. None if the file does not exist."""
 
         def found() -> Result | None:
             try:
@@ -177,24 +162,17 @@ class Store:
         return self._try(found, url, doing)
 
     def _try(self, request: Callable[[], Result], url: str, doing: str) -> Result:
-        """Run a request and retry it."""
-        for wait in (*_WAITS, None):
-            if self._stopped.is_set():
-                raise StoppedError
-            try:
-                return request()
-            except ToolkitError:
+        """Run a request of the client, and convert its errors."""
+        try:
+            return request()
+        except ToolkitError:
+            raise
+        except Exception as error:  # clients have no common class of errors
+            if is_our_bug(error):
                 raise
-            except Exception as error:  # clients have no common class of errors
-                if is_bug(error):
-                    raise
-                missing = isinstance(error, FileNotFoundError)
-                if wait is None and is_checksum_error(error):
-                    raise DamagedFileError(f"{url}: is damaged ({reason_of(error)})") from error
-                if wait is None or missing or not is_transient(error):
-                    raise StoreError(f"{url}: {doing} failed: {remedy(error)}") from error
-            self._stopped.wait(wait)
-        raise AssertionError("unreachable")
+            if "checksum" in type(error).__name__.lower():  # of botocore and gcsfs
+                raise DamagedFileError(f"{url}: is damaged ({reason_of(error)})") from error
+            raise StoreError(f"{url}: {doing} failed: {remedy(error)}") from error
 
 
 def _stored(entry: dict[str, Any], name: str) -> StoredFile:
@@ -235,24 +213,6 @@ def for_each(action: Callable[[Item], object], items: Iterable[Item], most_threa
         raise
     if errors:
         raise errors[0]
-
-
-def call_after(threads: Iterable[Thread], action: Callable[[], object]) -> None:
-    """Call `action` when the threads have ended: now, or in a thread that waits for them.
-
-    The end of the process is not delayed.
-    """
-    running = [thread for thread in threads if thread.is_alive()]
-
-    def wait() -> None:
-        for thread in running:
-            thread.join()
-        action()
-
-    if running:
-        Thread(target=wait, name="wait", daemon=True).start()
-    else:
-        action()
 
 
 def _empty(queue: SimpleQueue[Item]) -> None:

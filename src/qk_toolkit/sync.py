@@ -1,21 +1,26 @@
-"""Copies new files of a local folder to a URL, at intervals and at the end.
+"""Copies between a local folder and a URL.
 
-For folders whose files do not change once they have their names, except those that are sent at the
-end. So a file that has its size at the URL need not be sent again.
+For folders whose files do not change once they have their names, except those that are sent last.
+So a file that has its size at the URL need not be sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from threading import Event, Thread
 
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import StoreError, ToolkitError
-from qk_toolkit.store import DamagedFileError, StoppedError, Store
+from qk_toolkit.files import read_json, write_text
+from qk_toolkit.store import DamagedFileError, Store, StoredFile
 
-_TRIES = 3  # for a file that arrives with another size
 _SECONDS_TO_STOP = 1.0  # seconds that an interrupted run waits for requests in progress
+_VERSIONS = ".versions.json"  # of fetched files
+
+OnBytes = Callable[[int, int], None]
 
 
 def fetch_missing(url: str, folder: Path, inner: str) -> int:
@@ -41,8 +46,27 @@ def fetch_missing(url: str, folder: Path, inner: str) -> int:
     return len(names)
 
 
+def fetch_changed(store: Store, folder: Path, files: Mapping[str, StoredFile]) -> None:
+    """Fetch files of the URL whose versions are not in the folder, and remove all others there."""
+    try:
+        known = read_json(folder / _VERSIONS)
+    except (OSError, ValueError):
+        known = {}
+    wanted = {name: list(astuple(file)) for name, file in files.items()}
+    kept = {name: one for name, one in wanted.items() if (folder / name).is_file()}
+    kept = {name: one for name, one in kept.items() if known.get(name) == one}
+    write_text(folder / _VERSIONS, json.dumps(kept))
+    for name in known.keys() - kept.keys():
+        (folder / name).unlink(missing_ok=True)
+    store.each(lambda name: store.download(name, folder / name), wanted.keys() - kept.keys())
+    write_text(folder / _VERSIONS, json.dumps(wanted))
+
+
 class Sync:
-    """Sends the files of a folder that `names` lists, every few seconds, in a thread."""
+    """Sends the files of a folder that `names` lists: in a thread every few seconds, or at the end.
+
+    `on_bytes` gets the bytes that `finish` has sent and those that it has to send.
+    """
 
     def __init__(
         self,
@@ -50,12 +74,14 @@ class Sync:
         folder: Path,
         names: Callable[[], Iterable[str]],
         note: Callable[[str], None],
+        on_bytes: OnBytes | None = None,
         seconds: float = 10.0,
     ) -> None:
         self._store = Store(url)
         self._folder = folder
         self._names = names
         self._note = note
+        self._on_bytes = on_bytes
         self._seconds = seconds
         self._sent: set[str] = set()
         self._stopped = Event()
@@ -63,78 +89,82 @@ class Sync:
 
     def begin(self) -> None:
         """Send what is there, so that a wrong URL fails early, and start the thread."""
-        present = self._store.files()
-        self._sent = {
-            name
-            for name in self._names()
-            if name in present and _size(self._folder / name) == present[name].size
-        }
-        self._send(self._store)
+        names = set(self._names())
+        self._sent = names - set(self._incomplete(names))
+        self.send()
         self._thread.start()
 
     def send(self) -> None:
         """Send what is there now."""
-        self._send(self._store)
+        self._upload([name for name in self._names() if name not in self._sent])
 
-    def finish(self, last: list[list[str]]) -> None:
+    def finish(self, last: Sequence[Sequence[str]]) -> None:
         """Send the rest, then the files of `last`, one list after the other, and check all sizes.
 
         Raises a `StoreError` that names the local folder.
         """
         self._stopped.set()
-        self._thread.join()
+        if self._thread.ident is not None:  # it was started
+            self._thread.join()
+        self._stopped.clear()
         try:
-            self._send(self._store)
+            self._complete(list(self._names()), self._on_bytes)
             for names in last:
-                self._send_checked(names)
-            self._send_checked([name for name in self._names() if name in self._sent])
+                self._upload(names)
+                self._complete(names)
         except StoreError as error:
             raise StoreError(f"{error}; all files are kept in {self._folder}") from error
 
     def stop(self) -> None:
         """End the thread. A request that the server does not answer is not waited for."""
         self._stopped.set()
-        if self._thread.ident is not None:  # it was started
+        if self._thread.ident is not None:
             self._thread.join(_SECONDS_TO_STOP)
 
     def _work(self) -> None:
         failed = False
-        store = Store(self._store.url, self._stopped)
         while not self._stopped.wait(self._seconds):
             try:
-                self._send(store)
+                self.send()
                 failed = False
-            except StoppedError:
-                return
             except ToolkitError as error:
-                if not failed:
+                if not failed and not self._stopped.is_set():
                     show_traceback(error)
                     self._note(f"sending failed and is tried again: {error}")
                 failed = True
 
-    def _send(self, store: Store) -> None:
-        """Send the files that are not at the URL."""
+    def _upload(self, names: Sequence[str], on_bytes: OnBytes | None = None) -> None:
+        sizes = {name: _size(self._folder / name) for name in names}
+        done: list[int] = []  # sizes of the files that were sent
 
         def upload(name: str) -> None:
-            store.upload(self._folder / name, name)
-            self._sent.add(name)
-
-        store.each(upload, [name for name in self._names() if name not in self._sent])
-
-    def _send_checked(self, names: list[str]) -> None:
-        """Send files, unless they have their size at the URL and were sent before."""
-        wrong = [name for name in names if name not in self._sent]
-        for _ in range(_TRIES):
-            self._store.each(lambda name: self._store.upload(self._folder / name, name), wrong)
-            present = self._store.files()
-            wrong = [
-                name
-                for name in names
-                if name not in present or present[name].size != _size(self._folder / name)
-            ]
-            if not wrong:
+            if self._stopped.is_set():
                 return
-        raise StoreError(f"{self._store.inside(wrong[0])}: has another size after it was sent")
+            self._store.upload(self._folder / name, name)
+            self._sent.add(name)
+            done.append(sizes[name])
+            if on_bytes is not None:
+                on_bytes(sum(done), sum(sizes.values()))
+
+        self._store.each(upload, names)
+
+    def _complete(self, names: Sequence[str], on_bytes: OnBytes | None = None) -> None:
+        """Send the files that do not have their size at the URL, and check them."""
+        wrong = self._incomplete(names)
+        if wrong:
+            self._upload(wrong, on_bytes)
+            wrong = self._incomplete(wrong)
+        if wrong:
+            raise StoreError(f"{self._store.inside(wrong[0])}: has another size after it was sent")
+
+    def _incomplete(self, names: Iterable[str]) -> list[str]:
+        """The files that do not have their size at the URL."""
+        present = self._store.files()
+        return [
+            name
+            for name in names
+            if name not in present or present[name].size != _size(self._folder / name)
+        ]
 
 
 def _size(path: Path) -> int:

@@ -30,7 +30,6 @@ from qk_toolkit.watcher import Watcher
 _LEAST_WIDTH = 60  # on a narrower terminal lines wrap, but no digit is cut
 _BAR_WIDTH = 20  # all columns of a bar fit on a terminal of 80 characters
 SECONDS = 30.0  # between two lines
-_LONGEST_WAIT = 8  # times `SECONDS`, between two lines while no step ends
 
 
 class TerminalWatcher(Watcher):
@@ -45,11 +44,12 @@ class TerminalWatcher(Watcher):
         self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=rank > 0)
         self._is_first = rank == 0
         self._shown = ""  # name of the task of `show`
-        self._view: _Bar | ProgressLines
+        self._state: TaskState | None = None
+        self._view: _Bar | _Lines
         if self._is_first and sys.stderr.isatty():
             self._view = _Bar(self._console)
         else:
-            self._view = ProgressLines(seconds, "" if self._is_first else f"rank {rank}: ")
+            self._view = _Lines(seconds, "" if self._is_first else f"rank {rank}: ")
 
     def __enter__(self) -> Self:
         return self
@@ -65,32 +65,41 @@ class TerminalWatcher(Watcher):
         """Show lines; on a terminal, libraries show their own bars while they load files."""
         self.stop()
         if self._is_first:
-            self._view.begin(TaskState(task, has_steps=False))
+            self._begin(TaskState(task, has_steps=False))
 
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
         """Show a bar or lines, unless everything is done already."""
         self.stop()
         if self._is_first and total != done:
-            self._view.begin(TaskState(task, total, done, rate or task))
+            self._begin(TaskState(task, total, done, rate or task))
 
     def advance(self, steps: int = 1, **counts: int) -> None:
         """Move the bar, or count for the next line."""
-        self._view.advance(steps, counts)
+        if self._state is not None:
+            self._state.advance(steps, counts)
+            self._view.update(self._state)
 
     def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
         """Show a bar or lines and set them to `done`; they end when all is done."""
-        if task != self._shown:
+        if task != self._shown or self._state is None:
             self.stop()
             self._shown = task
-            self._view.begin(TaskState(task, total, done, in_bytes=in_bytes))
-        self._view.set(done, total)
+            self._begin(TaskState(task, total, done, in_bytes=in_bytes))
+        assert self._state is not None
+        self._state.set(done, total)
+        self._view.update(self._state)
         if done >= total:
             self.stop()
 
     def stop(self) -> None:
         """End the lines, or the bar, which stays on the screen."""
         self._shown = ""
+        self._state = None
         self._view.end()
+
+    def _begin(self, state: TaskState) -> None:
+        self._state = state
+        self._view.begin(state)
 
 
 class _Bar:
@@ -113,18 +122,10 @@ class _Bar:
         self._bar.start()
         self._bar.add_task(state.name, total=state.total, completed=state.done, state=state)
 
-    def advance(self, steps: int, counts: Mapping[str, int]) -> None:
+    def update(self, state: TaskState) -> None:
         """Move the bar."""
         if self._bar is not None:
-            task = self._bar.tasks[0]
-            state: TaskState = task.fields["state"]
-            state.advance(steps, counts)
-            self._bar.update(task.id, advance=steps)
-
-    def set(self, done: int, total: int) -> None:
-        """Set the bar."""
-        if self._bar is not None:
-            self._bar.update(self._bar.tasks[0].id, completed=done, total=total)
+            self._bar.update(self._bar.tasks[0].id, completed=state.done, total=state.total)
 
     def end(self) -> None:
         """End the bar."""
@@ -232,7 +233,7 @@ class TaskState:
         done = self._number(self.done)
         if self.total is not None:
             done = f"{self._number(min(self.done, self.total))} of {self._number(self.total)}"
-        counts = [f"{number:,} {name}" for name, number in self.counts.items() if number]
+        counts = [f"{number:,} {name}" for name, number in list(self.counts.items()) if number]
         return ", ".join([f"{self.name}: {done} done", *counts, *self._left()])
 
     def _number(self, number: int) -> str:
@@ -254,50 +255,32 @@ class TaskState:
         return [f"{duration(max(0.0, step * left - in_step))} left"]
 
 
-def wait_factor(factor: int, *, moved: bool) -> int:
-    """How many times the usual time passes before the next line, from that before the last one."""
-    return 1 if moved else min(2 * factor, _LONGEST_WAIT)
-
-
-class ProgressLines:
+class _Lines:
     """Prints the state of a task to standard error, one line every `seconds` seconds.
 
     A thread prints the lines, so that they come during a long step too. The first line comes
-    `seconds` seconds after the first task began: short commands print none. While no step ends,
-    the time to the next line doubles.
+    `seconds` seconds after the first task began: short commands print none.
     """
 
-    def __init__(self, seconds: float, label: str = "") -> None:
+    def __init__(self, seconds: float, label: str) -> None:
         self._seconds = seconds
         self._label = label
-        self._lock = threading.Lock()
-        self._state: TaskState | None = None
         self._next: float | None = None  # time of the next line, whichever task it is about
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, state: TaskState) -> None:
         """A task begins; an earlier one has ended."""
-        self.end()
-        with self._lock:
-            self._state = state
         soon = time.monotonic() + self._seconds
         self._next = soon if self._next is None else min(self._next, soon)
         self._ended.clear()
-        self._thread = threading.Thread(target=self._print, name="progress", daemon=True)
+        self._thread = threading.Thread(
+            target=self._print, args=[state], name="progress", daemon=True
+        )
         self._thread.start()
 
-    def advance(self, steps: int, counts: Mapping[str, int]) -> None:
-        """Some steps are finished."""
-        with self._lock:
-            if self._state is not None:
-                self._state.advance(steps, counts)
-
-    def set(self, done: int, total: int) -> None:
-        """`done` of `total` steps are finished."""
-        with self._lock:
-            if self._state is not None:
-                self._state.set(done, total)
+    def update(self, state: TaskState) -> None:
+        """The next line has the state."""
 
     def end(self) -> None:
         """The task has ended."""
@@ -305,21 +288,12 @@ class ProgressLines:
         if self._thread is not None:
             self._thread.join()
         self._thread = None
-        with self._lock:
-            self._state = None
 
-    def _print(self) -> None:
-        done, factor = -1, 1  # steps at the last line, and how much longer the wait is now
+    def _print(self, state: TaskState) -> None:
         while not self._ended.wait(max(0.0, (self._next or 0.0) - time.monotonic())):
-            with self._lock:
-                if self._state is None:
-                    return
-                line = f"{self._label}{self._state.line()}\n"
-                factor = wait_factor(factor, moved=self._state.done != done)
-                done = self._state.done
-            self._next = time.monotonic() + factor * self._seconds
-            try:
-                sys.stderr.write(line)  # in one call, so that lines of several processes stay whole
+            self._next = time.monotonic() + self._seconds
+            try:  # in one call, so that lines of several processes stay whole
+                sys.stderr.write(f"{self._label}{state.line()}\n")
                 sys.stderr.flush()
             except (OSError, ValueError):  # nobody reads standard error, or it is closed
                 return

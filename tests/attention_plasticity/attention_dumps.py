@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.attention_columns import MASS_BINS, MASSES, AttentionRows, first_distances
+from dumps import write_columns
 from qk_dump.buckets import BucketGeometry
-from qk_dump.keep_probabilities import bucket_rates
-from qk_dump.layout import HeadId
+from qk_dump.columns import ATTENTION_COLUMNS, MASS_BINS, MASSES, first_distances
+from qk_dump.heads import HeadId
+from qk_dump.keep_probabilities import bucket_rates, joint_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.received_columns import ReceivedRows, joint_inclusion
-from qk_dump.writer import write_head
+from qk_dump.rows import Rows
 
 VOCABULARY = 12  # so few that tokens come again
 
@@ -59,7 +59,7 @@ def weights_of(logits: np.ndarray) -> np.ndarray:
     return parts / parts.sum(axis=1)[:, None]
 
 
-def attention_of(logits: np.ndarray, tokens: np.ndarray) -> AttentionRows:
+def attention_of(logits: np.ndarray, tokens: np.ndarray) -> Rows:
     """All attention columns of all queries of one text; `tokens` (n,) are its tokens."""
     n = len(logits)
     largest = logits.max(axis=1)
@@ -71,18 +71,15 @@ def attention_of(logits: np.ndarray, tokens: np.ndarray) -> AttentionRows:
     for p in range(n):
         for key in range(p + 1):
             masses[p, np.searchsorted(firsts, p - key, side="right") - 1] += weights[p, key]
-    columns = (lse, largest, entropy, weights[:, :4].sum(axis=1), masses, weights[:, 0])
     place = logits.argmax(axis=1)
     duplicate, induction = _matches(logits, tokens)
-    return AttentionRows(
-        *(values.astype(np.float32) for values in columns),
-        argmax_position=place.astype(np.int32),
-        argmax_token=tokens[place].astype(np.int32),
-        duplicate_mass=(weights * duplicate).sum(axis=1).astype(np.float32),
-        duplicate_keys=duplicate.sum(axis=1).astype(np.int32),
-        induction_mass=(weights * induction).sum(axis=1).astype(np.float32),
-        induction_keys=induction.sum(axis=1).astype(np.int32),
+    columns = (
+        *(lse, largest, entropy, weights[:, :4].sum(axis=1), masses, weights[:, 0]),
+        *(place, tokens[place]),
+        *((weights * duplicate).sum(axis=1), duplicate.sum(axis=1)),
+        *((weights * induction).sum(axis=1), induction.sum(axis=1)),
     )
+    return Rows(dict(zip(ATTENTION_COLUMNS, columns, strict=True)))
 
 
 def _matches(logits: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,9 +136,9 @@ def make_attention_dump(
             logits = layer.logits(q.astype(np.float64), k.astype(np.float64))
             parts.append(attention_of(logits, tokens[text])[np.flatnonzero(kept[text])])
             got[text, :, head] = weights_of(logits).mean(axis=0)
-        rows = AttentionRows.joined(parts)
-        rows.lse[np.random.default_rng(seed).random(len(rows.lse)) < unknown] = np.nan
-        columns = {} if head in without else {"attention": rows}
+        rows = Rows.joined(parts)
+        rows["lse"][np.random.default_rng(seed).random(len(rows)) < unknown] = np.nan
+        columns = {} if head in without else rows.columns
         _write(root, HeadId(0, head, "q"), Q, kept, **shared, **columns)
         if bins != MASS_BINS:
             change_bins(root / f"l00h{head:02d}q" / "data.parquet", bins)
@@ -193,9 +190,9 @@ def _write_keys(
         (HeadId(0, 0, "k"), kept),
         (HeadId(0, 0, "k", attended=True), drawn & ~kept),
     ):
-        columns = ReceivedRows(got[rows].astype(np.float32), inclusion[rows])
-        norms = np.linalg.norm(K[rows], axis=1)
-        _write(root, head, K, rows, **shared, received=columns, value_norm=norms)
+        columns = {"received": got[rows], "inclusion": inclusion[rows]}
+        columns["value_norm"] = np.linalg.norm(K[rows], axis=1)
+        _write(root, head, K, rows, **shared, **columns)
 
 
 def _write(
@@ -210,7 +207,7 @@ def _write(
     **columns: Any,
 ) -> None:
     text, position = np.nonzero(kept)
-    write_head(
+    write_columns(
         root,
         head,
         bucket=buckets[position],

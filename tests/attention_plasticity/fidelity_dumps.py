@@ -13,14 +13,14 @@ from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer, LayerLogits, LayerRotation
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.texts import DumpTexts
-from qk_dump.attention_columns import MASS_BINS, AttentionRows, first_distances
+from dumps import write_columns
+from qk_dump.columns import ATTENTION_COLUMNS, LSE, MASS_BINS, VALUE_NORM, first_distances
 from qk_dump.examples import Example, write_examples
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
+from qk_dump.keep_probabilities import joint_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows
-from qk_dump.received_columns import ReceivedRows, joint_inclusion
 from qk_dump.rotary import RotaryRecord, rotate
-from qk_dump.writer import write_head
 
 RECORD = RotaryRecord((0.5, 0.11, 0.02, 0.003))
 WIDTH, SCALE, BUCKET = 8, 0.4, 16
@@ -68,10 +68,10 @@ class Simulated:
 
         def facts(X: np.ndarray, **columns: Any) -> dict[str, Any]:
             vectors = self.turned(X).reshape(texts * length, -1)
-            bucket = (position // BUCKET).astype(np.int64)
-            window = {"sliding_window": None, "window_recorded": True}
+            columns |= {"bucket": (position // BUCKET).astype(np.int64), "position": position}
+            columns |= {"vector": vectors, "example_id": text}
             return {
-                "rows": HeadRows(bucket, position, vectors, text, length - 1, **window, **columns),
+                "rows": HeadRows(columns, length - 1),
                 "exponent": 0,
                 "weight": np.ones(texts * length),
                 "layer": Layer(
@@ -83,13 +83,12 @@ class Simulated:
 
         of_run = DumpTexts(bins=Bins(BUCKET, length))
         keys = Keys(
-            **facts(self.keys, value_norm=self.values.ravel()), texts=of_run, used_texts=None
+            **facts(self.keys, **{VALUE_NORM: self.values.ravel()}), texts=of_run, used_texts=None
         )
         heads = []
         for head, X in enumerate(self.queries):
             lse = np.logaddexp.reduce(self.logits(head), axis=2).ravel()
-            attention = AttentionRows(lse, lse, lse, lse, lse[:, None])  # only lse is used
-            own = facts(X, attention=attention)
+            own = facts(X, **{LSE: lse})
             heads.append(Queries(**own, window=None, visible=Visible(), no_errors=""))
         return keys, heads
 
@@ -166,7 +165,7 @@ def _write_group(
         received.append(np.exp(logits - np.logaddexp.reduce(logits, axis=2)[..., None]).sum(axis=1))
         kept = rng.random(own.shape) < share
         vectors = own.queries[head] if pre_rope else own.turned(own.queries[head])
-        columns = {"attention": _attention(logits, kept)} if attention else {}
+        columns = _attention(logits, kept) if attention else {}
         _write(root, HeadId(layer, k_head * group + head, "q"), vectors, kept, **columns)
     got = np.stack(received, axis=2) / own.shape[1]  # (texts, length, group)
     chance = np.minimum(1, 10 * got.sum(axis=2)) if drawn else np.zeros(own.shape)
@@ -179,13 +178,13 @@ def _write_group(
             continue
         facts = {"value_norm": own.values[kept]}
         if drawn:
-            facts["received"] = ReceivedRows(got[kept].astype(np.float32), inclusion[kept])
+            facts |= {"received": got[kept], "inclusion": inclusion[kept]}
         _write(root, HeadId(layer, k_head, "k", attended=attended), vectors, kept, **facts)
 
 
 def _write(root: Path, head: HeadId, X: np.ndarray, kept: np.ndarray, **columns: Any) -> None:
     text, position = np.nonzero(kept)
-    write_head(
+    write_columns(
         root,
         head,
         bucket=position // BUCKET,
@@ -196,7 +195,7 @@ def _write(root: Path, head: HeadId, X: np.ndarray, kept: np.ndarray, **columns:
     )
 
 
-def _attention(logits: np.ndarray, kept: np.ndarray) -> AttentionRows:
+def _attention(logits: np.ndarray, kept: np.ndarray) -> dict[str, np.ndarray]:
     """The attention columns of the kept queries of all texts."""
     lse = np.logaddexp.reduce(logits, axis=2)  # (texts, length)
     weights = np.exp(logits - lse[..., None])  # (texts, length, length)
@@ -205,4 +204,4 @@ def _attention(logits: np.ndarray, kept: np.ndarray) -> AttentionRows:
     masses = np.stack([(weights * (bins == b)).sum(axis=2) for b in range(MASS_BINS)], axis=2)
     entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=2)
     columns = (lse, logits.max(axis=2), entropy, weights[..., :4].sum(axis=2), masses)
-    return AttentionRows(*(values[kept].astype(np.float32) for values in columns))
+    return {name: values[kept] for name, values in zip(ATTENTION_COLUMNS, columns, strict=False)}

@@ -170,7 +170,7 @@ def test_help_that_cannot_be_written_is_an_error(
 ) -> None:
     verbs = re.findall(r"^  (\w+)  ", run_here("--help").stdout, re.M)
     assert {"capture", "analyze", "report"} <= set(verbs)
-    told = "error: standard output (/dev/full): cannot be written: No space left on device\n"
+    told = "error: standard output: cannot be written: No space left on device\n"
     for words in (["--help"], ["--version"], *([verb, "--help"] for verb in verbs)):
         with monkeypatch.context() as change, Path("/dev/full").open("w") as full:
             change.setattr(sys, "stdout", full)

@@ -177,7 +177,7 @@ CASES = {
     ),
     "ragged vectors": Case(
         rewrite(QUERY, with_row("vector", 7, [1.0, 2.0])),
-        "the vector has 2 dimensions",
+        "vector has 2 values",
         names="row 7",
     ),
     "differing widths": Case(
@@ -199,11 +199,11 @@ CASES = {
         rewrite(QUERY, with_row("bucket", 4, None)), "bucket is null", names="row 4"
     ),
     "negative position": Case(
-        rewrite(QUERY, with_row("position", 3, -1)), "negative position", names="row 3"
+        rewrite(QUERY, with_row("position", 3, -1)), "impossible value in position", names="row 3"
     ),
     "position beyond any text": Case(
         rewrite(QUERY, set_column("position", lambda t: pa.array([2**60] * len(t)))),
-        "position is too large",
+        "impossible value in position",
         names="row 0",
     ),
     "a value that no model has": Case(

@@ -1,7 +1,8 @@
-"""Captures that are killed, interrupted, or shared by two processes: the dump is the same."""
+"""Captures that are killed, interrupted, moved, or shared by processes: the dump is the same."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,80 +14,103 @@ from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hanging_texts
 from qk_dump.layout import UNFINISHED
-from rank_processes import ended, start_alone
-from sniffing import ONE_THREAD, same_bytes, start_sniffing, tables_of, words
+from qk_sniffer.capture.segments import saved_chunks
+from rank_processes import Forwards, ended, run_ranks, start_alone
+from sniffing import ONE_THREAD, same_bytes, start_sniffing, tables_of, wait_for, words
 from tiny_texts import save_texts, save_tiny_model
 
-TEXTS = 40
+LENGTHS = [20, 12, 25, 18, 0, 22, 30, 400, 15, 28, 17, 24] + [100] * 12
+LONGEST = 7
+BATCHES = range(len(LENGTHS))
+KILLED = -signal.SIGKILL
+MOST_CLAIMED = 6  # of a process: two are prepared, one is in the model, three wait for the disk
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     place = tmp_path_factory.mktemp("inputs")
-    return save_tiny_model(place / "model"), save_texts(place / "texts", [100] * TEXTS)
-
-
-def flags_of(inputs: tuple[Path, Path], dump: Path, **fields: object) -> list[str]:
-    return words(*inputs, dump, capture__layers="0-1", **fields)
+    return save_tiny_model(place / "model"), save_texts(place / "texts", LENGTHS)
 
 
 @pytest.fixture(scope="module")
 def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dump of a capture nobody disturbed."""
     dump = tmp_path_factory.mktemp("whole") / "dump"
-    assert ended(start_alone(flags_of(inputs, dump))) == 0
+    assert ended(start_alone(words(*inputs, dump))) == 0
     return dump
 
 
-def segments(dump: Path) -> list[Path]:
-    return [path for path in (dump / UNFINISHED / "segments").glob("[0-9]*") if path.is_dir()]
-
-
-def stop_half_way(run: ForkServerProcess, dump: Path, number: signal.Signals) -> None:
-    """Send a signal as soon as a few texts are on disk."""
-    until = time.monotonic() + 120
-    while len(segments(dump)) < 3:
-        assert time.monotonic() < until, "nothing is saved"
-        assert run.is_alive(), "the capture ended before it could be interrupted"
-        time.sleep(0.002)
-    assert run.pid is not None
-    os.kill(run.pid, number)
-
-
-def test_a_killed_capture_goes_on_and_ends_the_same(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
-    dump, told = tmp_path / "dump", tmp_path / "told"
-    flags = flags_of(inputs, dump, output__save_seconds=1e-6)
-    run = start_alone(flags)
-    stop_half_way(run, dump, signal.SIGKILL)
-    assert ended(run) == -signal.SIGKILL
-    done = len(segments(dump))
-    assert 3 <= done < TEXTS
-    assert not (dump / "dump.json").exists()
-    assert ended(start_alone(flags, told)) == 0
-    assert f"continuing: {done} texts are finished" in told.read_text()
+def assert_same(dump: Path, whole: Path) -> None:
     assert same_bytes(dump, whole)
     assert tables_of(dump)["examples"] == tables_of(whole)["examples"]
     assert not (dump / UNFINISHED).exists()
 
 
-def test_ctrl_c_saves_what_is_done_and_says_so(
+def stop_half_way(run: ForkServerProcess, dump: Path, number: signal.Signals) -> None:
+    """Send a signal as soon as a few texts are on disk."""
+    wait_for(lambda: len(saved_chunks(dump)) >= 3 or not run.is_alive())
+    assert run.pid is not None
+    os.kill(run.pid, number)
+
+
+def test_a_killed_capture_goes_on_also_elsewhere(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
+) -> None:
+    dump, moved, told = tmp_path / "dump", tmp_path / "moved", tmp_path / "told"
+    run = start_alone(words(*inputs, dump))
+    stop_half_way(run, dump, signal.SIGKILL)
+    assert ended(run) == KILLED
+    done = len(saved_chunks(dump))
+    assert 3 <= done < len(LENGTHS)
+    assert not (dump / "dump.json").exists()
+    dump.rename(moved)
+    assert ended(start_alone(words(*inputs, moved), told)) == 0
+    assert f"continuing: {done} texts are finished" in told.read_text()
+    assert_same(moved, whole)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_kills_at_random_moments(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, batch_size: int
+) -> None:
+    """Also while a batch is in the model; make reliability kills more often.
+
+    Each dump has one kill: texts with which two processes ended are run alone, and then left out.
+    """
+    if batch_size > 1:
+        whole = tmp_path / "whole"
+        assert ended(start_alone(words(*inputs, whole, inference__batch_size=batch_size))) == 0
+    rng = np.random.default_rng(batch_size)
+    for name in ("first", "second"):
+        dump = tmp_path / name
+        flags = words(*inputs, dump, inference__batch_size=batch_size)
+        run = start_alone(flags)
+        wait_for(lambda dump=dump: (dump / UNFINISHED / "chunks").exists())
+        time.sleep(rng.uniform(0, 0.6))
+        run.kill()
+        ended(run)
+        assert ended(start_alone(flags)) == 0
+        assert_same(dump, whole)
+
+
+def test_ctrl_c_keeps_finished_texts_and_says_so(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
     dump, told = tmp_path / "dump", tmp_path / "told"
-    flags = flags_of(inputs, dump, output__save_seconds=0.05)
-    run = start_alone(flags, told)
+    run = start_alone(words(*inputs, dump), told)
     stop_half_way(run, dump, signal.SIGINT)
     assert ended(run) == 130
     assert "run the same command again to continue" in told.read_text()
     assert "Traceback" not in told.read_text()
-    assert ended(start_alone(flags)) == 0
-    assert same_bytes(dump, whole)
+    assert len(saved_chunks(dump)) >= 3
+    assert not list((dump / UNFINISHED).rglob("*.running"))  # it has not ended with a text
+    assert ended(start_alone(words(*inputs, dump))) == 0
+    assert_same(dump, whole)
 
 
 @pytest.mark.parametrize(("texts_before", "forked"), [(0, True), (7, False)])
@@ -99,19 +123,18 @@ def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
     forked: bool,
 ) -> None:
     dump, told = tmp_path / "dump", tmp_path / "told"
-    flags = flags_of(inputs, dump, output__save_seconds=1e-6)
     monkeypatch.setenv(hanging_texts.TEXTS_BEFORE, str(texts_before))
     start = start_forked if forked else start_new
-    pid, code = start(flags, told)
-    wait_for(lambda: told.exists() and "hangs\n" in told.read_text(), told)
-    wait_for(lambda: len(segments(dump)) >= texts_before, told)
+    pid, code = start(words(*inputs, dump), told)
+    wait_for(lambda: told.exists() and "hangs\n" in told.read_text())
+    wait_for(lambda: len(saved_chunks(dump)) == texts_before)
     os.kill(pid, signal.SIGINT)
     assert code() == 130
     assert "run the same command again to continue" in told.read_text()
     assert "Traceback" not in told.read_text()
-    assert len(segments(dump)) == texts_before
-    assert ended(start_alone(flags)) == 0
-    assert same_bytes(dump, whole)
+    assert dump.exists() == bool(texts_before)
+    assert ended(start_alone(words(*inputs, dump))) == 0
+    assert_same(dump, whole)
 
 
 def start_forked(flags: list[str], told: Path) -> tuple[int, Callable[[], int | None]]:
@@ -138,37 +161,113 @@ def start_new(flags: list[str], told: Path) -> tuple[int, Callable[[], int | Non
     return run.pid, code
 
 
-def wait_for(true: Callable[[], bool], told: Path) -> None:
-    until = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < until, told.read_text()
-        time.sleep(0.01)
-
-
 def test_two_processes_of_torchrun_overwrite_and_make_the_dump_of_one(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
     dump = shutil.copytree(whole, tmp_path / "dump")
     stale = shutil.copytree(dump / "l00h00q", dump / "l99h00q") / "data.parquet"
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    flags = flags_of(inputs, dump, output__save_seconds=0.01)
+    flags = words(*inputs, dump)
     assert start_sniffing(*flags, "--overwrite", launcher=launcher).wait(timeout=240) == 0
     assert not stale.exists()
-    assert same_bytes(dump, whole)
-    assert tables_of(dump)["examples"] == tables_of(whole)["examples"]
+    assert_same(dump, whole)
 
 
-def test_a_second_capture_into_the_same_folder_is_refused(
-    inputs: tuple[Path, Path], tmp_path: Path
+def test_two_commands_in_one_folder_share_the_work(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
+    dump = tmp_path / "dump"
+    flags = words(*inputs, dump)
+    first = start_alone(flags, tmp_path / "first")
+    stop_half_way(first, dump, signal.SIGSTOP)
+    second = start_alone(flags, tmp_path / "second")
+    wait_for(lambda: len(saved_chunks(dump)) >= len(LENGTHS) - MOST_CLAIMED)
+    assert first.pid is not None
+    os.kill(first.pid, signal.SIGCONT)
+    assert (ended(first), ended(second)) == (0, 0)
+    told = (tmp_path / "first").read_text() + (tmp_path / "second").read_text()
+    assert told.count("another process completes the dump") == 1
+    assert_same(dump, whole)
+
+
+def test_three_processes_run_the_longest_texts_first_and_each_text_once(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
+) -> None:
+    forwards = Forwards(tmp_path / "log", 3)
+    ranks = run_ranks(words(*inputs, tmp_path / "dump"), forwards, tmp_path)
+    assert ranks.codes == [0] * 3
+    assert_same(tmp_path / "dump", whole)
+    batches = [batch for _, batch in forwards.run()]
+    assert sorted(batches) == [*BATCHES]
+    assert LONGEST in batches[:3]
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])
+def test_a_killed_process_leaves_its_texts_to_the_others(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, streaming: bool
+) -> None:
+    forwards = Forwards(tmp_path / "log", 2, kills={1: 2})
+    flags = words(*inputs, tmp_path / "dump", dataset__streaming=streaming)
+    ranks = run_ranks(flags, forwards, tmp_path)
+    assert ranks.codes == [0, KILLED]
+    assert_same(tmp_path / "dump", whole)
+    lost = [batch for rank, batch in forwards.run() if rank == 1]
+    again = [batch for rank, batch in forwards.run() if rank == 0]
+    assert len(lost) == 2
+    assert {*BATCHES} - {*again} <= {lost[0]}  # the first of them may have been saved
+    assert len(again) == len({*again})
+
+
+def test_when_all_are_killed_the_next_launch_runs_only_what_is_missing(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
+) -> None:
+    dump = tmp_path / "dump"
+    first = Forwards(tmp_path / "first", 2, kills={0: 4, 1: 3})
+    assert run_ranks(words(*inputs, dump), first, tmp_path).codes == [KILLED] * 2
+    saved = saved_chunks(dump)
+    assert saved <= {batch for _, batch in first.run()} - {*dict(first.run()).values()}
+    second = Forwards(tmp_path / "second", 2)
+    ranks = run_ranks(words(*inputs, dump), second, tmp_path)
+    assert ranks.codes == [0, 0]
+    assert_same(dump, whole)
+    assert sorted(batch for _, batch in second.run()) == sorted({*BATCHES} - saved)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_text_that_ends_its_processes_is_left_out(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, batch_size: int
+) -> None:
+    """With its batch, again, and if there are others in the batch then alone."""
     dump, told = tmp_path / "dump", tmp_path / "told"
-    flags = flags_of(inputs, dump, output__save_seconds=1e-6)
-    run = start_alone(flags)
-    stop_half_way(run, dump, signal.SIGSTOP)
-    try:
-        assert ended(start_alone(flags, told)) == 2
-        assert "another capture is writing here" in told.read_text()
-    finally:
-        assert run.pid is not None
-        os.kill(run.pid, signal.SIGCONT)
-    assert ended(run) == 0
+    flags = words(*inputs, dump, inference__batch_size=batch_size)
+    deadly = Forwards(tmp_path / "log", 1, deadly=LONGEST)
+    for _ in range(1 + batch_size):
+        assert ended(start_alone(flags, told, deadly)) == KILLED
+    assert ended(start_alone(flags, told, deadly)) == 0
+    assert f"left out: text {LONGEST}. Processes ended without a message" in told.read_text()
+    assert f"remove {dump / UNFINISHED / 'ended.json'}" in told.read_text()
+    assert json.loads((dump / "dump.json").read_text())["left_out"] == [LONGEST]
+    found, expected = tables_of(dump), tables_of(whole)
+    assert found.pop("examples") == expected.pop("examples")
+    for head, table in expected.items():
+        kept = table.filter(np.array(table["example_id"]) != LONGEST)
+        exact = table.column_names if batch_size == 1 else ["example_id", "position", "token_id"]
+        assert found[head].select(exact).equals(kept.select(exact))
+
+
+def test_a_text_that_was_left_out_is_tried_again_without_the_file_that_says_so(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
+) -> None:
+    dump = tmp_path / "dump"
+    deadly = Forwards(tmp_path / "log", 1, deadly=LONGEST)
+    for _ in range(2):
+        assert ended(start_alone(words(*inputs, dump), forwards=deadly)) == KILLED
+    run = start_alone(words(*inputs, dump))
+    wait_for(lambda: LONGEST in saved_chunks(dump))
+    run.kill()
+    ended(run)
+    assert (dump / UNFINISHED / "ended.json").exists(), "the capture ended before it was killed"
+    (dump / UNFINISHED / "ended.json").unlink()
+    assert ended(start_alone(words(*inputs, dump))) == 0
+    assert "left_out" not in json.loads((dump / "dump.json").read_text())
+    assert_same(dump, whole)

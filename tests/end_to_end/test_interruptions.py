@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity.api import open_run
@@ -147,7 +148,7 @@ def test_an_unfinished_run_says_how_many_heads_are_finished(copy: Path, tmp_path
         path.is_file() and path.unlink()
     record_of(copy, "l01h02").unlink()
     told = f"{copy}: the analysis is not finished: 11 heads recorded so far"
-    for words in (["report", copy], ["plot", "all", copy, "--output_dir", tmp_path / "figures"]):
+    for words in (["report", copy], ["plot", "all", copy, "--output", tmp_path / "figures"]):
         refused = run_here(*words)
         assert refused.returncode == 2
         assert told in refused.stderr
@@ -268,11 +269,12 @@ def test_other_settings_replace_the_tables_and_keep_the_records(
 def test_a_changed_file_changes_only_its_heads(
     dump: Path, whole: dict[str, bytes], copy: Path, tmp_path: Path
 ) -> None:
-    """One head's file is replaced by that of another head, and comes back."""
+    """The rows of one head are replaced by those of another head, and come back."""
     changed = Path(shutil.copytree(dump, tmp_path / "dump"))
     file = changed / "l01h03q" / "data.parquet"
     right = file.read_bytes()
-    file.write_bytes((dump / "l02h03q" / "data.parquet").read_bytes())
+    other = pq.read_table(dump / "l02h03q" / "data.parquet").drop_columns(["layer", "head"])
+    pq.write_table(other.replace_schema_metadata(None), file)
     words = ("--dataset_local_root", changed, "--output_dir")
     again = analyze_here(*words, copy)
     assert again.returncode == 0

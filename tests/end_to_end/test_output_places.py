@@ -22,7 +22,7 @@ def make_whole_dump(root: Path, n: int = 40) -> Path:
     """A dump with every file that a capture writes."""
     make_dump(root, layers=1, q_heads=2, k_heads=1, n=n)
     write_manifest(root, DumpManifest(num_layers=1, num_q_heads=2, num_k_heads=1))
-    write_examples(root, [Example(0, "a", 4, "x")])
+    write_examples(root, [Example(0, "a", 4096, "x")])
     (root / "README.md").write_text("mine")
     return root
 
@@ -171,9 +171,9 @@ DEEP = "/".join(["d" * 200] * 25)
         ["plot", "all", "{run}", "--output_dir", "{name}"],
         ["report", "{run}", "--output", "{name}.html"],
         ["report", "{name}"],
-        ["compare", "{run}", "{name}"],
-        ["compare", "{run}", "{run}", "--labels", "a,b", "--output_dir", "{name}"],
-        ["compare", "{run}", "{run}", "--labels", "a,b", "--scores", "{name}"],
+        ["study", "{run}", "{name}"],
+        ["study", "{run}", "--output_dir", "{name}"],
+        ["study", "{run}", "--scores", "{name}"],
         ["demo", "--output_dir", "{name}"],
     ],
     ids=lambda words: "-".join(word for word in words if "{" not in word),

@@ -20,11 +20,6 @@ from s3_server import S3, error, expired
 FAST = ("--max_workers", "2", "--num_pairs_per_bucket", "50")
 
 
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qk_toolkit.store._WAITS", (0.0,) * 4)  # in this process
-
-
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_dump(tmp_path_factory.mktemp("s3") / "tiny", layers=1, n=150)
@@ -36,7 +31,10 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.csv")}
 
 
-def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) -> None:
+def test_tables_are_those_of_the_local_dump(
+    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
     s3.put_folder(dump, "dumps/tiny")
     url = s3.url("dumps/tiny")
     s3.fail("GET", error(500), times=1)

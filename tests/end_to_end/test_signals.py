@@ -38,7 +38,7 @@ COMMANDS = {
         *(sys.executable, ROOT / "scripts" / "plot_plasticity.py"),
         *("--run", "run", "--output", "{out}/x.png"),
     ],
-    "compare": [*MODULE, "compare", "run", "run", "--labels", "a,b", "--output_dir", "{out}"],
+    "study": [*MODULE, "study", "run", "run", "--labels", "a,b", "--output_dir", "{out}"],
     "report": [*MODULE, "report", "run", "--output", "{out}/page.html"],
     "demo": [*MODULE, "demo", "--output_dir", "{out}"],
     "verify": [*MODULE, "verify", "nowhere/model"],

@@ -96,7 +96,8 @@ def draw_rows(
     else:
         along = population.key_direction * rng.standard_normal((len(text), 1))
         vectors = noise + along * text_noise[text]
-    return HeadRows(bucket, position, vectors, text, float(position.max()), None, True)
+    columns = {"bucket": bucket, "position": position, "vector": vectors, "example_id": text}
+    return HeadRows(columns, float(position.max()))
 
 
 def key_head(rows: HeadRows) -> Keys:

@@ -296,7 +296,8 @@ def _rows(population: RopePopulation, parts: list[tuple[np.ndarray, ...]]) -> He
     position, text, vectors = (np.concatenate(part) for part in zip(*parts, strict=True))
     last = float(population.length - 1)
     bucket, vectors = position // population.bin_size, vectors.astype(np.float32)
-    return HeadRows(bucket, position.astype(float), vectors, text, last, None, True)
+    columns = {"bucket": bucket, "position": position.astype(float)}
+    return HeadRows({**columns, "vector": vectors, "example_id": text}, last)
 
 
 def _weight(population: RopePopulation, rows: HeadRows) -> np.ndarray:

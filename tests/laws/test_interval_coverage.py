@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from attention_plasticity.comparison.data import difference
 from attention_plasticity.metrics import GROUP_COLUMNS
-from attention_plasticity.tables.intervals import HeadColumn, mean_half_width
+from attention_plasticity.tables.intervals import HeadColumn, difference_of_means, mean_half_width
 from interval_coverage import QUANTITIES, Coverage, measure
 from rope_coverage import COLUMNS, MEAN, POOLED_INSTEAD, measure_rope
 from simulated_heads import Population
@@ -90,9 +89,10 @@ def of_sampled_heads() -> dict[str, float]:
         for name, mean in (("mean", one.mean), ("mean, texts alone", fixed.mean)):
             hits[name].append(abs(mean.value - true_mean) <= mean_half_width(mean))
         for name, right, same_heads in (("same heads", same, True), ("other heads", other, False)):
-            _, _, low, high = difference(one, right, paired=False, same_heads=same_heads)
-            hits[name].append(low <= true_difference <= high)
-    return {name: float(np.mean(found)) for name, found in hits.items()}
+            found = difference_of_means(one, right, paired=False, same_heads=same_heads)
+            reach = mean_half_width(found)
+            hits[name].append(abs(found.value - true_difference) <= reach)
+    return {name: float(np.mean(own)) for name, own in hits.items()}
 
 
 @pytest.mark.parametrize("quantity", ["mean", "same heads", "other heads"])

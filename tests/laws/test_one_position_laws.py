@@ -49,7 +49,7 @@ def test_bins_of_three_sizes_agree_within_errors_for_context_pairs(seed: int) ->
 def _moved(rows: HeadRows, order: np.ndarray, names: np.ndarray) -> HeadRows:
     """The rows in another order, with other names of the texts."""
     assert rows.example_id is not None
-    return replace(rows[order], example_id=names[rows.example_id[order]])
+    return rows[order].with_columns({"example_id": names[rows.example_id[order]]})
 
 
 def _moved_keys(keys: Keys, order: np.ndarray, names: np.ndarray) -> Keys:

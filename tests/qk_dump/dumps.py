@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, write_manifest
-from qk_dump.received_columns import ReceivedRows
 from qk_dump.rotary import RotaryRecord
 from qk_dump.rotary_file import write_rotary_file
+from qk_dump.rows import Rows
 from qk_dump.writer import write_head
 
 
@@ -26,7 +26,7 @@ def head_rows(
     drift: float = 1.0,
     seed: int | list[int] = 0,
 ) -> dict[str, Any]:
-    """Arguments of `write_head` for random rows whose mean drifts with position."""
+    """Arguments of `write_columns` for random rows whose mean drifts with position."""
     rng = np.random.default_rng(seed)
     example = np.sort(rng.integers(0, examples, n))
     position = rng.integers(0, context, n)
@@ -40,6 +40,20 @@ def head_rows(
         "position": position,
         "vectors": vectors.astype(np.float32),
     }
+
+
+def write_columns(
+    root: Path,
+    head: HeadId,
+    *,
+    vectors: np.ndarray[Any, Any],
+    sliding_window: int | None = None,
+    **columns: Any,
+) -> Path:
+    """Write a head with these columns and one window."""
+    window = np.full(len(vectors), sliding_window or -1)
+    values = {name: np.asarray(column) for name, column in columns.items()}
+    return write_head(root, head, Rows({**values, "vector": vectors, "sliding_window": window}))
 
 
 def make_dump(
@@ -57,7 +71,7 @@ def make_dump(
             for head in range(count):
                 content = head_rows(seed=[layer, head, kind == "q"], **rows)
                 head_id = HeadId(layer, head, kind)  # type: ignore[arg-type]
-                write_head(root, head_id, sliding_window=window, **content)
+                write_columns(root, head_id, sliding_window=window, **content)
     return root
 
 
@@ -82,7 +96,7 @@ def add_rotary(root: Path, layers: int = 1, width: int = 8, **facts: Any) -> Pat
 def rotary_file(dump: Path, path: Path) -> Path:
     """The rotary records of dump.json in a file of their own."""
     layers = json.loads((dump / MANIFEST_NAME).read_text())["layers"]
-    write_rotary_file(path, "a model", pre_rope=False, layers=layers)
+    write_rotary_file(path, "a model", {}, False, layers)
     return path
 
 
@@ -92,5 +106,6 @@ def add_attended(
     """Keys of a head that were drawn by attention, in a dump of `make_dump`."""
     content = head_rows(n, seed=[layer, head, 7], **rows)
     rng = np.random.default_rng(n)
-    received = ReceivedRows(rng.random((n, group), np.float32), rng.uniform(0.1, 1, n))
-    return write_head(root, HeadId(layer, head, "k", attended=True), received=received, **content)
+    content["received"] = rng.random((n, group), np.float32)
+    content["inclusion"] = rng.uniform(0.1, 1, n)
+    return write_columns(root, HeadId(layer, head, "k", attended=True), **content)

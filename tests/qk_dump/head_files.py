@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS, first_distances
 from qk_dump.reader import HeadRows, read_head
+from qk_dump.rows import Rows
 from qk_toolkit.errors import DumpError
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -57,8 +59,33 @@ def save(
     return path
 
 
-def read(*files: Path, max_rows: int = 10**9, seed: int = 0, **options: Any) -> HeadRows:
-    return read_head(files, max_rows=max_rows, seed=seed, **{"with_examples": True, **options})
+def read(*files: Path, **options: Any) -> HeadRows:
+    return read_head(files, **{"examples": True, **options})
+
+
+def attention_rows(n: int = 6, window: int = -1) -> Rows:
+    """Queries at positions 0 to 99 whose keys all have one logit, another one in every row.
+
+    Every second key of a text has one token, the others another one.
+    """
+    position = np.arange(n) % 100
+    keys = position + 1.0 if window < 0 else np.minimum(position + 1.0, window)
+    number, logit, first = (keys - 1) // 2, np.arange(n) % 50 / 10, position + 1 - keys
+    starts = np.append(first_distances(), np.inf)
+    masses = np.diff(np.minimum(starts, keys[:, None]), axis=1) / keys[:, None]  # (n, bins)
+    values = (
+        *(logit + np.log(keys), logit, np.log(keys), np.maximum(0, 4 - first) / keys, masses),
+        *((first == 0) / keys, first, position % 2),
+        *(number / keys, number, number / keys, number),
+    )
+    attention = {
+        name: column.astype(np.int64 if COLUMNS[name].type == pa.int32() else np.float32)
+        for name, column in zip(ATTENTION_COLUMNS, values, strict=True)
+    }
+    attention["sink_mass"] = np.minimum(attention["sink_mass"], 1)
+    base = {"bucket": position // 4, "example_id": np.arange(n) // 100, "position": position}
+    base |= {"sliding_window": np.full(n, window), "token_id": position % 2}
+    return Rows({**base, "vector": np.ones((n, 3), np.float32), **attention})
 
 
 def refusal(*files: Path, culprit: Path | None = None, **options: Any) -> str:

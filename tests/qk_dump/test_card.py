@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from captures import HEADS, make_capture
+from dumps import head_rows, write_columns
 from odd_files import NOT_REGULAR, Maker
 from qk_dump.card import MOST_CONFIGS, card, is_card
-from qk_dump.layout import HeadId
+from qk_dump.columns import COLUMNS
+from qk_dump.examples import Example, write_examples
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.tokens import write_tokens
 
 SOME_HEADS = [HeadId(0, 0, "k"), HeadId(0, 0, "q"), HeadId(0, 1, "q"), HeadId(100, 12, "k")]
 MANIFEST = DumpManifest(
@@ -83,12 +85,13 @@ def test_the_table_of_an_analysis_comes_first() -> None:
     assert "`heads`" not in parts(card(MANIFEST, SOME_HEADS, examples=True))[1]
 
 
-def test_tokens_are_named_only_where_there_are_some() -> None:
+def test_files_are_named_only_where_there_are_some() -> None:
     front, body = parts(card(MANIFEST, SOME_HEADS, examples=True, tokens=True))
     assert {"config_name": "tokens", "data_files": "tokens.parquet"} in front["configs"]
     assert "`tokens.parquet` has the text of each `token_id`" in body
-    front, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
+    front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
     assert "tokens.parquet" not in str(front) + body
+    assert "examples.parquet" not in str(front) + body
 
 
 def test_keys_drawn_by_attention_have_configs() -> None:
@@ -101,12 +104,6 @@ def test_keys_drawn_by_attention_have_configs() -> None:
     assert "heads: `2 of queries, 2 of keys`" in body
     assert "The folder `attended` has further keys" in body
     assert "attended" not in parts(card(MANIFEST, SOME_HEADS, examples=False))[1]
-
-
-def test_examples_are_named_only_where_there_are_some() -> None:
-    front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
-    assert len(front["configs"]) == 2 + 4
-    assert "examples.parquet" not in body
 
 
 def test_the_text_tells_what_was_captured_and_how_to_go_on() -> None:
@@ -162,6 +159,13 @@ def test_no_value_can_break_out_of_its_place(name: str) -> None:
     assert all(line.count("`") in (0, 2) for line in values)
 
 
+def test_every_column_is_described() -> None:
+    _, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
+    for column in COLUMNS.values():
+        assert f"| `{column.name}` | " in body
+        assert f"{column.meaning}" in body
+
+
 def test_a_card_of_ours_is_known_from_others(tmp_path: Path) -> None:
     path = tmp_path / "README.md"
     assert not is_card(path)
@@ -179,40 +183,49 @@ def test_what_is_no_regular_file_is_no_card(tmp_path: Path, make: Maker) -> None
     assert not is_card(tmp_path / "README.md")
 
 
+WIDTHS = {0: 4, 1: 6}  # by layer
+
+
+def write_dump(root: Path, dtype: Any) -> tuple[DumpManifest, list[HeadId]]:
+    """Two layers of different widths, keys drawn by attention, texts and tokens, without a card."""
+    heads = [
+        HeadId(layer, head, kind) for layer in WIDTHS for head in (0, 1) for kind in ("q", "k")
+    ]
+    heads.append(HeadId(0, 1, "k", attended=True))
+    for head in heads:
+        rows = head_rows(20, WIDTHS[head.layer])
+        rows["vectors"] = rows["vectors"].astype(dtype)
+        if head.kind == "k":
+            rows |= {"received": np.full((20, 2), 0.1), "inclusion": np.full(20, 0.5)}
+        write_columns(root, head, sliding_window=16 if head.layer else None, **rows)
+    write_examples(root, [Example(i, f"text {i}", 14, "") for i in range(5)])
+    write_tokens(root, {0: "token 0"})
+    layers = [{"layer": layer, "head_dim": width} for layer, width in WIDTHS.items()]
+    return DumpManifest(layers=layers), heads
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_datasets_loads_any_head_and_the_examples(tmp_path: Path, dtype: Any) -> None:
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
-    dump = make_capture(tmp_path / "dump", dtype=dtype, tokens=True)
-    cache = str(tmp_path / "cache")
+    dump = tmp_path / "dump"
+    manifest, heads = write_dump(dump, dtype)
+    (dump / "README.md").write_text(card(manifest, heads, examples=True, tokens=True))
 
-    head = datasets.load_dataset(str(dump), "l00h00q", split="train", cache_dir=cache)
-    assert head.num_rows > 0
-    assert len(head[0]["vector"]) == 4
+    def load(name: str) -> Any:
+        cache = str(tmp_path / "cache")
+        return datasets.load_dataset(str(dump), name, split="train", cache_dir=cache)
+
+    head = load("l00h00q")
+    assert head.num_rows == 20
     assert head.features["vector"].feature.dtype == np.dtype(dtype).name
-
-    other = datasets.load_dataset(str(dump), "l01h01k", split="train", cache_dir=cache)
+    other = load("l01h01k")
     assert len(other[0]["vector"]) == 6
     assert set(other["sliding_window"]) == {16}
-
-    examples = datasets.load_dataset(str(dump), "examples", split="train", cache_dir=cache)
-    assert examples[4] == {"example_id": 4, "original_id": "text 4", "num_tokens": 14}
-
-    texts = datasets.load_dataset(str(dump), "tokens", split="train", cache_dir=cache)
-    assert texts[0] == {"id": 0, "text": "token 0"}
-
-    names = datasets.get_dataset_config_names(str(dump))
-    heads = {expected.head.config_name for expected in HEADS}
-    assert set(names) == heads | {"queries", "keys", "examples", "tokens"}
-    layers = [{"layer": one.head.layer, "head_dim": one.width} for one in HEADS]
-    manifest = DumpManifest(layers=list({one["layer"]: one for one in layers}.values()))
-    (dump / "README.md").write_text(card(manifest, [one.head for one in HEADS], True, tokens=True))
-    for name, kind in (("queries", "q"), ("keys", "k")):
-        rows = datasets.load_dataset(str(dump), name, split="train", cache_dir=cache)
-        own = [one.head for one in HEADS if one.head.kind == kind and not one.head.attended]
-        files = [dump / head.folder / "data.parquet" for head in own if head.layer == 0]
-        assert rows.num_rows == sum(pq.read_metadata(path).num_rows for path in files)
-
-    drawn = datasets.load_dataset(str(dump), "attended-l00h01k", split="train", cache_dir=cache)
-    assert drawn.num_rows > 0
-    assert len(drawn[1]["received"]) == 2
+    assert load("examples")[4] == {"example_id": 4, "original_id": "text 4", "num_tokens": 14}
+    assert load("tokens")[0] == {"id": 0, "text": "token 0"}
+    names = {head.config_name for head in heads} | {"queries", "keys", "examples", "tokens"}
+    assert set(datasets.get_dataset_config_names(str(dump))) == names
+    for name in ("queries", "keys"):
+        assert load(name).num_rows == 40  # of the layers with one width
+    assert load("attended-l00h01k")[1]["received"] == pytest.approx([0.1, 0.1])

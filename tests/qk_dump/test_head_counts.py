@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dumps import head_rows, make_dump
+from dumps import head_rows, make_dump, write_columns
 from qk_dump.head_counts import texts_of_heads, texts_of_layers
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
-from qk_dump.writer import write_head
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
     make_dump(tmp_path, layers=2, q_heads=2, k_heads=1, n=40, d=2)
     for head in (0, 1):
         rows = head_rows(40, 2)
-        write_head(
+        write_columns(
             tmp_path, HeadId(1, head, "q"), **{**rows, "example_id": rows["example_id"] + 100}
         )
     return tmp_path
@@ -45,7 +44,7 @@ def test_queries_and_keys_of_the_layers_are_read(folder: Path) -> None:
 
 def test_keys_drawn_by_attention_are_read(folder: Path) -> None:
     rows = head_rows(6, 2) | {"example_id": np.full(6, 200)}
-    write_head(folder, HeadId(0, 0, "k", attended=True), **rows)
+    write_columns(folder, HeadId(0, 0, "k", attended=True), **rows)
     assert found(folder, 0) == [0, 1, 2, 3, 200]
     assert 200 in everything(folder)
 

@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from attention_plasticity.tables.head_means import eligible_heads
-from qk_dump.keep_probabilities import keep_probabilities
-from qk_dump.layout import Kind
+from qk_dump.heads import Kind
+from qk_dump.keep_probabilities import joint_inclusion, keep_probabilities, thinned_inclusion
 from qk_dump.manifest import DumpManifest, read_manifest
 from qk_dump.source import open_dump
 from sniffing import sniff
@@ -44,7 +44,7 @@ def test_values_follow_from_the_sampler() -> None:
 
 
 def test_rows_that_were_left_out_later_count() -> None:
-    part = manifest_of(kept_share={"q": 0.5}, slice={"layers": [0]})
+    part = manifest_of(kept_share={"q": 0.5})
     assert values(part, "q", [0]) == [0.125]
     assert values(part, "k", [0]) == [0.5]
 
@@ -61,7 +61,6 @@ def test_rows_that_were_left_out_later_count() -> None:
         (manifest_of(sampler={"type": "uniform", "base_rate": -1}), "-1 is not a rate"),
         (manifest_of(sampler={"type": "uniform", "base_rate": float("nan")}), "nan is not a rate"),
         (manifest_of(sampler={"type": "uniform", "base_rate": True}), "True is not a rate"),
-        (manifest_of(slice={"rows_per_bucket": {"q": 3}}), "kept_share"),
     ],
 )
 def test_unknown_probabilities_have_a_reason(manifest: DumpManifest | None, reason: str) -> None:
@@ -128,3 +127,22 @@ def test_the_number_of_eligible_heads_is_recorded(model: Path, tmp_path: Path) -
         assert manifest.eligible_q_heads == eligible
         found = eligible_heads(manifest.model_dump(exclude_none=True), all_heads=True)
         assert (found.by_layer_type if found else None) == by_type
+
+
+def test_inclusion_of_thinned_samples() -> None:
+    """Counted in a simulation in which keys drawn in both ways are in the base file only."""
+    rng = np.random.default_rng(1)
+    base, attended = np.array([0.9, 0.5, 0.1, 1.0]), np.array([0.2, 1.0, 0.3, 0.0])
+    inclusion = joint_inclusion(base, attended)
+    np.testing.assert_allclose(inclusion, 1 - (1 - base) * (1 - attended))
+    in_base, drawn = (rng.random((200_000, 4)) < chance for chance in (base, attended))
+    in_attended = drawn & ~in_base
+    np.testing.assert_allclose((in_base | in_attended).mean(axis=0), inclusion, atol=0.005)
+    kept_base = in_base & (rng.random(in_base.shape) < 0.3)
+    share = (kept_base | in_attended).mean(axis=0)
+    np.testing.assert_allclose(share, thinned_inclusion(inclusion, base, 0.3), atol=0.005)
+    np.testing.assert_allclose(thinned_inclusion(inclusion, base, 0.3), inclusion - 0.7 * base)
+    kept_attended = in_attended & (rng.random(in_base.shape) < 0.6)
+    share = (kept_base | kept_attended).mean(axis=0)
+    np.testing.assert_allclose(share, thinned_inclusion(inclusion, base, 0.3, 0.6), atol=0.005)
+    np.testing.assert_array_equal(thinned_inclusion(inclusion, base, 1.0), inclusion)

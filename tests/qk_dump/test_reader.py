@@ -16,19 +16,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dumps import add_attended, head_rows, make_dump, write_columns
 from head_files import (
     FLOATS,
     INTEGERS,
     SHAPES,
-    columns,
+    attention_rows,
     lists,
     read,
     refusal,
     save,
     vectors_of,
 )
+from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
-from qk_dump.reader import subsample
+from qk_dump.heads import HeadId
+from qk_dump.reader import read_attended, subsample
+from qk_dump.source import open_dump
+from qk_dump.writer import write_head
 from qk_toolkit.errors import DumpError
 
 # what is accepted
@@ -67,12 +72,6 @@ def test_vectors_of_every_accepted_type_read_the_same(file: Path, shape: str, ki
     assert len(rows) == n
 
 
-def test_float64_vectors_keep_every_bit(file: Path) -> None:
-    values = np.random.default_rng(0).standard_normal((6, 3))
-    vector = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 3)
-    np.testing.assert_array_equal(read(save(file, vector=vector)).vectors, values)
-
-
 @pytest.mark.parametrize(
     ("window", "expected"),
     [
@@ -86,13 +85,13 @@ def test_float64_vectors_keep_every_bit(file: Path) -> None:
 )
 def test_the_window_of_a_head_is_read(file: Path, window: pa.Array, expected: int | None) -> None:
     rows = read(save(file, sliding_window=window))
-    assert rows.sliding_window == expected
+    assert rows.window == expected
     assert rows.window_recorded
 
 
 def test_no_window_column_is_full_attention_and_known_as_unrecorded(file: Path) -> None:
     rows = read(save(file, without="sliding_window"))
-    assert rows.sliding_window is None
+    assert rows.window is None
     assert not rows.window_recorded
 
 
@@ -103,26 +102,7 @@ def test_other_columns_and_their_content_do_not_matter(file: Path) -> None:
 
 def test_example_ids_are_left_out_where_not_asked_for(file: Path) -> None:
     broken = pa.array([None] * 6, "string")
-    assert read(save(file, example_id=broken), with_examples=False).example_id is None
-
-
-def test_a_single_example_needs_no_example_id(file: Path) -> None:
-    rows = read(save(file, without="example_id"), single_example=True)
-    assert rows.example_id is not None
-    assert rows.example_id.tolist() == [0] * 6
-
-
-def test_a_single_example_ignores_the_ids_there_are(file: Path) -> None:
-    rows = read(save(file), single_example=True)
-    assert rows.example_id is not None
-    assert set(rows.example_id.tolist()) == {0}
-
-
-def test_large_finite_values_are_no_infinities(file: Path) -> None:
-    values = np.full((6, 3), 1e30)
-    values[2] = -3e38
-    rows = read(save(file, vector=lists(values)))
-    np.testing.assert_array_equal(rows.vectors, values.astype(np.float32))
+    assert read(save(file, example_id=broken), examples=False).example_id is None
 
 
 def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
@@ -135,23 +115,6 @@ def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.vectors, np.vstack([vectors_of(5), vectors_of(4)]))
     assert rows.vectors.flags.c_contiguous
     assert count_rows([first, second]) == 9
-
-
-@pytest.mark.parametrize("kinds", [("float32", "float64"), ("float64", "float16")])
-def test_shards_of_different_float_width_lose_nothing(
-    tmp_path: Path, kinds: tuple[str, str]
-) -> None:
-    files, parts = [], []
-    for kind in kinds:
-        values = np.random.default_rng(1).standard_normal((4, 3)).astype(kind)
-        vector = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 3)
-        files.append(save(tmp_path / f"{kind}.parquet", 4, vector=vector))
-        parts.append(values.astype(np.float64))
-
-    rows = read(*files)
-
-    assert rows.vectors.dtype == np.float64
-    np.testing.assert_array_equal(rows.vectors, np.vstack(parts))
 
 
 def test_shards_may_differ_in_every_other_accepted_type(tmp_path: Path) -> None:
@@ -180,22 +143,6 @@ def test_a_shard_without_rows_beside_one_with_rows_adds_nothing(tmp_path: Path, 
 
 
 # subsampling
-
-
-@pytest.mark.parametrize("size", [1, 5, 19_999])
-@pytest.mark.parametrize("group", [700, 8192, 20_000])
-def test_a_subsample_is_the_chosen_rows_in_file_order(file: Path, size: int, group: int) -> None:
-    n = 20_000
-    save(file, n, group=group, bucket=pa.array(np.arange(n)))
-
-    rows = read(file, max_rows=size, seed=11)
-
-    chosen = sorted(np.random.default_rng(11).choice(n, size, replace=False))
-    assert rows.bucket.tolist() == chosen
-    np.testing.assert_array_equal(rows.vectors, vectors_of(n)[chosen])
-    np.testing.assert_array_equal(rows.position, np.array(chosen) % 100)
-    np.testing.assert_array_equal(rows.example_id, np.array(chosen) // 3 % 100)
-    assert rows.vectors.flags.c_contiguous
 
 
 @pytest.mark.parametrize("max_rows", [6, 7])
@@ -250,7 +197,7 @@ from pathlib import Path
 import pyarrow
 from qk_dump.reader import read_head
 tracemalloc.start()
-rows = read_head([Path(sys.argv[1])], max_rows=1000, seed=0, with_examples=True)
+rows = read_head([Path(sys.argv[1])], max_rows=1000, examples=True)
 assert len(rows) == 1000
 print(pyarrow.default_memory_pool().max_memory() + tracemalloc.get_traced_memory()[1])
 """
@@ -291,18 +238,18 @@ def test_examples_are_read_if_present_and_usable(
         save(file, without="example_id")
     else:
         save(file, example_id=column)
-    found = read(file, with_examples="if present").example_id
+    found = read(file, examples="if present").example_id
     assert (None if found is None else found.tolist()) == read_back
     if read_back:
-        assert read(file, max_rows=3, with_examples="if present").example_id is not None
+        assert read(file, max_rows=3, examples="if present").example_id is not None
 
 
-@pytest.mark.parametrize("with_examples", ["if present", True])
-def test_negative_examples_are_refused(file: Path, with_examples: Any) -> None:
+@pytest.mark.parametrize("examples", ["if present", True])
+def test_negative_examples_are_refused(file: Path, examples: Any) -> None:
     save(file, example_id=pa.array([7, 7, 8, -9, 0, 0]))
-    with pytest.raises(DumpError, match="row 3: negative example_id"):
-        read(file, with_examples=with_examples)
-    assert read(file, with_examples=with_examples, single_example=True) is not None
+    with pytest.raises(DumpError, match="row 3: example_id is negative"):
+        read(file, examples=examples)
+    assert read(file, examples=False).example_id is None
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -312,15 +259,11 @@ def test_examples_that_one_shard_lacks_are_not_known(tmp_path: Path, order: int)
         save(tmp_path / "b.parquet", without="example_id"),
         save(tmp_path / "c.parquet"),
     ][::order]
-    assert read(*shards, with_examples="if present").example_id is None
-    assert read(shards[0], with_examples="if present").example_id is not None
+    assert read(*shards, examples="if present").example_id is None
+    assert read(shards[0], examples="if present").example_id is not None
 
 
 # what the footers tell
-
-
-def test_the_width_is_known_from_the_footer(file: Path) -> None:
-    assert vector_width([save(file, 20, d=5)]) == 5
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float16(), 4), pa.large_list(pa.float64())])
@@ -328,26 +271,12 @@ def test_the_width_is_known_for_every_list_type(file: Path, kind: pa.DataType) -
     assert vector_width([save(file, 20, d=4, vector=lists(vectors_of(20, 4), kind))]) == 4
 
 
-def test_the_width_is_not_that_of_a_column_with_a_similar_name(file: Path) -> None:
-    table = pa.table({"vector_norm": pa.array([1.0] * 6), **columns(d=5)})
-    pq.write_table(table, file)
-    assert vector_width([file]) == 5
-
-
-def test_the_width_of_a_head_without_rows_is_refused_not_guessed(file: Path) -> None:
-    with pytest.raises(DumpError):
-        vector_width([save(file, 0)])
-
-
-def test_the_width_of_a_file_without_row_groups_is_refused(file: Path) -> None:
-    pq.ParquetWriter(file, pa.table(columns()).schema).close()
-    with pytest.raises(DumpError):
-        vector_width([file])
-
-
-def test_the_width_of_a_file_without_vectors_is_refused(file: Path) -> None:
-    with pytest.raises(DumpError, match="no vectors"):
-        vector_width([save(file, without="vector")])
+def test_the_width_is_the_largest_of_all_files(file: Path) -> None:
+    other = save(file.with_name("other.parquet"), 20, d=9)
+    assert vector_width([save(file, 20, d=5), other]) == 9
+    for changes in ({"without": "vector"}, {"n": 0}):
+        with pytest.raises(DumpError, match="no vectors"):
+            vector_width([save(file, **changes)])
 
 
 def test_rows_are_counted_from_the_footers_alone(tmp_path: Path) -> None:
@@ -380,7 +309,7 @@ def test_the_last_position_is_known_whatever_is_taken(file: Path) -> None:
 @pytest.mark.parametrize("name", ["bucket", "example_id"])
 def test_a_number_beyond_our_integers_is_refused(file: Path, name: str) -> None:
     save(file, **{name: pa.array([0, 1, 2**63, 3, 4, 5], pa.uint64())})
-    assert f"row 2: {name} is too large" in refusal(file)
+    assert "Integer value 9223372036854775808 not in range" in refusal(file)
 
 
 def test_buckets_are_counted(tmp_path: Path) -> None:
@@ -392,11 +321,6 @@ def test_buckets_are_counted(tmp_path: Path) -> None:
     assert count_buckets(files, 50) == 15
     assert count_buckets(files, 9) == 10  # more than wanted: the second file is not read
     assert count_buckets([save(files[0], 0)], 50) == 0
-
-
-def test_the_widest_vector_of_all_shards_counts(file: Path) -> None:
-    other = save(file.with_name("other.parquet"), 20, d=9)
-    assert vector_width([save(file, 20, d=5), other]) == 9
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -411,3 +335,125 @@ def test_a_subsample_of_shards_of_different_float_width_loses_nothing(
     whole = read(*shards).vectors
     assert whole.dtype == np.float64
     np.testing.assert_array_equal(read(*shards, max_rows=30).vectors, whole[subsample(80, 30, 0)])
+
+
+# optional columns
+
+
+ALL = [*COLUMNS]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    rows = attention_rows(300)
+    for name in ATTENTION_COLUMNS:  # text 1 has no known attention
+        rows[name][rows["example_id"] == 1] = -1 if rows[name].dtype == np.int64 else np.nan
+    path = write_head(tmp_path, HeadId(0, 0, "q"), rows)
+    found = read(path, columns=ALL)
+    expected = {name: values for name, values in rows.columns.items() if name != "sliding_window"}
+    assert found.columns.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    assert read(path).columns.keys() == {"bucket", "position", "vector", "example_id"}
+    some = read(path, columns=["lse"], max_rows=40, seed=3)
+    chosen = np.sort(np.random.default_rng(3).choice(300, 40, replace=False))
+    np.testing.assert_array_equal(some["entropy"], rows["entropy"][chosen])  # of the same unit
+    assert "first_mass" not in some
+    text = found.of_texts(np.array([2]))
+    assert len(text["mass_by_distance"]) == len(text) == 100
+
+
+def key_columns(**changes: Any) -> dict[str, Any]:
+    received = lists(np.full((6, 3), 0.25))
+    return {"received": received, "inclusion": pa.array([0.5] * 6), **changes}
+
+
+def received_with(row: int, value: float) -> pa.Array:
+    values = np.full((6, 3), 0.25)
+    values[row, 1] = value
+    return lists(values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"received": pa.array([1.0] * 6)}, "column 'received' is double, expected a list"),
+        ({"inclusion": pa.array(["a"] * 6)}, "column 'inclusion' is string, expected a float"),
+        ({"received": received_with(2, 1.5)}, "row 2: impossible value in received"),
+        ({"received": received_with(3, -0.1)}, "row 3: impossible value in received"),
+        ({"received": received_with(4, np.nan)}, "row 4: received is not finite"),
+        ({"inclusion": pa.array([0.5] * 5 + [0.0])}, "row 5: impossible value in inclusion"),
+        ({"inclusion": pa.array([1.5] + [0.5] * 5)}, "row 0: impossible value in inclusion"),
+        ({"inclusion": pa.array([0.5, None] * 3)}, "row 1: inclusion is null"),
+        ({"inclusion": pa.array([0.5, np.inf] * 3)}, "row 1: inclusion is not finite"),
+        (
+            {"received": pa.array([[0.1], [0.1, 0.2]] * 3, pa.list_(pa.float32()))},
+            "row 1: received has 2 values, row 0 has 1",
+        ),
+        (
+            {"received": pa.array([[0.1] * 5000] * 6, pa.list_(pa.float32(), 5000))},
+            "received has 5000 values, expected 1 to 4,096",
+        ),
+    ],
+)
+def test_impossible_columns_are_refused_where_they_are_read(
+    file: Path, changes: dict[str, Any], message: str
+) -> None:
+    save(file, **key_columns(**changes))
+    assert message in refusal(file, columns=["received"])
+    assert "received" not in read(file)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_column_that_one_shard_lacks_is_not_known(tmp_path: Path, order: int) -> None:
+    files = [save(tmp_path / "a.parquet", **key_columns()), save(tmp_path / "b.parquet")]
+    assert "received" not in read(*files[::order], columns=ALL)
+    assert "received" in read(files[0], columns=ALL)
+
+
+@pytest.mark.parametrize("name", ["lse", "mass_by_distance", "first_mass", "argmax_token"])
+def test_a_null_makes_its_unit_and_later_ones_unknown(tmp_path: Path, name: str) -> None:
+    path = write_head(tmp_path, HeadId(0, 0, "q"), attention_rows())
+    table = pq.read_table(path)
+    values = [*table[name].to_pylist()[:5], None]
+    column = pa.array(values, table.schema.field(name).type)
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, column), path)
+    found = read(path, columns=ALL)
+    units = [COLUMNS[name].unit for name in ATTENTION_COLUMNS]
+    for other in ATTENTION_COLUMNS:
+        later = units.index(COLUMNS[other].unit) >= units.index(COLUMNS[name].unit)
+        last = np.ravel(found[other][5])
+        assert (np.isnan(last).all() or (last == -1).all()) == later, other
+
+
+def test_lists_may_have_any_length_and_be_null(tmp_path: Path) -> None:
+    """Files whose lists are all null do not show the length."""
+    unknown = key_columns(received=pa.array([None] * 6, pa.list_(pa.float32())))
+    null = [save(tmp_path / f"{name}.parquet", **unknown) for name in "ac"]
+    known = save(tmp_path / "b.parquet", **key_columns())
+    assert "received" not in read(*null, columns=ALL)
+    found = read(null[0], known, null[1], columns=["received"])["received"]
+    assert np.isnan(found).all(axis=1).tolist() == [True] * 6 + [False] * 6 + [True] * 6
+    assert (found[6:12] == 0.25).all()
+    other = save(tmp_path / "d.parquet", **key_columns(received=lists(np.full((6, 2), 0.25))))
+    assert "received has 2 values, earlier rows of this head 3" in refusal(
+        known, other, columns=ALL
+    )
+
+
+def test_attended_keys_of_a_head(tmp_path: Path) -> None:
+    make_dump(tmp_path, layers=1, n=40)
+    path = add_attended(tmp_path, head=1, n=9)
+    empty = {"received": np.empty((0, 2)), "inclusion": np.empty(0), **head_rows(0)}
+    write_columns(tmp_path, HeadId(0, 0, "k", attended=True), **empty)
+    dump = open_dump(tmp_path)
+    assert read_attended(dump, 0, 0) is None  # an empty file is valid
+    assert read_attended(dump, 7, 0) is None
+    found = read_attended(dump, 0, 1)
+    assert found is not None
+    assert found["inclusion"].tolist() == pq.read_table(path)["inclusion"].to_pylist()
+    some = read_attended(dump, 0, 1, max_rows=4)
+    assert some is not None
+    assert len(some) == 4
+    path.unlink()
+    with pytest.raises(DumpError, match=r"attended/l00h01k: holds no Parquet file\. Copy"):
+        read_attended(dump, 0, 1)

@@ -35,9 +35,9 @@ def test_a_file_at_a_url_is_read(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[Any, str]] = {
     "junk": (b"junk", "bytes"),
     "no text": ({"id": [1]}, "no column 'text'"),
-    "ids of floats": ({"id": [1.5], "text": ["a"]}, "column 'id' is double, expected an integer"),
-    "texts of numbers": ({"id": [1], "text": [2]}, "column 'text' is int64, expected a string"),
-    "a null": ({"id": [1, None], "text": ["a", "b"]}, "it has a null"),
+    "ids of floats": ({"id": [1.5], "text": ["a"]}, "no column 'id', or one of another type"),
+    "texts of numbers": ({"id": [1], "text": [2]}, "no column 'text', or one of another type"),
+    "a null": ({"id": [1, None], "text": ["a", "b"]}, "has a null"),
     "an id twice": ({"id": [1, 1], "text": ["a", "b"]}, "an id twice, or a negative one"),
     "a negative id": ({"id": [-1], "text": ["a"]}, "an id twice, or a negative one"),
 }
@@ -54,6 +54,6 @@ def test_a_wrong_file_is_refused_with_the_way_out(
     with pytest.raises(DumpError) as caught:
         read_tokens(tmp_path)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / TOKENS_FILE}: cannot be read (")
+    assert message.startswith(f"{tmp_path / TOKENS_FILE}: ")
     assert reason in message
     assert message.endswith("reading a dump works without it.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,15 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dumps import head_rows
+from dumps import head_rows, write_columns
 from qk_dump import writer
-from qk_dump.layout import HeadId
+from qk_dump.columns import schema_of
+from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
-from qk_dump.schema import written_schema
-from qk_dump.writer import HeadWriter, in_example_order, write_head
+from qk_dump.writer import HeadWriter
 from qk_toolkit.errors import OutputError
 
 HEAD = HeadId(3, 7, "k")
+NAMES = ("bucket", "example_id", "position", "vector", "sliding_window")
 
 
 def rows(dtype: Any = np.float32, **options: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def rows(dtype: Any = np.float32, **options: Any) -> dict[str, Any]:
 
 
 def test_the_file_lies_in_the_heads_folder(tmp_path: Path) -> None:
-    path = write_head(tmp_path, HEAD, **rows(n=5))
+    path = write_columns(tmp_path, HEAD, **rows(n=5))
     assert path == tmp_path / "l03h07k" / "data.parquet"
     assert [file.name for file in path.parent.iterdir()] == ["data.parquet"]
 
@@ -41,11 +42,11 @@ def test_the_file_lies_in_the_heads_folder(tmp_path: Path) -> None:
     ("given", "stored"),
     [(np.float16, pa.float16()), (np.float32, pa.float32()), (np.float64, pa.float32())],
 )
-def test_the_columns_are_those_of_the_contract(
+def test_vectors_keep_their_type_or_become_float32(
     tmp_path: Path, given: Any, stored: pa.DataType
 ) -> None:
-    path = write_head(tmp_path, HEAD, **rows(given, n=5, d=4))
-    assert pq.read_schema(path).equals(written_schema(4, stored, ["layer", "head"]))
+    path = write_columns(tmp_path, HEAD, **rows(given, n=5, d=4))
+    assert pq.read_schema(path).field("vector").type == pa.list_(stored, 4)
 
 
 @pytest.mark.parametrize("window", [None, 512])
@@ -55,30 +56,30 @@ def test_what_was_written_is_read_back_exactly(
 ) -> None:
     content = rows(dtype, n=20_000, d=3)
 
-    path = write_head(tmp_path, HEAD, sliding_window=window, **content)
-    read = read_head([path], max_rows=20_000, seed=0, with_examples=True)
+    path = write_columns(tmp_path, HEAD, sliding_window=window, **content)
+    read = read_head([path])
 
     np.testing.assert_array_equal(read.vectors, content["vectors"])
     np.testing.assert_array_equal(read.bucket, content["bucket"])
     np.testing.assert_array_equal(read.example_id, content["example_id"])
     np.testing.assert_array_equal(read.position, content["position"])
-    assert read.sliding_window == window
+    assert read.window == window
     assert read.window_recorded
 
 
 @pytest.mark.parametrize("view", [np.asfortranarray, lambda v: v[:, ::2], lambda v: v[::-1]])
 def test_the_memory_order_of_the_vectors_does_not_matter(tmp_path: Path, view: Any) -> None:
     vectors = view(np.arange(24, dtype=np.float32).reshape(4, 6))
-    path = write_head(
+    path = write_columns(
         tmp_path, HEAD, bucket=[0] * 4, example_id=[0] * 4, position=range(4), vectors=vectors
     )
-    read = read_head([path], max_rows=9, seed=0, with_examples=False)
+    read = read_head([path])
     np.testing.assert_array_equal(read.vectors, vectors)
 
 
 def test_a_head_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    write_head(tmp_path, HEAD, **rows(n=50))
-    path = write_head(tmp_path, HEAD, **rows(n=7))
+    write_columns(tmp_path, HEAD, **rows(n=50))
+    path = write_columns(tmp_path, HEAD, **rows(n=7))
     assert pq.read_metadata(path).num_rows == 7
     assert [file.name for file in path.parent.iterdir()] == ["data.parquet"]
 
@@ -87,7 +88,7 @@ def test_rows_that_do_not_fit_together_write_nothing(tmp_path: Path) -> None:
     content = rows(n=5)
     content["bucket"] = content["bucket"][:-1]
     with pytest.raises(ValueError, match="length"):
-        write_head(tmp_path, HEAD, **content)
+        write_columns(tmp_path, HEAD, **content)
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
@@ -98,41 +99,32 @@ def test_a_number_too_large_for_its_column_is_never_stored_as_another(
     content = rows(n=5)
     content[column] = np.arange(5, dtype=np.int64) + 2**32
     with pytest.raises((ValueError, OverflowError)):
-        write_head(tmp_path, HEAD, **content)
+        write_columns(tmp_path, HEAD, **content)
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / HEAD.folder / "data.parquet").mkdir(parents=True)
     with pytest.raises(OutputError) as caught:
-        write_head(tmp_path, HEAD, **rows(n=5))
+        write_columns(tmp_path, HEAD, **rows(n=5))
     assert str(tmp_path / HEAD.folder / "data.parquet") in str(caught.value)
     assert [file.name for file in (tmp_path / HEAD.folder).iterdir()] == ["data.parquet"]
 
 
 def test_a_full_disk_leaves_the_head_as_it_was(small_disk: Path) -> None:
-    path = write_head(small_disk, HEAD, **rows(n=10))
+    path = write_columns(small_disk, HEAD, **rows(n=10))
     before = path.read_bytes()
 
     with pytest.raises(OutputError, match="No space left on device") as caught:
-        write_head(small_disk, HEAD, **rows(n=20_000, d=16))
+        write_columns(small_disk, HEAD, **rows(n=20_000, d=16))
 
     assert str(path) in str(caught.value)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_token_strings_are_written_when_given(tmp_path: Path) -> None:
-    tokens = ["a", "é", "", "\n", "▁x"]
-    path = write_head(tmp_path, HEAD, **rows(n=5), token_str=tokens)
-    table = pq.read_table(path)
-    assert table.schema.equals(written_schema(8, pa.float32(), ["token_str", "layer", "head"]))
-    assert table["token_str"].to_pylist() == tokens
-    assert len(read_head([path], max_rows=9, seed=0, with_examples=True)) == 5
-
-
 def test_row_groups_are_of_one_size(tmp_path: Path) -> None:
-    path = write_head(tmp_path, HEAD, **rows(n=40_000, d=2))
+    path = write_columns(tmp_path, HEAD, **rows(n=40_000, d=2))
     metadata = pq.read_metadata(path)
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     assert sizes == [16_384, 16_384, 7_232]
@@ -142,8 +134,8 @@ def head_table(n: int) -> pa.Table:
     ids = pa.array(np.arange(n) // 3, pa.int32())
     vectors = pa.array(np.random.default_rng(0).standard_normal(2 * n).astype(np.float32))
     columns = [ids, ids, ids, pa.FixedSizeListArray.from_arrays(vectors, 2)]
-    columns += [pa.nulls(n, pa.int32()), pa.array([f"t{i}" for i in range(n)])]
-    return pa.table(columns, schema=written_schema(2, pa.float32(), ["token_str"]))
+    columns += [pa.nulls(n, pa.int32()), ids, ids]
+    return pa.table(columns, schema=schema_of(NAMES, 2))
 
 
 @settings(deadline=None)
@@ -175,26 +167,3 @@ def test_a_failure_between_rows_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fail_halfway()
     assert list(tmp_path.iterdir()) == []
-
-
-@given(parts=st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=8), min_size=1, max_size=8))
-def test_pieces_are_put_in_order_of_example_and_no_row_is_held_longer_than_needed(
-    parts: list[list[int]],
-) -> None:
-    parts.sort(key=min)
-    limits = [min(part) for part in parts[1:]] + [None]
-    rows = [[(example, (i, j)) for j, example in enumerate(part)] for i, part in enumerate(parts)]
-    tables = [
-        pa.table({"example_id": pa.array(part, pa.int32()), "row": [str(row) for _, row in named]})
-        for part, named in zip(parts, rows, strict=True)
-    ]
-
-    passed: list[str] = []
-    ready = in_example_order(iter(zip(tables, limits, strict=True)))
-    for count, (limit, piece) in enumerate(zip(limits, ready, strict=True), 1):
-        passed += piece["row"].to_pylist()
-        examples = [example for part in parts[:count] for example in part]
-        assert len(passed) == sum(limit is None or example < limit for example in examples)
-
-    in_order = sorted(chain.from_iterable(rows), key=lambda row: row[0])
-    assert passed == [str(row) for _, row in in_order]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any
 
 TEXTS_BEFORE = "TEXTS_BEFORE_IT_HANGS"
@@ -15,14 +14,20 @@ TEXTS_BEFORE = "TEXTS_BEFORE_IT_HANGS"
 def sniff_qk(flags: Sequence[str]) -> int:
     """The command; its dataset hangs after as many texts as the variable says."""
     from qk_sniffer.cli import main
-    from qk_sniffer.pipeline.texts import Texts
+    from qk_sniffer.texts.sources import Texts
 
-    def hanging(texts: Any, complete: Any = Texts.__iter__) -> Iterator[Any]:
-        yield from islice(complete(texts), int(os.environ[TEXTS_BEFORE]))
-        print("hangs", flush=True)
-        threading.Event().wait()
+    read = Texts.between
+    left = int(os.environ[TEXTS_BEFORE])
 
-    Texts.__iter__ = hanging  # type: ignore[assignment]
+    def hanging(texts: Any, start: int, end: int) -> Any:
+        nonlocal left
+        left -= end - start
+        if left < 0:
+            print("hangs", flush=True)
+            threading.Event().wait()
+        return read(texts, start, end)
+
+    Texts.between = hanging  # type: ignore[method-assign]
     return main(flags)
 
 

@@ -12,15 +12,14 @@ import pkgutil
 import signal
 import socket
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from sniffing import ONE_THREAD
+from sniffing import ONE_THREAD, wait_for
 
 SNIFF_QK = "qk_sniffer.cli:main"
 _PATIENCE = 120.0  # seconds
@@ -28,7 +27,7 @@ _PRELOADED = (  # imported by a capture of a llama, and by this file and its hel
     "datasets",
     "pytest",
     "qk_sniffer.cli",
-    "qk_sniffer.pipeline.capture",
+    "qk_sniffer.capture.run",
     "qk_sniffer.summary",
     "rich.progress",
     "transformers.models.llama.modeling_llama",
@@ -46,19 +45,15 @@ class Forwards:
     """Logs the batches that processes run, and kills processes.
 
     `kills` has for a rank the number of the forward in which it dies, counted from 1. All of them
-    die together, when their earlier batches are in segments of `dump`, if it is given. A process
-    dies also in any forward of a `deadly` batch. The first forward of a process ends when every
-    process is in its first forward, so that all of them take part. The second forward of the others
-    ends when the processes that die are in their last one, unless all run the same batches
-    `in_step`.
+    die together. A process dies also in any forward of a `deadly` text. The first forward of a
+    process ends when every process is in its first forward, so that all of them take part. The
+    second forward of the others ends when the processes that die are in their last one.
     """
 
     log: Path
     world: int
     kills: Mapping[int, int] = field(default_factory=dict)
     deadly: int | None = None
-    dump: Path | None = None
-    in_step: bool = False
 
     def run(self) -> list[tuple[int, int]]:
         """(rank, batch) of every forward, in the order of their beginnings."""
@@ -67,43 +62,28 @@ class Forwards:
 
     def watch(self, rank: int) -> None:
         """Watch the forwards of this process."""
-        from qk_sniffer.pipeline import capture
+        from qk_sniffer.capture import run
 
-        original, count = capture._forward, 0
+        original, count = run._forward, 0
 
-        def forward(decoder: Any, tap: Any, batch: Any) -> Any:
+        def forward(setup: Any, batch: Any) -> Any:
             nonlocal count
             count += 1
             with self.log.open("a") as file:
                 file.write(f"{rank} {batch.number}\n")
             if count == 1:
-                _wait(lambda: len({rank for rank, _ in self.run()}) == self.world)
-            if count == 2 and rank not in self.kills and not self.in_step:
-                _wait(self._all_are_at_their_end)
-            if self.kills.get(rank) == count:
-                _wait(self._all_may_die)
-            if self.kills.get(rank) == count or batch.number == self.deadly:
+                wait_for(lambda: len({rank for rank, _ in self.run()}) == self.world)
+            if count == self.kills.get(rank, 2):
+                wait_for(self._all_are_at_their_end)
+            if self.kills.get(rank) == count or self.deadly in batch.texts.examples:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return original(decoder, tap, batch)
+            return original(setup, batch)
 
-        capture._forward = forward
+        run._forward = forward
 
     def _all_are_at_their_end(self) -> bool:
         begun = Counter(rank for rank, _ in self.run())
         return all(begun[rank] >= number for rank, number in self.kills.items())
-
-    def _all_may_die(self) -> bool:
-        segments = [] if self.dump is None else list(self.dump.glob(".capture/segments/[0-9]*"))
-        saved = Counter(int(path.name.split("-")[1][1:]) for path in segments)
-        return self._all_are_at_their_end() and all(
-            self.dump is None or saved[rank] >= number - 1 for rank, number in self.kills.items()
-        )
-
-
-def _wait(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + _PATIENCE
-    while not true() and time.monotonic() < end:
-        time.sleep(0.01)
 
 
 @dataclass(frozen=True)

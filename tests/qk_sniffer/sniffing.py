@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
+from qk_sniffer.capture.segments import saved_chunks
 from qk_sniffer.cli import main
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
@@ -42,18 +44,29 @@ def sniff(model: Path, texts: Path, dump: Path, **fields: object) -> int:
 def sniff_first(
     patch: pytest.MonkeyPatch, number: int, model: Path, texts: Path, dump: Path, **fields: object
 ) -> None:
-    """Run the capture, and interrupt it after its first batches."""
-    from qk_sniffer.pipeline import batch_scheduler
+    """Run the capture, and interrupt it when its first batches are saved."""
+    from qk_sniffer.capture import work
 
-    def interrupted(setup: Any, batch: int, group: Any) -> Any:
-        if batch >= number:
+    def interrupted(*given: Any) -> Any:
+        nonlocal made
+        made += 1
+        if made > number:
+            wait_for(lambda: len(saved_chunks(dump)) >= number)
             raise KeyboardInterrupt
-        return make_batch(setup, batch, group)
+        return make_batch(*given)
 
-    make_batch = batch_scheduler.make_batch
+    made, make_batch = 0, work.make_batch
     with patch.context() as change:
-        change.setattr(batch_scheduler, "make_batch", interrupted)
+        change.setattr(work, "make_batch", interrupted)
         assert sniff(model, texts, dump, **fields) == 130
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 120) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def start_sniffing(*flags: str, launcher: tuple[str, ...] = (), **options: Any) -> Any:

@@ -29,8 +29,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     def note(name: str) -> Callable[..., None]:
         return lambda config, *_: calls.append((name, config))
 
-    replace(monkeypatch, "pipeline.capture", run_capture=note("capture"))
-    replace(monkeypatch, "pipeline.estimate", estimate=note("dry_run"))
+    replace(monkeypatch, "capture.run", run_capture=note("capture"))
+    replace(monkeypatch, "capture.estimate", estimate=note("dry_run"))
     replace(monkeypatch, "summary", print_result=ignore, print_estimate=ignore)
     return calls
 
@@ -131,15 +131,15 @@ def test_a_missing_library_is_told_with_how_to_install_it(
     def run(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    replace(monkeypatch, "pipeline.capture", run_capture=run)
-    replace(monkeypatch, "pipeline.estimate", estimate=run)
+    replace(monkeypatch, "capture.run", run_capture=run)
+    replace(monkeypatch, "capture.estimate", estimate=run)
     assert sniff_qk(words) == 2
     told = "error: torch: is not installed; run pip install 'attention-plasticity[capture]'\n"
     assert capsys.readouterr().err == told
 
 
 def test_a_missing_module_of_our_own_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "qk_sniffer.pipeline.capture", None)
+    monkeypatch.setitem(sys.modules, "qk_sniffer.capture.run", None)
     with pytest.raises(ModuleNotFoundError):
         sniff_qk(REQUIRED)
 
@@ -153,7 +153,7 @@ def test_an_interruption_says_how_to_continue(
     def run(*_: object) -> None:
         raise KeyboardInterrupt
 
-    replace(monkeypatch, "pipeline.capture", run_capture=run)
+    replace(monkeypatch, "capture.run", run_capture=run)
     assert command(REQUIRED) == 130
     assert capsys.readouterr().err == (
         "interrupted; finished texts are kept; run the same command again to continue "

@@ -136,8 +136,8 @@ def test_the_command_says_it_once_on_stderr(
 ) -> None:
     started: list[CaptureConfig] = []
     for name, functions in {
-        "pipeline.capture": {"run_capture": lambda config, _: started.append(config)},
-        "pipeline.estimate": {"estimate": started.append},
+        "capture.run": {"run_capture": lambda config, _: started.append(config)},
+        "capture.estimate": {"estimate": started.append},
         "summary": dict.fromkeys(["print_result", "print_estimate"], lambda *_: None),
     }.items():
         module = ModuleType(f"qk_sniffer.{name}")

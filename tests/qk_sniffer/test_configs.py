@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from qk_sniffer.capture.setup import sampler_of
 from qk_sniffer.config import CaptureConfig, load_config
-from qk_sniffer.pipeline.setup import sampler_of
 from qk_sniffer.sampling.bucket_counts import choose
 
 FOLDER = Path(__file__).parents[2] / "configs" / "capture"

@@ -18,14 +18,14 @@ from torch import Tensor
 from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import read_manifest
-from qk_dump.reader import read_head
-from qk_dump.recorded_columns import RECORD
-from qk_dump.rotary_records import rotary_record
+from qk_dump.reader import read_attended, read_head
+from qk_dump.rotary import rotary_record
+from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens
-from qk_sniffer.model.layout import decoder_of
-from qk_toolkit.errors import ConfigError
+from qk_sniffer.engines.hf.layout import decoder_of
+from qk_toolkit.errors import ConfigError, ToolkitError
 from tiny_models import ARCHITECTURES, VOCABULARY
 from tiny_texts import tiny_tokenizer, vision_language_model
 
@@ -54,12 +54,14 @@ def padded(lengths: list[int], left: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def same(first: qk_sniffer.TappedRows, second: qk_sniffer.TappedRows) -> bool:
-    return (
-        np.array_equal(first.example_id, second.example_id)
-        and np.array_equal(first.position, second.position)
-        and np.array_equal(first.bucket, second.bucket)
-        and np.array_equal(first.vectors, second.vectors)
+    return first.columns.keys() == second.columns.keys() and all(
+        np.array_equal(values, second[name], equal_nan=values.dtype.kind == "f")
+        for name, values in first.columns.items()
     )
+
+
+def fail(*_: object) -> None:
+    raise ValueError("in the middle")
 
 
 def test_rows_come_as_arrays_of_one_length() -> None:
@@ -72,27 +74,25 @@ def test_rows_come_as_arrays_of_one_length() -> None:
         assert rows.bucket.tolist() == [0] * 48
         assert rows.vectors.shape == (48, 16)
         assert rows.vectors.dtype == np.float32
-        assert rows.sliding_window is None
+        assert set(rows.sliding_window) == {-1}
     assert tapped.lengths == [24, 24]
     assert repr(tapped) == (
         "<Tap LlamaForCausalLM: layers 0-3, 16 query heads, 8 key heads, 2 texts, 1,152 rows>"
     )
+    with pytest.raises(AttributeError, match="there is no column 'nonsense', only bucket, exam"):
+        _ = tapped.queries(0, 0).nonsense
 
 
 def test_heads_are_listed_and_found_by_name() -> None:
-    with qk_sniffer.tap(some_model(), layers=[0, 2], heads=[1]) as tapped:
+    tapped = qk_sniffer.tap(some_model(), layers=[0, 2], heads=[1])
+    everything = qk_sniffer.tap(some_model())
+    with tapped, everything:
         some_model()(input_ids=tokens())
     assert [head.folder for head in tapped.heads] == ["l00h00k", "l00h01q", "l02h00k", "l02h01q"]
     assert same(tapped.rows("l00h01q"), tapped.queries(0, 1))
     assert same(tapped.rows(HeadId(2, 0, "k")), tapped.keys(2, 0))
-    with qk_sniffer.tap(some_model()) as everything:
-        some_model()(input_ids=tokens())
     assert same(everything.queries(2, 1), tapped.queries(2, 1))
     assert len(everything.heads) == 24
-
-
-def test_an_unknown_head_is_named() -> None:
-    tapped = qk_sniffer.tap(some_model(), layers=[0], heads=[1])
     for name in ("l00h01k", "l00h09q", "l01h00q", "l0h0q", "nonsense", ""):
         with pytest.raises(ConfigError, match=f"^{name}: is not a captured head; t.heads lists"):
             tapped.rows(name)
@@ -104,8 +104,8 @@ def test_windows_and_kinds() -> None:
     model = some_model("gemma3_text")
     with qk_sniffer.tap(model, keys=False) as tapped:
         model(input_ids=tokens())
-    assert tapped.queries(0, 0).sliding_window == 8
-    assert tapped.queries(1, 0).sliding_window is None
+    assert set(tapped.queries(0, 0).sliding_window) == {8}
+    assert set(tapped.queries(1, 0).sliding_window) == {-1}
     assert {head.kind for head in tapped.heads} == {"q"}
     assert {head.layer for head in qk_sniffer.tap(model, full_attention_only=True).heads} == {1, 3}
     assert {head.kind for head in qk_sniffer.tap(model, queries=False).heads} == {"k"}
@@ -119,28 +119,20 @@ def test_before_any_forward_there_are_no_rows() -> None:
 
 
 def test_examples_are_numbered_onward_over_forwards() -> None:
+    """Also when the tap is opened again."""
     model = some_model()
-    with qk_sniffer.tap(model) as tapped:
+    tapped, alone = qk_sniffer.tap(model), qk_sniffer.tap(model)
+    with tapped:
         model(input_ids=tokens(2, 10, seed=1))
-        model(input_ids=tokens(1, 5, seed=2))
+        with alone:
+            model(input_ids=tokens(1, 5, seed=2))
+    model(input_ids=tokens(1, 9))  # outside
+    with tapped:
         model(input_ids=tokens(1, 7, seed=3))
     assert tapped.lengths == [10, 10, 5, 7]
     rows = tapped.keys(1, 0)
     assert rows.example_id.tolist() == [0] * 10 + [1] * 10 + [2] * 5 + [3] * 7
-    with qk_sniffer.tap(model) as alone:
-        model(input_ids=tokens(1, 5, seed=2))
     np.testing.assert_array_equal(rows.vectors[rows.example_id == 2], alone.keys(1, 0).vectors)
-
-
-def test_a_tap_may_be_opened_again() -> None:
-    model = some_model()
-    tapped = qk_sniffer.tap(model)
-    with tapped:
-        model(input_ids=tokens(1, 4))
-    model(input_ids=tokens(1, 9))
-    with tapped:
-        model(input_ids=tokens(1, 6))
-    assert tapped.lengths == [4, 6]
 
 
 def test_a_right_padded_batch_gives_the_rows_of_each_text_alone() -> None:
@@ -184,22 +176,16 @@ def test_other_padding_is_refused(padding: tuple[Tensor, Tensor]) -> None:
 
 
 def test_texts_with_images_are_captured_in_the_text_layers() -> None:
+    """Padding is seen although the decoder gets masks made of it."""
     model, ids = vision_language_model(), tokens(2, 12)
     ids[:, 1:5] = 5
     images = torch.zeros(2, 3, 28, 28)
     with qk_sniffer.tap(model) as tapped:
         model(input_ids=ids, pixel_values=images, token_type_ids=(ids == 5).long())
-    assert tapped.lengths == [12, 12]
-    assert len(tapped.heads) == 24
-    assert len(tapped.keys(3, 1)) == 24
-
-
-def test_padding_is_seen_where_the_decoder_gets_masks_made_of_it() -> None:
-    model = vision_language_model()
-    with qk_sniffer.tap(model) as tapped:
+        assert (len(tapped.heads), len(tapped.keys(3, 1))) == (24, 24)
         ids, mask = padded([12, 8])
         model(input_ids=ids, attention_mask=mask)
-        assert tapped.lengths == [12, 8]
+        assert tapped.lengths == [12, 12, 12, 8]
         ids, mask = padded([12, 8], left=True)
         with pytest.raises(ConfigError, match="padded on the right"):
             model(input_ids=ids, attention_mask=mask)
@@ -299,24 +285,21 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: 
 
 @pytest.mark.parametrize("pre_rope", [False, True])
 def test_a_forward_that_failed_is_forgotten(pre_rope: bool) -> None:
+    """Also by a tap that is opened after it."""
     model = some_model()
-
-    def fail(*_: object) -> None:
-        raise ValueError("in the middle")
-
     with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
         model(input_ids=tokens(1, 5, seed=1))
         hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
         with pytest.raises(ValueError, match="in the middle"):
-            model(input_ids=tokens(1, 9))
+            model(input_ids=tokens(1, 90))
         hook.remove()
-        model(input_ids=tokens(1, 6, seed=2))
-    assert tapped.lengths == [5, 6]
+        with qk_sniffer.tap(model, pre_rope=pre_rope) as second:
+            model(input_ids=tokens(1, 6, seed=2))
+    assert (tapped.lengths, second.lengths) == ([5, 6], [6])
     with qk_sniffer.tap(model, pre_rope=pre_rope) as undisturbed:
         model(input_ids=tokens(1, 5, seed=1))
         model(input_ids=tokens(1, 6, seed=2))
-    for head in tapped.heads:
-        assert same(tapped.rows(head), undisturbed.rows(head))
+    assert all(same(tapped.rows(head), undisturbed.rows(head)) for head in tapped.heads)
 
 
 def left_behind(model: Any) -> bool:
@@ -347,16 +330,6 @@ def test_taps_on_two_models_hear_their_own_and_close_in_any_order(order: tuple[i
     assert taps[order[0]].lengths == [4 + 2 * order[0]]
     assert taps[order[1]].lengths == [4 + 2 * order[1], 8]
     assert not any(map(left_behind, models))
-
-
-def test_a_second_tap_on_a_model_does_not_disturb_the_first() -> None:
-    model = some_model()
-    with qk_sniffer.tap(model, layers=[0]) as first:
-        with qk_sniffer.tap(model, layers=[1]) as second:
-            model(input_ids=tokens())
-        model(input_ids=tokens(1, 9))
-    assert second.lengths == [24]
-    assert first.lengths == [24, 9]
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -390,23 +363,6 @@ def test_the_import_is_light() -> None:
     assert not {"torch", "transformers", "datasets", "numpy"} & set(done.stdout.split())
 
 
-@pytest.mark.parametrize("pre_rope", [False, True])
-def test_a_second_tap_after_a_forward_that_failed(pre_rope: bool) -> None:
-    model = ARCHITECTURES["llama"].model()
-
-    def fail(*_: object) -> None:
-        raise ValueError("in the middle")
-
-    with qk_sniffer.tap(model, pre_rope=pre_rope) as first:
-        hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
-        with pytest.raises(ValueError, match="in the middle"):
-            model(input_ids=tokens(1, 90))
-        hook.remove()
-        with qk_sniffer.tap(model, pre_rope=pre_rope) as second:
-            model(input_ids=tokens(1, 9))
-    assert first.lengths == second.lengths == [9]
-
-
 def meanwhile(model: Any, work: Any) -> list[BaseException]:
     """Do some work in another thread while the model is inside its third layer; its errors."""
     errors: list[BaseException] = []
@@ -428,25 +384,21 @@ def meanwhile(model: Any, work: Any) -> list[BaseException]:
     return errors
 
 
-def test_two_threads_at_once_are_refused_and_mix_no_rows() -> None:
+@pytest.mark.parametrize("pre_rope", [False, True])
+def test_another_thread_mixes_no_rows(pre_rope: bool) -> None:
+    """It may make a tap, but it may not run the model at the same time."""
     model = ARCHITECTURES["llama"].model()
-    with qk_sniffer.tap(model) as alone:
+    taps = [qk_sniffer.tap(model, pre_rope=pre_rope) for _ in range(3)]
+    with taps[0]:
         model(input_ids=tokens(1, 20, seed=1))
-    with qk_sniffer.tap(model) as tapped:
+    with taps[1]:
+        assert meanwhile(model, lambda: qk_sniffer.tap(model)) == []
+    with taps[2]:
         (error,) = meanwhile(model, lambda: model(input_ids=tokens(1, 20, seed=2)))
     assert isinstance(error, ConfigError)
     assert "two threads run the model at the same time" in str(error)
-    assert all(same(tapped.rows(head), alone.rows(head)) for head in alone.heads)
-
-
-@pytest.mark.parametrize("pre_rope", [False, True])
-def test_a_tap_made_in_another_thread_mixes_no_rows(pre_rope: bool) -> None:
-    model = ARCHITECTURES["llama"].model()
-    with qk_sniffer.tap(model, pre_rope=pre_rope) as alone:
-        model(input_ids=tokens(1, 20, seed=1))
-    with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
-        assert meanwhile(model, lambda: qk_sniffer.tap(model)) == []
-    assert all(same(tapped.rows(head), alone.rows(head)) for head in alone.heads)
+    for head in taps[0].heads:
+        assert all(same(tapped.rows(head), taps[0].rows(head)) for tapped in taps[1:])
 
 
 def test_threads_may_take_turns_under_a_tap() -> None:
@@ -456,12 +408,9 @@ def test_threads_may_take_turns_under_a_tap() -> None:
             thread = threading.Thread(target=model, args=(tokens(1, length),))
             thread.start()
             thread.join()
-        with suppress(RuntimeError):
-            model(input_ids=tokens(1, 3).float())
-        thread = threading.Thread(target=model, args=(tokens(1, 7),))
-        thread.start()
-        thread.join()
-    assert tapped.lengths == [5, 6, 7]
+            with suppress(RuntimeError):
+                model(input_ids=tokens(1, 3).float())
+    assert tapped.lengths == [5, 6]
 
 
 def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:
@@ -481,18 +430,17 @@ def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None
 def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
     """One forward gets ids, one embeddings: its tokens are null in a saved dump."""
     model, ids = some_model(), tokens(1, 12)
-    with qk_sniffer.tap(model, attention=True) as tapped:
+    embeddings = model.get_input_embeddings()(ids)
+    with qk_sniffer.tap(model) as tapped:
         model(ids)
-        model(inputs_embeds=model.get_input_embeddings()(ids))
+        model(inputs_embeds=embeddings)
     rows, keys = tapped.queries(1, 2), tapped.keys(1, 1)
     assert rows.token_id.tolist() == keys.token_id.tolist() == [*ids[0].tolist(), *[-1] * 12]
-    first, second = rows.attention[:12], rows.attention[12:]
-    np.testing.assert_allclose(first.first_mass, second.first_mass, atol=1e-6)
-    assert first.argmax_position.tolist() == second.argmax_position.tolist()
-    assert first.argmax_token.tolist() == ids[0, first.argmax_position].tolist()
-    assert set(second.argmax_token) == set(second.duplicate_keys) == {-1}
-    assert np.isnan(second.induction_mass).all()
-    assert keys.value_norm.shape == (24,)
+    np.testing.assert_allclose(rows.first_mass[:12], rows.first_mass[12:], atol=1e-6)
+    assert rows.argmax_position[:12].tolist() == rows.argmax_position[12:].tolist()
+    assert rows.argmax_token[:12].tolist() == ids[0, rows.argmax_position[:12]].tolist()
+    assert set(rows.argmax_token[12:]) == set(rows.duplicate_keys[12:]) == {-1}
+    assert np.isnan(rows.induction_mass[12:]).all()
     dump = tapped.save(tmp_path / "dump", tokenizer=tiny_tokenizer())
     table = pq.read_table(dump / "l01h02q" / "data.parquet")
     for name in ("token_id", "argmax_token", "duplicate_mass", "induction_keys"):
@@ -503,43 +451,119 @@ def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
     assert "`tokens.parquet`" in (dump / "README.md").read_text()
 
 
-def test_tokens_can_be_left_out(tmp_path: Path) -> None:
-    model = some_model()
-    with qk_sniffer.tap(model, attention=True, tokens=False) as private:
-        model(tokens(1, 12))
-    assert private.queries(0, 0).token_id is None
-    assert private.queries(0, 0).attention.first_mass is not None
-    assert private.queries(0, 0).attention.duplicate_mass is None
-    dump = private.save(tmp_path, tokenizer=tiny_tokenizer())
+@pytest.mark.parametrize("way", ["tokens=False", "no input_ids"])
+def test_tokens_that_are_not_known_are_left_out(way: str, tmp_path: Path) -> None:
+    model, ids = some_model(), tokens(1, 12)
+    with qk_sniffer.tap(model, tokens=way != "tokens=False") as tapped:
+        if way == "no input_ids":
+            model(inputs_embeds=model.get_input_embeddings()(ids))
+        else:
+            model(ids)
+    rows = tapped.queries(0, 0)
+    assert "first_mass" in rows
+    assert {"token_id", "argmax_token", "duplicate_mass", "induction_mass"}.isdisjoint(rows.columns)
+    dump = tapped.save(tmp_path, tokenizer=tiny_tokenizer())
     assert read_tokens(dump) is None
-    assert "token_id" not in pq.read_schema(dump / "l00h00q" / "data.parquet").names
+    names = pq.read_schema(dump / "l00h00q" / "data.parquet").names
+    assert "first_mass" in names
+    assert "token_id" not in names
 
 
 def test_attention_of_kept_queries(tmp_path: Path) -> None:
     """A padded batch and single texts give the same numbers; a saved dump holds them."""
     ids, mask = padded([24, 9])
-    with qk_sniffer.tap(some_model(), attention=True) as both:
+    with qk_sniffer.tap(some_model()) as both:
         some_model()(input_ids=ids, attention_mask=mask)
-    with qk_sniffer.tap(some_model(), attention=True, heads=[3], sampler="uniform") as alone:
+    with qk_sniffer.tap(some_model(), heads=[3], sampler="uniform") as alone:
         some_model()(input_ids=ids[1:, :9])
-    rows = both.queries(1, 3)
-    assert rows.attention is not None
-    assert both.keys(1, 1).attention is None
-    assert rows.attention.lse.shape == (33,)
-    kept = alone.queries(1, 3)
-    assert kept.attention is not None
-    of_text = rows.attention[rows.example_id == 1][kept.position]
-    np.testing.assert_allclose(kept.attention.entropy, of_text.entropy, atol=1e-5)
-    np.testing.assert_allclose(kept.attention.lse, of_text.lse, atol=1e-5)
-    first = rows.attention[rows.position == 0]  # sees one key
-    np.testing.assert_allclose(first.mass_by_distance[:, 0], 1, atol=1e-6)
-    np.testing.assert_allclose(first.entropy, 0, atol=1e-6)
-    np.testing.assert_allclose(first.lse, first.max_logit, atol=1e-6)
+    rows, kept = both.queries(1, 3), alone.queries(1, 3)
+    of_roles = {"sink_mass", "mass_by_distance", "first_mass", "duplicate_mass", "induction_mass"}
+    assert of_roles <= rows.columns.keys()  # without any setting
+    assert "value_norm" in both.keys(1, 1)
+    assert "lse" not in both.keys(1, 1)
+    of_text = rows[rows.example_id == 1][kept.position]
+    np.testing.assert_allclose(kept.entropy, of_text["entropy"], atol=1e-5)
+    np.testing.assert_allclose(kept.lse, of_text["lse"], atol=1e-5)
+    first = rows[rows.position == 0]  # sees one key
+    np.testing.assert_allclose(first["mass_by_distance"][:, 0], 1, atol=1e-6)
+    np.testing.assert_allclose(first["entropy"], 0, atol=1e-6)
+    np.testing.assert_allclose(first["lse"], first["max_logit"], atol=1e-6)
     file = both.save(tmp_path / "dump") / "l01h03q" / "data.parquet"
     manifest = read_manifest(tmp_path / "dump" / "dump.json")
     assert manifest is not None
-    assert rotary_record(manifest.layers, 1) == both.layout.layers[1].rotations.after.record
-    assert RECORD.encode() in pq.read_metadata(file).metadata
-    read = read_head([file], max_rows=99, seed=0, with_examples=True, with_attention=True)
-    assert read.attention is not None
-    assert np.array_equal(read.attention.mass_by_distance, rows.attention.mass_by_distance)
+    assert rotary_record(manifest.layers, 1) == both.layout[1].rotations.after.record
+    read = read_head([file], columns=rows.columns)
+    for name in set(rows.columns) - {"sliding_window"}:
+        np.testing.assert_array_equal(read[name], rows[name])
+    with qk_sniffer.tap(some_model(), attention=False) as without:
+        some_model()(input_ids=ids)
+    assert {"lse", "value_norm"}.isdisjoint(without.queries(0, 0).columns)
+    assert {"lse", "value_norm"}.isdisjoint(without.keys(0, 0).columns)
+
+
+FEW: dict[str, Any] = {"sampler": "uniform", "base_rate": 1.0, "min_bucket_size": 16}
+
+
+@pytest.mark.parametrize("pre_rope", [False, True])
+@pytest.mark.parametrize("model_type", ["llama", "stablelm", "deepseek_v3", "gpt2"])
+def test_drawn_keys_are_those_of_a_tap_of_all_keys(
+    model_type: str, pre_rope: bool, tmp_path: Path
+) -> None:
+    """With rotary embedding of all, some or no dimensions; read back from a saved dump."""
+    model = some_model(model_type)
+    everything = qk_sniffer.tap(model, pre_rope=pre_rope, layers=[1])
+    some = qk_sniffer.tap(model, pre_rope=pre_rope, layers=[1], attended_keys=12, **FEW)
+    with torch.no_grad(), everything, some:
+        for seed in (1, 2):
+            model(input_ids=tokens(2, 40, seed=seed))
+    dump = open_dump(some.save(tmp_path / "dump"))
+    assert list(dump.attended) == some.attended_heads
+    for head in some.attended_heads:
+        whole, base = everything.keys(1, head.head), some.keys(1, head.head)
+        drawn = some.attended(1, head.head)
+        assert set(drawn.example_id) == {0, 1, 2, 3}
+        places = 40 * drawn.example_id + drawn.position
+        np.testing.assert_array_equal(drawn.vectors, whole.vectors[places])
+        assert not np.isin(places, 40 * base.example_id + base.position).any()
+        assert drawn.received.shape == (len(drawn), some.layout[1].group)
+        assert (drawn.inclusion > 1 / 16).all()
+        read = read_attended(dump, 1, head.head)
+        assert read is not None
+        for name in set(drawn.columns) - {"sliding_window"}:
+            np.testing.assert_array_equal(read[name], drawn[name])
+
+
+def test_keys_that_cannot_be_drawn(tmp_path: Path) -> None:
+    model = some_model()
+    unused = qk_sniffer.tap(model, layers=[1], attended_keys=9, **FEW)
+    with pytest.raises(ConfigError, match="attended/l00h00k: is not a captured head; t"):
+        unused.attended(0, 0)
+    with pytest.raises(ConfigError, match="attended_keys: has an effect only with"):
+        qk_sniffer.tap(model, attention=False, attended_keys=3)
+    empty = open_dump(unused.save(tmp_path / "empty"))
+    assert read_attended(empty, 1, 0) is None
+    assert len(empty.attended) == 2
+
+
+@pytest.mark.parametrize("queries", [True, False])
+def test_a_model_that_overflows_is_not_saved(queries: bool, tmp_path: Path) -> None:
+    """Vectors are finite and logits are not, which keys show by the attention they receive."""
+    model = ARCHITECTURES["llama"].model()
+    attention = model.model.layers[2].self_attn
+    for weights in (attention.q_proj.weight, attention.k_proj.weight):
+        weights.data.mul_(1e20)
+    with qk_sniffer.tap(model, queries=queries, attended_keys=3) as tapped:
+        model(input_ids=tokens(1, 12))
+    with pytest.raises(ToolkitError, match=r"layer 2: NaN or infinity in the attention logits of"):
+        tapped.save(tmp_path / "dump")
+
+
+def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
+    with qk_sniffer.tap(some_model(), layers=[0]) as tapped:
+        some_model()(input_ids=tokens(1, 5))
+    tapped.save(tmp_path / "dump")
+    with pytest.raises(ConfigError, match="already holds a dump; choose another folder"):
+        tapped.save(tmp_path / "dump")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is a file, not a folder"):
+        tapped.save(tmp_path / "file")

@@ -310,6 +310,7 @@ def s3_environment(endpoint: str, bucket: str, folder: Path) -> Iterator[S3]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_MAX_ATTEMPTS", "1")  # lasting faults end soon; s3fs repeats some requests
         patch.setenv("AWS_CONFIG_FILE", str(folder / "no-aws-config"))
         patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "no-aws-credentials"))
         patch.setenv("NO_PROXY", "127.0.0.1")

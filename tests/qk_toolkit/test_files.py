@@ -35,28 +35,15 @@ def refusal(target: Path, text: str = "new") -> str:
     return message
 
 
-def test_text_is_written_as_utf8_with_its_line_ends_kept(tmp_path: Path) -> None:
-    write_text(tmp_path / "a.txt", "α\nβ\r\n")
-    assert (tmp_path / "a.txt").read_bytes() == "α\nβ\r\n".encode()
-
-
-def test_what_utf8_cannot_hold_is_escaped(tmp_path: Path) -> None:
-    write_text(tmp_path / "a.json", '{"caf\udce9": "é"}')
-    assert (tmp_path / "a.json").read_bytes() == '{"caf\\udce9": "é"}'.encode()
-    assert read_json(tmp_path / "a.json") == {"caf\udce9": "é"}
-
-
-def test_folders_on_the_way_are_made(tmp_path: Path) -> None:
-    write_text(tmp_path / "a" / "b" / "c.txt", "x")
-    assert (tmp_path / "a" / "b" / "c.txt").read_text() == "x"
-
-
-def test_an_earlier_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
+def test_text_is_written_whole_and_replaces_the_earlier_file(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "b" / "c.txt"  # the folders are made
     write_text(target, "a long old text")
-    write_text(target, "new")
-    assert target.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [target]
+    write_text(target, "α\nβ\r\n")
+    assert target.read_bytes() == "α\nβ\r\n".encode()
+    assert list(target.parent.iterdir()) == [target]
+    write_text(target, '{"caf\udce9": "é"}')  # what UTF-8 cannot hold is escaped
+    assert target.read_bytes() == '{"caf\\udce9": "é"}'.encode()
+    assert read_json(target) == {"caf\udce9": "é"}
 
 
 @pytest.mark.parametrize(
@@ -99,37 +86,19 @@ def test_a_failure_in_the_block_leaves_the_old_file_and_no_draft(
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_an_error_of_the_system_in_the_block_names_the_target(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    with pytest.raises(OutputError, match="Input/output error") as caught, staged(target):
-        raise OSError(5, os.strerror(5))
-    assert str(target) in str(caught.value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_block_that_writes_nothing_leaves_the_old_file(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    write_text(target, "old")
-    with pytest.raises(OutputError), staged(target):
-        pass
-    assert target.read_text() == "old"
-
-
-def test_a_folder_in_the_targets_place_is_refused(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    target.mkdir()
-    assert "directory" in refusal(target).lower()
-    assert list(tmp_path.iterdir()) == [target]
-
-
-def test_a_file_where_a_folder_should_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    refusal(tmp_path / "file" / "a.txt")
-    assert (tmp_path / "file").read_text() == "x"
-
-
-def test_too_long_a_name_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_and_nothing_changes(tmp_path: Path) -> None:
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    file.write_text("old")
+    assert "directory" in refusal(folder).lower()
     assert "name too long" in refusal(tmp_path / ("x" * 300))
+    refusal(file / "a.txt")
+    with pytest.raises(OutputError, match=f"{file}: .*Input/output error"), staged(file):
+        raise OSError(5, os.strerror(5))
+    with pytest.raises(OutputError), staged(file):
+        pass  # writes nothing
+    assert file.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [file, folder]
 
 
 def test_a_closed_folder_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flat_settings import FlatSettings, flag_error, from_flags, from_yaml, saved, yaml_error
-from qk_toolkit.settings import describe, parse_indices, settings_from, validated
+from qk_toolkit.settings import describe, merged, parse_indices, settings_from, validated
 
 
 def test_without_flags_and_yaml_the_defaults_are_used() -> None:
@@ -130,13 +130,19 @@ def test_yaml_that_is_not_a_list_of_indices_is_refused(tmp_path: Path) -> None:
         assert message.startswith("layers: expected a list of integers such as 0-3,8, got ")
 
 
-def test_indices_are_counted_before_the_list_is_made() -> None:
-    assert parse_indices("0-9999," * 9 + "5") == list(range(10_000))
-    with pytest.raises(ValueError, match="more than 100,000 numbers"):
-        parse_indices("0-99999," * 1_000 + "5")
-
-
 @given(st.sets(st.integers(0, 60), min_size=1))
 def test_a_list_and_its_text_are_the_same_indices(indices: set[int]) -> None:
     text = ",".join(map(str, indices))
     assert parse_indices(text) == parse_indices(list(indices)) == sorted(indices)
+
+
+def test_merging_leaves_both_sides_as_they_are() -> None:
+    values = {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
+    changes = {"a": {"c": {"d": 3, "f": 4}}, "e": [2], "g": None}
+    assert merged(values, changes) == {
+        "a": {"b": 1, "c": {"d": 3, "f": 4}},
+        "e": [2],
+        "g": None,
+    }
+    assert values == {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
+    assert changes == {"a": {"c": {"d": 3, "f": 4}}, "e": [2], "g": None}

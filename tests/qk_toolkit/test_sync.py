@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from qk_toolkit import store
-from qk_toolkit.errors import StoreError
-from qk_toolkit.sync import Sync, fetch_missing
+from qk_toolkit.cache import folder_of_url
+from qk_toolkit.errors import ConfigError, StoreError
+from qk_toolkit.store import Store
+from qk_toolkit.sync import Sync, fetch_changed, fetch_missing
+from qk_toolkit.uploads import output_file, output_folder
 from s3_server import S3, damaged, error, truncated
-
-
-@pytest.fixture(autouse=True)
-def _few_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_WAITS", (0.01,))
 
 
 @pytest.fixture
@@ -113,7 +110,7 @@ def test_a_failure_meanwhile_is_noted_once_and_repaired(
     copied.finish([])
 
 
-@pytest.mark.parametrize("times", [2, None])
+@pytest.mark.parametrize("times", [1, None])
 def test_a_file_with_another_size_is_sent_again_or_named(
     s3: S3, folder: Path, copied: Sync, times: int | None
 ) -> None:
@@ -153,3 +150,54 @@ def test_names_that_lead_out_of_the_folder_are_not_fetched(s3: S3, folder: Path)
     s3.put("run/inner/../../outside", b"x")
     assert fetch_missing(s3.url("run"), folder, "inner") == 0
     assert not (folder.parent / "outside").exists()
+
+
+def test_only_changed_files_are_fetched_and_no_others_stay(s3: S3, folder: Path) -> None:
+    store = Store(s3.url("run"))
+    for name in "abc":
+        s3.put(f"run/{name}", b"old")
+
+    def fetched() -> list[str]:
+        s3.requests.clear()
+        fetch_changed(store, folder, store.files())
+        found = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        assert {n: v for n, v in found.items() if n[0] != "."} == {
+            name.removeprefix("run/"): s3.get(name) for name in s3.names("run/")
+        }
+        return [one.path[-1] for one in s3.requests if "list-type" not in one.path]
+
+    assert sorted(fetched()) == ["a", "b", "c"]
+    assert fetched() == []
+    s3.put("run/a", b"new")
+    s3.delete("run/b")
+    (folder / "c").unlink()  # by a program that empties caches
+    assert sorted(fetched()) == ["a", "c"]
+    s3.fail("GET", truncated, path="run/a")
+    s3.put("run/a", b"newer")
+    with pytest.raises(StoreError):
+        fetch_changed(store, folder, store.files())
+    s3.heal()
+    assert fetched() == ["a"]
+
+
+def test_folders_of_urls_differ(tmp_path: Path) -> None:
+    one, other = (folder_of_url(f"s3://{bucket}/run/", "runs") for bucket in "ab")
+    assert one != other
+    assert one.name == other.name == "run"
+    assert folder_of_url("s3://a/run", "runs") == one
+    assert folder_of_url("s3://a/run", "runs", tmp_path).is_relative_to(tmp_path)
+
+
+def test_output_goes_to_a_folder_or_a_url(s3: S3, tmp_path: Path) -> None:
+    for place in (str(tmp_path / "out"), s3.url("out/")):
+        with output_folder(place) as output:
+            (output.folder / "sub").mkdir(parents=True)
+            (output.folder / "sub" / "a.txt").write_text("1")
+            assert output.shown(output.folder / "a.txt") == f"{place.rstrip('/')}/a.txt"
+        with output_file(f"{place.rstrip('/')}/b.png") as (path, output):
+            path.write_text("2")
+            path.with_suffix(".txt").write_text("3")
+            assert output.shown(path) == f"{place.rstrip('/')}/b.png"
+    assert s3.names() == ["out/b.png", "out/b.txt", "out/sub/a.txt"]
+    with pytest.raises(ConfigError, match="cannot be written to the Hub"), output_folder("hf://x"):
+        pass

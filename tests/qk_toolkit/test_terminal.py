@@ -15,7 +15,7 @@ import pytest
 
 from commands import command
 from dumps import make_dump
-from qk_toolkit.terminal import TaskState, TerminalWatcher, wait_factor
+from qk_toolkit.terminal import TaskState, TerminalWatcher
 
 
 class Pipe(io.StringIO):
@@ -68,13 +68,6 @@ def test_the_time_left_never_grows_during_a_step(monkeypatch: pytest.MonkeyPatch
     assert left == ["5 min left", "5 min left", "4 min left", "4 min left", "4 min left"]
     state.set(8, 8)
     assert state.line() == "texts: 8 of 8 done, 0 s left"
-
-
-def test_lines_become_rare_while_no_step_ends() -> None:
-    factors = [1]
-    for moved in (False, False, False, False, True, False):
-        factors.append(wait_factor(factors[-1], moved=moved))
-    assert factors == [1, 2, 4, 8, 8, 1, 2]
 
 
 def test_short_tasks_print_no_line_and_their_times_add_up() -> None:

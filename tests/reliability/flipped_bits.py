@@ -13,10 +13,11 @@ from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head
 from attention_plasticity.config import make_config
 from attention_plasticity.run.preparation import prepare
-from captures import HEADS, add, opened, schema_of, segments
+from captures import SCHEMAS, opened, save, segments
 from dumps import make_dump
+from qk_dump.columns import COLUMNS
 from qk_dump.reader import HeadRows, read_head
-from qk_sniffer.pipeline.segment_files import DamagedSegmentError, Segment, read_segment
+from qk_sniffer.capture.segments import DamagedSegmentError, Segment, head_groups, read_segment
 from qk_toolkit.errors import DumpError
 from reliability.damaged_files import KEYS, QUERIES, whole_dump
 from reliability.outcomes import Cases, Outcome, command
@@ -52,30 +53,11 @@ def _flipped_rows(file: Path, step: int) -> Cases:
 
 
 def _rows(file: Path) -> HeadRows:
-    return read_head(
-        [file],
-        max_rows=10**6,
-        seed=0,
-        with_examples=True,
-        with_attention=True,
-        with_tokens=True,
-        with_received=True,
-    )
+    return read_head([file], examples=True, columns=COLUMNS)
 
 
 def _same_rows(one: HeadRows, other: HeadRows) -> bool:
-    return one.sliding_window == other.sliding_window and _same(_arrays(one), _arrays(other))
-
-
-def _arrays(rows: HeadRows) -> dict[str, Any]:
-    """All columns by name."""
-    names = ("bucket", "position", "vectors", "example_id", "token_id", "value_norm")
-    found = {name: getattr(rows, name) for name in names}
-    if rows.attention is not None:
-        found |= rows.attention.columns
-    if rows.received is not None:
-        found |= vars(rows.received)
-    return found
+    return one.window == other.window and _same(one.columns, other.columns)
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -118,8 +100,7 @@ def flipped_footer(folder: Path, step: int) -> Cases:
 def flipped_segment(folder: Path, step: int) -> Cases:
     """Every bit of a segment of an unfinished capture, as a resumed capture reads it."""
     capture = opened(folder)
-    add(capture, [1])
-    capture.flush()
+    save(capture, [1])
     [place] = segments(folder)
     whole = read_segment(place)
     assert whole is not None
@@ -131,7 +112,7 @@ def flipped_segment(folder: Path, step: int) -> Cases:
             found = read_segment(place)
             outcome = Outcome.REFUSED
             if found is not None:
-                same = (found.batches, found.num_rows) == (whole.batches, whole.num_rows)
+                same = (found.examples, found.left_out) == (whole.examples, whole.left_out)
                 outcome = _outcome(
                     lambda found=found, same=same: same and _segment_rows(found) == expected
                 )
@@ -141,7 +122,11 @@ def flipped_segment(folder: Path, step: int) -> Cases:
 
 
 def _segment_rows(segment: Segment) -> list[pa.Table]:
-    return [segment.rows(expected.head, schema_of(expected)) for expected in HEADS]
+    return [
+        table
+        for heads in head_groups(SCHEMAS)
+        for _, table in segment.tables(heads, SCHEMAS[heads[0]])
+    ]
 
 
 def flipped_record(folder: Path, step: int) -> Cases:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from qk_dump.attention_columns import MASS_BINS, MASSES, UNITS
+from qk_dump.columns import ATTENTION_COLUMNS, MASS_BINS, MASSES
 from reliability.damaged_files import KEYS, QUERIES, Damage, Expected, damaged, whole_dump
 from reliability.outcomes import Cases
 
@@ -41,7 +41,7 @@ def _damages() -> Iterator[tuple[str, Damage]]:
             f"{file}: {name} {value!r:.20}",
             lambda dump, f=file, n=name, c=change: _change(dump, n, c, f),
         )
-    for name in (name for unit in UNITS for name in unit):
+    for name in ATTENTION_COLUMNS:
         yield f"without {name}", lambda dump, n=name: _rename(dump, {n: None})
         yield f"{name} renamed", lambda dump, n=name: _rename(dump, {n: f"{n[:-1]}_"})
     yield (

@@ -75,7 +75,7 @@ def killed_capture(folder: Path, step: int) -> Cases:
     rng = np.random.default_rng(0)
     for number in range(0, _KILLS, step):
         dump = folder / f"dump{number}"
-        flags = words(model, texts, dump, output__save_seconds=1e-6)
+        flags = words(model, texts, dump)
         for delay in rng.uniform(2.0, 8.0, 2):
             _kill(start_sniffing(*flags, **_QUIET), delay)
         last = start_sniffing(*flags, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING
 
-from qk_sniffer.model.probing import probe
+from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.verify.comparison import verify_model
 from qk_toolkit.errors import ConfigError
 from reliability.outcomes import Cases, Outcome

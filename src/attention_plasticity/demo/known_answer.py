@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich import box
 from rich.table import Table
 
 from attention_plasticity.metrics import ALIGNED_LAST
 from attention_plasticity.tables.finished_run import FinishedRun
-from qk_dump.layout import HeadId
+from qk_dump.columns import BUCKET, EXAMPLE, POSITION, VECTOR, WINDOW
+from qk_dump.heads import HeadId
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
+from qk_dump.rows import Rows
 from qk_dump.writer import write_head
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.terminal import command_console
-
-Ints = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -57,27 +56,28 @@ def make_demo_dump(folder: Path, shape: DemoShape | None = None, seed: int = 0) 
     """Write the dump. The same seed gives the same bytes."""
     shape = shape or DemoShape()
     for layer, drift in enumerate(shape.drifts):
-        window = shape.window if layer == shape.windowed_layer else None
+        window = shape.window if layer == shape.windowed_layer else -1
         heads = [HeadId(layer, head, "q") for head in range(shape.q_heads)]
         heads += [HeadId(layer, head, "k") for head in range(shape.k_heads)]
         for head in heads:
             rng = np.random.default_rng([seed, layer, head.head, head.kind == "q"])
-            example, position = _kept_positions(shape, rng)
+            kept = rng.random((shape.examples, shape.context)) < 1.0 / shape.keep_one_of
+            example, position = np.nonzero(kept)
             vectors = rng.standard_normal((len(position), shape.width))  # (n, d)
-            vectors += rng.standard_normal(shape.width) if head.kind == "k" else 0.0
-            if head.kind == "q":
-                direction = rng.standard_normal(shape.width)
+            direction = rng.standard_normal(shape.width)
+            if head.kind == "k":
+                vectors += direction
+            else:
                 direction *= drift * np.sqrt(shape.width) / np.linalg.norm(direction)
                 vectors += np.outer(position / shape.context, direction)
-            write_head(
-                folder,
-                head,
-                bucket=position // shape.bucket_size,
-                example_id=example,
-                position=position,
-                vectors=vectors,
-                sliding_window=window,
-            )
+            columns = {
+                BUCKET: position // shape.bucket_size,
+                EXAMPLE: example,
+                POSITION: position,
+                VECTOR: vectors,
+                WINDOW: np.full(len(position), window),
+            }
+            write_head(folder, head, Rows(columns))
     write_manifest(folder, _manifest(shape, seed))
     return folder
 
@@ -94,26 +94,19 @@ def known_dump(folder: Path) -> Path:
     return dump
 
 
-def _kept_positions(shape: DemoShape, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    kept = rng.random((shape.examples, shape.context)) < 1.0 / shape.keep_one_of
-    example, position = np.nonzero(kept)
-    return example, position
-
-
 def _manifest(shape: DemoShape, seed: int) -> DumpManifest:
-    types = ["full_attention"] * len(shape.drifts)
-    types[shape.windowed_layer] = "sliding_attention"
     layers: list[dict[str, Any]] = [
-        {"layer": layer, "type": name, "rope": False} for layer, name in enumerate(types)
+        {"layer": layer, "type": "full_attention", "rope": False}
+        for layer in range(len(shape.drifts))
     ]
-    layers[shape.windowed_layer]["window"] = shape.window
+    layers[shape.windowed_layer] |= {"type": "sliding_attention", "window": shape.window}
     return DumpManifest(
         model="known answer (generated)",
         num_layers=len(shape.drifts),
         num_q_heads=shape.q_heads,
         num_k_heads=shape.k_heads,
         head_dim=shape.width,
-        layer_types=types,
+        layer_types=[layer["type"] for layer in layers],
         layers=layers,
         sampler={"type": "uniform", "base_rate": shape.bucket_size / shape.keep_one_of},
         bucket_type="uniform",

@@ -46,22 +46,31 @@ class PairSampler:
         partners = np.where(low < number, self._mass(number, number), 0.0)
         self.chance = weight * np.maximum(partners, 0.0)  # (n,) of all pairs with this later key
 
-    def draw(self, factor: Array | Bools, number: int, rng: np.random.Generator) -> Pairs:
-        """Draw `number` pairs, or as many as there are possible pairs if these are fewer.
+    def draw(self, factor: Array | Bools, number: Ints, rng: np.random.Generator) -> list[Pairs]:
+        """Draw `number` (b,) pairs for every row of `factor` (b, n), or all if they are fewer.
 
-        The probability of a pair is multiplied by the `factor` (n,) of its later key. No pair is
-        drawn if none has a probability above 0.
+        The probability of a pair is multiplied by the factor of its later key. No pair is drawn if
+        none has a probability above 0.
         """
-        chance = self.chance * factor  # (n,)
-        ends = _cumulative(chance)
-        possible = np.flatnonzero(chance > 0)
-        number = min(number, int((possible - self.low[possible]).sum()))
-        place = (np.arange(number) + rng.random(number)) / max(number, 1) * ends[-1]
-        later = np.searchsorted(ends, place, side="right") - 1
-        if number:
-            later = np.minimum(later, possible[-1])
-        share = np.clip((place - ends[later]) / chance[later], 0.0, 1.0)
-        return Pairs(later, self._partner(later, share))
+        chance = self.chance * factor  # (b, n)
+        ends = np.zeros((len(chance), 1 + chance.shape[1]))
+        np.cumsum(chance, axis=1, out=ends[:, 1:])
+        partners = np.arange(len(self.low)) - self.low  # (n,)
+        number = np.minimum(number, np.where(chance > 0, partners, 0).sum(axis=1))
+        bounds = np.cumsum(number)[:-1]
+        row = np.repeat(np.arange(len(number)), number)  # (pairs,)
+        step = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
+        place = (step + rng.random(len(row))) / number[row] * ends[row, -1]
+        later = np.zeros(0, np.int64)
+        if len(row):
+            last = chance.shape[1] - 1 - np.argmax(chance[:, ::-1] > 0, axis=1)  # (b,)
+            found = zip(ends, np.split(place, bounds), strict=True)
+            later = np.concatenate([np.searchsorted(own, at, side="right") for own, at in found])
+            later = np.minimum(later - 1, last[row])
+        share = np.clip((place - ends[row, later]) / chance[row, later], 0.0, 1.0)
+        earlier = self._partner(later, share)
+        parts = zip(np.split(later, bounds), np.split(earlier, bounds), strict=True)
+        return [Pairs(*own) for own in parts]
 
     def _partner(self, later: Ints, share: Array) -> Ints:
         """(pairs,) the partner at a share in [0, 1] of the cumulative weight of all partners."""

@@ -1,27 +1,99 @@
-"""The folder of an export: written in one step, and replaced only by another export."""
+"""The folder of an export: its files, written in one step, and replaced only by another export."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attention_plasticity.export.content import Writer
-from attention_plasticity.export.provenance import MADE_BY, provenance_text
-from qk_toolkit.errors import ConfigError
+import numpy as np
+
+from attention_plasticity.export.provenance import versions
+from qk_toolkit.arrays import Array
+from qk_toolkit.errors import ConfigError, without_tokens
 from qk_toolkit.files import (
     cannot_write,
     open_regular,
     read_json,
     staged_folder,
+    sync,
     try_writing,
     write_through,
 )
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CONFIG = "config.json"
 PROVENANCE = "PROVENANCE.json"
+MADE_BY = "attention-plasticity export"
+Writer = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Content:
+    """Files by name, and what `PROVENANCE.json` says about them."""
+
+    files: Mapping[str, Writer]
+    heads: list[dict[str, Any]]  # of captured query heads with rows and errors, or of key heads
+    rules: Mapping[str, Any] = field(default_factory=dict)  # choices that decide the numbers
+    evidence: str | None = None  # what was measured with such a file
+    show: Callable[[Path, Console], None] | None = None  # prints about the folder
+
+
+def json_file(content: Any) -> Writer:
+    """Writes JSON."""
+    return text_file(json.dumps(content, indent=2) + "\n")
+
+
+def text_file(text: str) -> Writer:
+    """Writes text."""
+    return lambda path: write_through(path, text)
+
+
+def tensors_file(tensors: Mapping[str, Array]) -> Writer:
+    """Writes float32 tensors as safetensors."""
+
+    def write(path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        arrays = {name: np.ascontiguousarray(of, np.float32) for name, of in tensors.items()}
+        path.touch()
+        mode = path.stat().st_mode
+        save_file(arrays, path, metadata={"format": "pt"})
+        path.chmod(mode)  # safetensors lets only the owner read
+        with path.open("rb+") as file:
+            sync(file)
+
+    return write
+
+
+def array_file(array: Array) -> Writer:
+    """Writes an array as .npy, without pickle."""
+
+    def write(path: Path) -> None:
+        with path.open("wb") as file:
+            np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+            sync(file)
+
+    return write
+
+
+def require_safetensors() -> None:
+    """Raise a `ConfigError` that names the package to install if safetensors is missing."""
+    try:
+        import safetensors.numpy  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "safetensors":
+            raise
+        raise ConfigError(
+            "safetensors: is not installed; run pip install 'attention-plasticity[export]'"
+        ) from error
 
 
 def require_target(target: Path, *, overwrite: bool) -> None:
@@ -47,16 +119,29 @@ def require_target(target: Path, *, overwrite: bool) -> None:
 
 
 def write_folder(
-    target: Path, files: Mapping[str, Writer], facts: Mapping[str, Any], *, overwrite: bool
+    target: Path, content: Content, origin: Mapping[str, Any], command: str, *, overwrite: bool
 ) -> None:
-    """Write the files, and `facts` as `PROVENANCE.json`. After a failure nothing has changed."""
+    """Write the files and `PROVENANCE.json`. After a failure nothing has changed.
+
+    `origin` is the format, and where the numbers come from.
+    """
     old = target.with_name(f".{target.name}.old-{os.getpid()}-{os.urandom(4).hex()}")
+    facts = {
+        "made_by": MADE_BY,
+        **origin,
+        "rules": dict(content.rules),
+        **({} if content.evidence is None else {"evidence": content.evidence}),
+        "heads": [],
+        "versions": versions(),
+        "command": without_tokens(command),
+    }
     try:
         with staged_folder(target) as draft:
-            for name, write in files.items():
+            for name, write in content.files.items():
                 write(draft / name)
-            hashes = {name: _sha256(draft / name) for name in files}
-            write_through(draft / PROVENANCE, provenance_text({**facts, "sha256": hashes}))
+            hashes = {name: _sha256(draft / name) for name in content.files}
+            text = _with_heads({**facts, "sha256": hashes}, content.heads)
+            write_through(draft / PROVENANCE, text)
             require_target(target, overwrite=overwrite)
             if target.exists():
                 target.rename(old)
@@ -66,6 +151,13 @@ def write_folder(
         if old.exists() and not target.exists():
             old.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _with_heads(facts: Mapping[str, Any], heads: list[dict[str, Any]]) -> str:
+    """Indented JSON with one line per head."""
+    whole = json.dumps(facts, indent=2, ensure_ascii=False)
+    lines = ",\n".join(f"    {json.dumps(head)}" for head in heads)
+    return whole.replace('\n  "heads": []', f'\n  "heads": [\n{lines}\n  ]', 1) + "\n"
 
 
 def _foreign(folder: Path) -> list[str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from attention_plasticity.export.division import rank_intervals, ranks
+from attention_plasticity.export.settings import Missing
 from attention_plasticity.metrics import (
     CHUNKED_ATTENTION,
     GROUP_COLUMNS,
@@ -24,11 +25,10 @@ from attention_plasticity.metrics import (
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_toolkit.arrays import Array, Bools, Ints
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.formatting import count
+from qk_toolkit.formatting import count, format_heads
 from qk_toolkit.settings import nearest
 
 UNIFORM = "uniform"
-DEFAULT_ORDER = "aligned_plasticity"
 MEAN_RULE = "a key head without a value has the mean value of the other counted key heads"
 
 _OF_KEY_HEADS = KEY_HEADS.with_error
@@ -39,18 +39,7 @@ _SHARED_TEXTS = "influences of the groups of texts, which all heads share"
 _INDEPENDENT = "standard errors of the heads, taken as independent of each other"
 _NO_ERRORS = "not known: some heads have no standard error"
 _ROW = ["layer", "k_head"]
-_MOST_NAMED, _MOST_REASONS = 6, 3
-Head = tuple[int, int]  # layer, key head
-
-
-def require_order(name: str) -> str:
-    """The name of an order. Raises a `ConfigError` with the most similar name."""
-    known = (*_OF_KEY_HEADS, *_OF_QUERY_HEADS, UNIFORM)
-    if name in known:
-        return name
-    files = f"a column with a standard error of {KEY_HEADS.file} or {HEAD_METRICS.file}"
-    hint = nearest(name, known, otherwise=f"; expected {files}, or {UNIFORM}")
-    raise ConfigError(f"--order: {name!r:.60}: unknown order{hint}")
+_MOST_REASONS = 3
 
 
 def is_share(order: str) -> bool:
@@ -127,10 +116,11 @@ class OrderedHeads:
 def ordered_heads(
     run: FinishedRun,
     order: str,
-    missing: Literal["refuse", "mean"] = "refuse",
+    missing: Missing = "refuse",
     note: Callable[[str], None] = lambda text: None,
 ) -> OrderedHeads:
     """All key heads of the model of a run. `note` gets a line about heads without a value."""
+    _require_order(order)
     shape, group = _model(run)
     grid = pd.MultiIndex.from_product([range(size) for size in shape], names=_ROW)
     counted = ~np.isin(grid.get_level_values("layer"), _bounded_layers(run))
@@ -139,27 +129,32 @@ def ordered_heads(
             f"{run.place}: all layers have a window or chunks, which bound their cache; there is "
             "no budget to divide"
         )
-    filled = np.zeros(len(grid), np.bool_)
+    none = np.zeros(len(grid), np.bool_)
     if order == UNIFORM:
-        unknown = np.full(len(grid), np.nan)
-        return OrderedHeads(
-            run, order, shape, unknown, unknown[:, None], "no values", counted, filled
-        )
+        unknown = np.full((len(grid), 1), np.nan)
+        return OrderedHeads(run, order, shape, unknown[:, 0], unknown, "no values", counted, none)
     value, deviations, source = _values(run, order, grid, group)
-    lacking = counted & np.isnan(value)
+    lacking = counted & np.isnan(value)  # (n,)
     if lacking.any():
-        heads = [(int(layer), int(head)) for layer, head in grid[lacking]]
-        told = _without_values(run, order, heads, group)
+        told = _without_values(run, order, grid[lacking].to_list(), group)
         if missing == "refuse" or lacking.sum() == counted.sum():
             mean = ", or give --missing mean" if lacking.sum() < counted.sum() else ""
             again = "Capture and analyze these heads, or choose another --order"
             raise ConfigError(f"{run.place}: {told}. {again}{mean}")
         value = np.where(lacking, value[counted & ~lacking].mean(), value)
         note(f"{told}. {MEAN_RULE.capitalize()}, {value[lacking][0]:.4f}")
-        filled, deviations = lacking, np.where(lacking[:, None], np.nan, deviations)
-    if np.isnan(deviations[counted & ~filled]).any():
+        deviations = np.where(lacking[:, None], np.nan, deviations)
+    if np.isnan(deviations[counted & ~lacking]).any():
         source = _NO_ERRORS
-    return OrderedHeads(run, order, shape, value, deviations, source, counted, filled)
+    return OrderedHeads(run, order, shape, value, deviations, source, counted, lacking)
+
+
+def _require_order(name: str) -> None:
+    known = (*_OF_KEY_HEADS, *_OF_QUERY_HEADS, UNIFORM)
+    if name not in known:
+        files = f"a column with a standard error of {KEY_HEADS.file} or {HEAD_METRICS.file}"
+        hint = nearest(name, known, otherwise=f"; expected {files}, or {UNIFORM}")
+        raise ConfigError(f"--order: {name!r:.60}: unknown order{hint}")
 
 
 def _model(run: FinishedRun) -> tuple[tuple[int, int], int]:
@@ -191,45 +186,31 @@ def _bounded_layers(run: FinishedRun) -> list[int]:
 def _values(
     run: FinishedRun, order: str, grid: pd.MultiIndex, group: int
 ) -> tuple[Array, Array, str]:
-    """(n,) values of key heads, (n, m) their errors, and where the errors come from."""
-    rows, members = _rows(run, order, grid, group)
-    value = _means(rows, order, grid, members)
-    squares = rows.assign(square=rows[f"{order}_se"] ** 2)
-    errors = np.sqrt(_means(squares, "square", grid, members) / members)  # (n,)
-    table, quantity = run.influences, _MEAN_OF.get(order, order)
-    known = None if table is None else table[table["quantity"] == quantity]
-    if known is None or known.empty:
-        return value, np.diag(errors), _INDEPENDENT
-    shares = [_means(known, name, grid, group) for name in GROUP_COLUMNS]
-    return value, np.stack(shares, axis=1), _SHARED_TEXTS  # (n, groups of texts)
+    """(n,) values of key heads, (n, m) their errors, and where the errors come from.
 
-
-def _rows(
-    run: FinishedRun, order: str, grid: pd.MultiIndex, group: int
-) -> tuple[pd.DataFrame, int]:
-    """The column of an order and its errors, and the number of rows that a key head must have.
-
-    Key heads without all of their query heads are left out.
+    A key head without all of its query heads has no value.
     """
     if order not in _OF_KEY_HEADS:
-        table, head, members = run.head_metrics, "q_head", group
+        table, members = run.head_metrics, group
     elif run.has("key_heads") and "n_q_heads" in run.table("key_heads"):
-        table, head, members = run.table("key_heads"), "k_head", 1
+        table, members = run.table("key_heads"), 1
+        table = table[table["n_q_heads"] >= group]
     else:
         raise ConfigError(
             f"{run.place}: has no {KEY_HEADS.file} with the numbers of query heads; it needs the "
             "texts of the rows: analyze a dump with texts, with this version, or choose a column "
             f"of {HEAD_METRICS.file}, such as --order ap_aligned"
         )
-    place = f"{run.place}: {HEAD_METRICS.file if head == 'q_head' else KEY_HEADS.file}"
-    if table.duplicated(["layer", head]).any():
-        raise ConfigError(f"{place}: two rows are of the same head")
-    own = pd.MultiIndex.from_frame(table[_ROW])
-    if extra := [(int(layer), int(k_head)) for layer, k_head in own[~own.isin(grid)]]:
-        raise ConfigError(f"{place}: {_names(extra)}: the model has no such key heads")
-    if head == "k_head":
-        table = table[table["n_q_heads"] >= group]
-    return table.reindex(columns=[*_ROW, order, f"{order}_se"]), members
+    rows = table.reindex(columns=[*_ROW, order, f"{order}_se"])
+    value = _means(rows, order, grid, members)
+    squares = rows.assign(square=rows[f"{order}_se"] ** 2)
+    errors = np.sqrt(_means(squares, "square", grid, members) / members)  # (n,)
+    influences, quantity = run.influences, _MEAN_OF.get(order, order)
+    known = None if influences is None else influences[influences["quantity"] == quantity]
+    if known is None or known.empty:
+        return value, np.diag(errors), _INDEPENDENT
+    shares = [_means(known, name, grid, group) for name in GROUP_COLUMNS]
+    return value, np.stack(shares, axis=1), _SHARED_TEXTS  # (n, groups of texts)
 
 
 def _means(rows: pd.DataFrame, column: str, grid: pd.MultiIndex, members: int) -> Array:
@@ -239,19 +220,15 @@ def _means(rows: pd.DataFrame, column: str, grid: pd.MultiIndex, members: int) -
     return np.asarray(means.reindex(grid).to_numpy(np.float64))
 
 
-def _without_values(run: FinishedRun, order: str, heads: list[Head], group: int) -> str:
-    """The names of heads with the reasons in run.json, those with the same reason together."""
+def _without_values(run: FinishedRun, order: str, heads: list[tuple[int, int]], group: int) -> str:
+    """Heads with the reasons in run.json, those with the same reason together."""
     of_key_heads = order in _OF_KEY_HEADS
-    recorded = {
-        (layer, head): reason
-        for layer, head, column, reason in run.missing_values(
-            "key_heads" if of_key_heads else "head_metrics"
-        )
-        if column == order
-    }
+    table = "key_heads" if of_key_heads else "head_metrics"
+    missing = run.missing_values(table)  # type: ignore[arg-type]
+    recorded = {(layer, head): reason for layer, head, name, reason in missing if name == order}
     failed = {(row.layer, row.q_head): str(row.reason) for row in run.failures.itertuples()}
     analysed = set(zip(run.head_metrics["layer"], run.head_metrics["q_head"], strict=True))
-    by_reason: dict[str, list[Head]] = {}
+    by_reason: dict[str, list[tuple[int, int]]] = {}
     for layer, k_head in heads:
         members = [(layer, k_head * group + place) for place in range(group)]
         found = [f"a query head failed: {failed[one]}" for one in members if one in failed]
@@ -259,14 +236,7 @@ def _without_values(run: FinishedRun, order: str, heads: list[Head], group: int)
         own = [(layer, k_head)] if of_key_heads else members
         found += [recorded[one] for one in own if one in recorded]
         by_reason.setdefault((*found, "no reason is recorded")[0], []).append((layer, k_head))
-    told = [f"{_names(of)} ({reason})" for reason, of in by_reason.items()]
-    more = [f"{len(told) - _MOST_REASONS} other reasons"] * (len(told) > _MOST_REASONS)
-    places = "; ".join([*told[:_MOST_REASONS], *more])
-    return f"{count(len(heads), 'key head')} without {order}: {places}"
-
-
-def _names(heads: list[Head]) -> str:
-    """`layer 0 key head 1, layer 3 key head 0 and 4 more`."""
-    named = [f"layer {layer} key head {head}" for layer, head in heads[:_MOST_NAMED]]
-    rest = len(heads) - len(named)
-    return f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
+    told = [f"{format_heads(of)} ({reason})" for reason, of in by_reason.items()]
+    if len(told) > _MOST_REASONS:
+        told[_MOST_REASONS:] = [f"{len(told) - _MOST_REASONS} other reasons"]
+    return f"{count(len(heads), 'key head')} without {order}: {'; '.join(told)}"

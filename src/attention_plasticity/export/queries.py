@@ -1,122 +1,90 @@
-"""The queries of one head, before or after RoPE, with their weights and groups of texts."""
+"""Mean and covariance of the queries of a head over tokens, and their errors over texts.
+
+Arrays in, arrays out; numpy only. A captured query has a weight: it stands for the tokens that were
+not captured. Only ratios of weights matter.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from attention_plasticity.read.layer import (
-    LayerRotation,
-    before_rope,
-    in_attention,
-    rotation_of,
-    with_rotary_factor,
+from attention_plasticity.estimate.quantity import (
+    Quantity,
+    group_sums,
+    leave_one_out,
+    present_groups,
+    quantity,
+    ratio_of_means,
 )
-from attention_plasticity.read.texts import DumpTexts
-from attention_plasticity.read.weights import token_weights
-from qk_dump.column_rules import rules_of
-from qk_dump.layout import Dump, HeadId
-from qk_dump.reader import HeadRows, read_head
+from attention_plasticity.estimate.sizes import GROUPS
 from qk_toolkit.arrays import Array, Ints, Vectors
-from qk_toolkit.errors import ConfigError, HeadError
-
-_FEWEST = 2  # a covariance needs two
 
 
 @dataclass(frozen=True)
-class HeadQueries:
-    """Queries of one head."""
+class QueryMoments:
+    """Mean and covariance over tokens, and the error of each relative to its length."""
 
-    head: HeadId
-    rows: HeadRows
-    rotation: LayerRotation
-    weight: Array  # (n,) tokens that each query stands for
-    group: Ints | None  # (n,) group of the text of every query; None: not known
-
-    @classmethod
-    def read(
-        cls,
-        dump: Dump,
-        head: tuple[int, int],
-        texts: DumpTexts,
-        *,
-        max_rows: int,
-        seed: int = 0,
-        first: int = 0,
-    ) -> HeadQueries:
-        """Read at most `max_rows` queries, and leave out positions below `first`."""
-        name = HeadId(*head, "q")
-        rows = read_head(
-            dump.require_files(name),
-            max_rows=max_rows,
-            seed=seed,
-            with_examples="if present",
-            rules=rules_of(dump, name.layer),
-        )
-        if rows.example_id is not None:
-            texts.require(rows.example_id, dump.folders[name])
-        weight = token_weights(dump, "q", rows)
-        if first:
-            kept = np.flatnonzero(rows.position >= first)
-            rows, weight = _chosen(rows, kept), weight[kept]
-        if len(rows) < _FEWEST:
-            where = f" at position {first} or later" if first else ""
-            raise HeadError(
-                f"{dump.folders[name]}: has {len(rows)} queries{where}; {_FEWEST} or more are "
-                "needed. Capture more tokens."
-            )
-        group = None if rows.example_id is None else texts.groups.of(rows.example_id)
-        rotation = rotation_of(dump, name.layer).for_width(rows.width)
-        return cls(name, rows, rotation, weight, group)
-
-    @property
-    def name(self) -> str:
-        """The folder of the head."""
-        return self.head.folder
-
-    @property
-    def width(self) -> int:
-        """Dimensions of a query."""
-        return self.rows.width
-
-    @cached_property
-    def before_rope(self) -> Vectors:
-        """(n, d) queries that enter the rotary embedding, so without its factor on cos and sin."""
-        rotation = self._known_rotation()
-        if rotation.pre_rope:
-            return self.rows.vectors
-        vectors = before_rope(self.rows.vectors, self.rows.position, rotation)
-        assert vectors is not None
-        if rotation.record is None:
-            return vectors
-        return with_rotary_factor(vectors, rotation.record, 1.0 / rotation.record.scaling)
-
-    @cached_property
-    def after_rope(self) -> Vectors:
-        """(n, d) queries as they enter the attention, with the factor on cos and sin."""
-        return in_attention(self.rows.vectors, self.rows.position, self._known_rotation())
-
-    def _known_rotation(self) -> LayerRotation:
-        if self.rotation.problem is not None:
-            raise ConfigError(f"{self.name}: {self.rotation.problem}")
-        return self.rotation
-
-    def entry(self, **errors: float) -> dict[str, Any]:
-        """Rows and errors of the head for `PROVENANCE.json`; null: not known."""
-        known = {name: value if math.isfinite(value) else None for name, value in errors.items()}
-        facts = {"layer": self.head.layer, "head": self.head.head, "rows": len(self.rows)}
-        return {**facts, **known}
+    mean: Array  # (d,)
+    covariance: Array  # (d, d) divided by N − 1 if all N weights are equal
+    products: Array  # (d, d) mean of x·xᵀ, without subtracting the mean
+    errors: dict[str, float]  # NaN if texts are not known, or their groups are too few
 
 
-def _chosen(rows: HeadRows, kept: Ints) -> HeadRows:
-    return replace(
-        rows,
-        bucket=rows.bucket[kept],
-        position=rows.position[kept],
-        vectors=rows.vectors[kept],
-        example_id=None if rows.example_id is None else rows.example_id[kept],
-    )
+def mean_and_error(X: Vectors, weight: Array, group: Ints | None) -> tuple[Array, float]:
+    """(d,) means of the columns of `X` (n, d) with weights (n,), and their relative error.
+
+    `group` (n,) has the groups of texts; None: not known.
+    """
+    mean = np.average(X.astype(np.float64), axis=0, weights=weight)
+    return mean, relative_error(ratio_of_means(np.asarray(X), weight, group), mean)
+
+
+def query_moments(X: Vectors, weight: Array, group: Ints | None) -> QueryMoments:
+    """Moments of two or more vectors `X` (n, d) with weights (n,) and groups of texts (n,).
+
+    With shares s = w / Σw the covariance is Σ s (x − μ)(x − μ)ᵀ / (1 − Σ s²). This is unbiased for
+    independent rows, and the sum divided by N − 1 if all weights are equal.
+    """
+    n, d = X.shape
+    mean, mean_error = mean_and_error(X, weight, group)
+    known = np.zeros(n, np.int64) if group is None else group
+    share = weight / weight.sum()  # (n,)
+    centred = X - mean  # (n, d)
+    scaled = centred * share[:, None]  # (n, d)
+    scatter = np.zeros((GROUPS, d, d))
+    for number in np.unique(known).tolist():
+        rows = known == number
+        scatter[number] = scaled[rows].T @ centred[rows]
+    w, ww = (leave_one_out(group_sums(one, known)) for one in (share, share**2))  # (1 + g)
+    with np.errstate(invalid="ignore", divide="ignore"):  # nothing is left without the only group
+        shift = leave_one_out(group_sums(scaled, known)) / w[:, None]  # (1 + g, d) of the means
+        plain = leave_one_out(scatter) / w[:, None, None]  # (1 + g, d, d)
+        plain -= shift[:, :, None] * shift[:, None, :]
+        replicates = plain / (1.0 - ww / w**2)[:, None, None]  # (1 + g, d, d)
+    present = present_groups(known) & (group is not None)
+    error = relative_error(quantity(replicates, present), replicates[0])
+    errors = {"mean_relative_error": mean_error, "covariance_relative_error": error}
+    return QueryMoments(mean, replicates[0], plain[0] + np.multiply.outer(mean, mean), errors)
+
+
+def relative_error(found: Quantity, value: Array) -> float:
+    """Length of the standard errors of all entries / length of `value`; NaN if not known."""
+    length = float(np.linalg.norm(value))
+    return float(np.linalg.norm(found.influences)) / length if length else float("nan")
+
+
+def top_direction(moments: QueryMoments) -> tuple[Array, float]:
+    """(d,) direction of length 1 in which queries are longest, signed towards the mean query.
+
+    With it, the second singular value of the queries divided by the first one. If this is near 1,
+    the direction is arbitrary.
+    """
+    values, vectors = np.linalg.eigh(moments.products)  # ascending
+    direction = vectors[:, -1]  # (d,)
+    if direction @ moments.mean < 0:
+        direction = -direction
+    first, second = float(values[-1]), float(values[-2]) if len(values) > 1 else 0.0
+    ratio = np.sqrt(max(second, 0.0) / first) if first > 0 else 1.0
+    return np.asarray(direction), float(ratio)

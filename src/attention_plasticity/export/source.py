@@ -7,30 +7,88 @@ the user chose.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.export.queries import HeadQueries
-from attention_plasticity.read.layer import SELECTIVE, LayerRotation, logits_of, rotation_of
+from attention_plasticity.export.settings import Missing
+from attention_plasticity.read.layer import (
+    SELECTIVE,
+    LayerRotation,
+    before_rope,
+    in_attention,
+    logits_of,
+    rotation_of,
+    with_rotary_factor,
+)
 from attention_plasticity.read.layout import HeadLayout, head_layout
 from attention_plasticity.read.texts import DumpTexts, texts_of_dump
-from attention_plasticity.read.weights import why_no_weights
+from attention_plasticity.read.weights import token_weights, why_no_weights
+from qk_dump.checks import rules_of
+from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
+from qk_dump.reader import HeadRows, read_head
 from qk_dump.rotary import RotaryRecord
-from qk_toolkit.arrays import Array
+from qk_toolkit.arrays import Array, Ints, Vectors
 from qk_toolkit.errors import ConfigError, DumpError, HeadError
-from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.formatting import count, format_heads, index_ranges
 from qk_toolkit.watcher import Watcher
 
-Missing = Literal["refuse", "mean"]
+SEED = 0  # of the rows that are drawn from a large head
 MEAN_RULE = "a query head that was not captured has the mean of the captured heads of its layer"
 
-_MOST_NAMES = 8  # of heads in a message
+_FEWEST = 2  # a covariance needs two queries
+Head = tuple[int, int]  # layer, query head
+
+
+@dataclass(frozen=True)
+class HeadQueries:
+    """Queries of one head, with their weights and groups of texts."""
+
+    head: HeadId
+    rows: HeadRows
+    rotation: LayerRotation
+    weight: Array  # (n,) tokens that each query stands for
+    group: Ints | None  # (n,) group of the text of every query; None: not known
+
+    @property
+    def width(self) -> int:
+        """Dimensions of a query."""
+        return self.rows.width
+
+    @cached_property
+    def before_rope(self) -> Vectors:
+        """(n, d) queries that enter the rotary embedding, so without its factor on cos and sin."""
+        rotation = self._known_rotation()
+        if rotation.pre_rope:
+            return self.rows.vectors
+        vectors = before_rope(self.rows.vectors, self.rows.position, rotation)
+        assert vectors is not None
+        if rotation.record is None:
+            return vectors
+        return with_rotary_factor(vectors, rotation.record, 1.0 / rotation.record.scaling)
+
+    @cached_property
+    def after_rope(self) -> Vectors:
+        """(n, d) queries as they enter the attention, with the factor on cos and sin."""
+        return in_attention(self.rows.vectors, self.rows.position, self._known_rotation())
+
+    def _known_rotation(self) -> LayerRotation:
+        if self.rotation.problem is not None:
+            raise ConfigError(f"{self.head.folder}: {self.rotation.problem}")
+        return self.rotation
+
+    def entry(self, errors: dict[str, float]) -> dict[str, Any]:
+        """Rows and errors of the head for `PROVENANCE.json`; null: not known."""
+        known = {name: value if math.isfinite(value) else None for name, value in errors.items()}
+        facts = {"layer": self.head.layer, "head": self.head.head, "rows": len(self.rows)}
+        return {**facts, **known}
 
 
 @dataclass(frozen=True)
@@ -40,40 +98,36 @@ class ExportSource:
     dump: Dump
     layout: HeadLayout
     texts: DumpTexts
-    missing: list[tuple[int, int]]  # query heads that are filled by the rule
+    missing: list[Head]  # query heads that are filled by the rule
     max_rows: int
-    seed: int = 0
-    watcher: Watcher = field(default_factory=Watcher)
+    watcher: Watcher
 
     @classmethod
-    def of(
-        cls,
-        dump: Dump,
-        *,
-        missing: Missing = "refuse",
-        max_rows: int = 50_000,
-        watcher: Watcher | None = None,
-    ) -> ExportSource:
+    def of(cls, dump: Dump, missing: Missing, max_rows: int, watcher: Watcher) -> ExportSource:
         """The heads of a dump. Raises a `ConfigError` if the file could not be complete."""
-        watcher = watcher or Watcher()
         layout = _layout(dump)
         layers = range(layout.num_layers)
         _refuse_layers(dump, layers)
-        absent = _absent(dump, layout)
+        every = [(layer, head) for layer in layers for head in range(layout.num_q_heads)]
+        captured = set(dump.query_heads)
+        absent = [head for head in every if head not in captured]
         if absent and missing == "refuse":
             raise ConfigError(
-                f"{dump.path}: {count(len(absent), 'query head')} of {_number(layout)} "
-                f"{'was' if len(absent) == 1 else 'were'} not captured: {_names(absent)}. A file "
-                "needs every head: capture the others, or give --missing mean"
+                f"{dump.path}: query heads that were not captured ({len(absent):,} of "
+                f"{len(every):,}): {format_heads(absent)}. A file needs every head: capture the "
+                "others, or give --missing mean"
             )
-        _refuse_empty_layers(dump, layout, absent)
+        if empty := set(layers) - {layer for layer, _ in captured}:
+            raise ConfigError(
+                f"{dump.path}: no query head of layers {index_ranges(empty)} was captured, so "
+                "there is no mean to fill them with. Capture these layers"
+            )
         if absent:
             watcher.note(f"{count(len(absent), 'query head')}: not captured; {MEAN_RULE}")
         why = why_no_weights(dump.manifest)
         if why is not None:
             watcher.note(f"{dump.path}: all rows have the weight 1: {why}")
-        texts = texts_of_dump(dump, layers)
-        return cls(dump, layout, texts, absent, max_rows, watcher=watcher)
+        return cls(dump, layout, texts_of_dump(dump, layers), absent, max_rows, watcher)
 
     @property
     def manifest(self) -> DumpManifest:
@@ -82,19 +136,9 @@ class ExportSource:
         return self.dump.manifest
 
     @property
-    def model(self) -> str:
-        """The name of the model, or else of the dump."""
-        return self.manifest.model or self.dump.name
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Layers and query heads."""
-        return self.layout.num_layers, self.layout.num_q_heads
-
-    @property
-    def groups(self) -> int:
-        """Query heads of a key head."""
-        return self.layout.num_q_heads // self.layout.num_k_heads
+    def num_texts(self) -> int:
+        """Number of texts; 0 if it is not known."""
+        return self.texts.count or self.manifest.num_examples or 0
 
     def rotations(self) -> list[LayerRotation]:
         """How RoPE turns the vectors of every layer; all of them must be known."""
@@ -116,8 +160,8 @@ class ExportSource:
             )
         return [record for record in records if record is not None]
 
-    def queries(self, *, first: int = 0) -> Iterator[tuple[int, int, HeadQueries]]:
-        """Layer, head and queries of every captured head, one after the other.
+    def queries(self, *, first: int = 0) -> Iterator[tuple[Head, HeadQueries]]:
+        """The queries of every captured head, one after the other.
 
         Queries at positions below `first` are left out. All heads must have one width.
         """
@@ -125,77 +169,60 @@ class ExportSource:
         width: tuple[int, str] | None = None
         self.watcher.start("heads", len(heads))
         try:
-            for layer, head in heads:
-                read = HeadQueries.read(
-                    self.dump,
-                    (layer, head),
-                    self.texts,
-                    max_rows=self.max_rows,
-                    seed=self.seed,
-                    first=first,
-                )
-                width = width or (read.width, read.name)
+            for head in heads:
+                read = self._read(HeadId(*head, "q"), first)
+                width = width or (read.width, read.head.folder)
                 if read.width != width[0]:
                     raise DumpError(
-                        f"{self.dump.path}: {read.name} has vectors of {read.width} dimensions, "
-                        f"{width[1]} of {width[0]}. The file has one width for all heads"
+                        f"{self.dump.path}: {read.head.folder} has vectors of {read.width} "
+                        f"dimensions, {width[1]} of {width[0]}. The file has one width for all "
+                        "heads"
                     )
-                yield layer, head, read
+                yield head, read
                 self.watcher.advance()
         finally:
             self.watcher.stop()
 
-    def table(self, values: dict[tuple[int, int], Array]) -> Array:
+    def _read(self, head: HeadId, first: int) -> HeadQueries:
+        rows = read_head(
+            self.dump.require_files(head),
+            max_rows=self.max_rows,
+            seed=SEED,
+            rules=rules_of(self.dump, head),
+        )
+        if rows.example_id is not None:
+            self.texts.require(rows.example_id, rows.position, self.dump.folders[head])
+        weight = token_weights(self.dump, "q", rows)
+        if first:
+            kept = np.flatnonzero(rows.position >= first)
+            rows, weight = rows[kept], weight[kept]
+        if len(rows) < _FEWEST:
+            where = f" at position {first} or later" if first else ""
+            raise HeadError(
+                f"{self.dump.folders[head]}: has {len(rows)} queries{where}; {_FEWEST} or more are "
+                "needed. Capture more tokens."
+            )
+        group = None if rows.example_id is None else self.texts.groups.of(rows.example_id)
+        rotation = rotation_of(self.dump, head.layer).for_width(rows.width)
+        return HeadQueries(head, rows, rotation, weight, group)
+
+    def table(self, values: dict[Head, Array]) -> Array:
         """(layers, query heads, …) from the arrays of captured heads; others by the rule."""
         shape = next(iter(values.values())).shape
-        table = np.zeros((*self.shape, *shape))
+        table = np.zeros((self.layout.num_layers, self.layout.num_q_heads, *shape))
         for (layer, head), value in values.items():
-            if not np.isfinite(value.astype(np.float32)).all():
-                raise HeadError(
-                    f"{self.dump.path}: layer {layer}, query head {head}: a value is not a finite "
-                    "float32. Capture the head again."
-                )
             table[layer, head] = value
         for layer, head in self.missing:
             known = [value for (of, _), value in values.items() if of == layer]
             table[layer, head] = np.mean(known, axis=0)
         return table
 
-    def rules(self) -> dict[str, Any]:
-        """The rule for heads that were not captured, if there are any."""
+    def rules(self, **rules: str) -> dict[str, Any]:
+        """These rules, and the rule for heads that were not captured, if there are any."""
         if not self.missing:
-            return {}
+            return rules
         heads = [[layer, head] for layer, head in self.missing]
-        return {"missing": {"rule": MEAN_RULE, "heads": heads}}
-
-
-def require_whole_halves(records: list[RotaryRecord], width: int, tool: str) -> None:
-    """Refuse a rotary embedding other than that of Llama: halves of the whole vector."""
-    for layer, record in enumerate(records):
-        if record.pairing != "halves":
-            raise ConfigError(
-                f"layer {layer}: RoPE turns neighbouring dimensions; {tool} turns halves"
-            )
-        _require_whole(record, layer, width, tool)
-
-
-def require_one_pairing(records: list[RotaryRecord], width: int, tool: str) -> None:
-    """Refuse bands that do not cover the vector, and different pairings in one model."""
-    for layer, record in enumerate(records):
-        if record.pairing != records[0].pairing:
-            raise ConfigError(
-                f"layer {layer}: RoPE has the pairing {record.pairing}, layer 0 "
-                f"{records[0].pairing}; the file of {tool} has one for all layers"
-            )
-        _require_whole(record, layer, width, tool)
-
-
-def _require_whole(record: RotaryRecord, layer: int, width: int, tool: str) -> None:
-    if record.dimensions != width:
-        raise ConfigError(
-            f"layer {layer}: RoPE turns {record.dimensions} of {width} dimensions; {tool} needs "
-            "all of them"
-        )
+        return {"missing": {"rule": MEAN_RULE, "heads": heads}, **rules}
 
 
 def _layout(dump: Dump) -> HeadLayout:
@@ -214,36 +241,3 @@ def _refuse_layers(dump: Dump, layers: range) -> None:
             raise ConfigError(
                 f"{dump.path}: layer {layer}: {SELECTIVE}. No format has a place for this"
             )
-    entries = (dump.manifest and dump.manifest.layers) or []
-    widths = {entry.get("head_dim"): entry.get("layer") for entry in reversed(entries)}
-    widths.pop(None, None)
-    if len(widths) > 1:
-        text = ", ".join(f"{width} in layer {layer}" for width, layer in sorted(widths.items()))
-        raise ConfigError(
-            f"{dump.path}: heads have different widths ({text}); a file has one for all heads"
-        )
-
-
-def _absent(dump: Dump, layout: HeadLayout) -> list[tuple[int, int]]:
-    captured = set(dump.query_heads)
-    every = [(i, j) for i in range(layout.num_layers) for j in range(layout.num_q_heads)]
-    return [head for head in every if head not in captured]
-
-
-def _refuse_empty_layers(dump: Dump, layout: HeadLayout, absent: list[tuple[int, int]]) -> None:
-    numbers = [layer for layer, _ in absent]
-    empty = [layer for layer in set(numbers) if numbers.count(layer) == layout.num_q_heads]
-    if empty:
-        raise ConfigError(
-            f"{dump.path}: no query head of layers {index_ranges(empty)} was captured, so there is "
-            "no mean to fill them with. Capture these layers"
-        )
-
-
-def _number(layout: HeadLayout) -> str:
-    return f"{layout.num_layers * layout.num_q_heads:,}"
-
-
-def _names(heads: list[tuple[int, int]]) -> str:
-    names = ", ".join(f"l{layer:02d}h{head:02d}q" for layer, head in heads[:_MOST_NAMES])
-    return names + (" and others" if len(heads) > _MOST_NAMES else "")

@@ -14,7 +14,8 @@ from attention_plasticity.measure.result import Columns
 from attention_plasticity.metrics import ATTENTION_MEANS, BUCKET_MEANS, MASS_COLUMNS
 from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.read.rows import Queries
-from qk_dump.attention_columns import AttentionRows
+from qk_dump.columns import ATTENTION_COLUMNS, ENTROPY, LSE, MASSES, MAX_LOGIT, SINK_MASS
+from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array, Ints, Vectors
 
 INSIDE_LAST_BIN = "distant_from is inside the last bin of mass_by_distance"
@@ -26,7 +27,7 @@ class KnownAttention:
 
     queries: Queries
     rows: Ints  # (n,) row numbers
-    attention: AttentionRows
+    attention: Rows  # (n,) their attention columns
     position: Array  # (n,)
     weight: Array  # (n,) in units of the largest, exactly 1 if all are equal
     unit: float  # tokens that a weight of 1 stands for
@@ -35,17 +36,17 @@ class KnownAttention:
     @classmethod
     def of(cls, queries: Queries) -> KnownAttention | None:
         """None without such queries."""
-        attention = queries.rows.attention
-        if attention is None:
+        if LSE not in queries.rows:
             return None
-        rows = np.flatnonzero(~np.isnan(attention.lse))
+        rows = np.flatnonzero(~np.isnan(queries.rows[LSE]))
         if not len(rows):
             return None
+        own = {name: queries.rows[name][rows] for name in ATTENTION_COLUMNS if name in queries.rows}
         weight = queries.weight[rows]
         unit = float(weight.max())
         group = None if queries.group is None else queries.group[rows]
         position = queries.position[rows]
-        return cls(queries, rows, attention[rows], position, weight / unit, unit, group)
+        return cls(queries, rows, Rows(own), position, weight / unit, unit, group)
 
 
 def attention_columns(queries: Queries, known: KnownAttention | None, distant_from: int) -> Found:
@@ -55,15 +56,16 @@ def attention_columns(queries: Queries, known: KnownAttention | None, distant_fr
         found.add_unknown(ATTENTION_MEANS, NO_COLUMNS)
         return found
     kept = known.attention
-    single = (kept.entropy, kept.sink_mass, kept.max_logit)
-    entropy, sinks, largest = (values.astype(np.float64) for values in single)
-    distant = distant_mass(kept.mass_by_distance, distant_from)
+    entropy, sinks, largest = (
+        kept[name].astype(np.float64) for name in (ENTROPY, SINK_MASS, MAX_LOGIT)
+    )
+    distant = distant_mass(kept[MASSES], distant_from)
     far = far_mass(distant, sinks, known.position, distant_from)
     values = np.column_stack([entropy, sinks, distant, largest, far])  # as ATTENTION_MEANS
     means = ratio_of_means(values, known.weight, known.group)
     for place, name in enumerate(ATTENTION_MEANS):
         found.add_quantity(name, means.at(place), INSIDE_LAST_BIN, queries.no_errors)
-    masses = common_bins(kept.mass_by_distance)  # (n, 24)
+    masses = common_bins(kept[MASSES])  # (n, 24)
     found.tables["attention"] = _bucket_columns(
         known, np.column_stack([entropy, sinks, largest, masses])
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from attention_plasticity.estimate.blocks import LARGE_BLOCK, row_blocks
 from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.grid import Grid
@@ -101,7 +102,7 @@ def bin_pairs(
     begin = 0
     for code in range(len(sorted_keys.bins)):
         numbers = share * eligible[:, code]  # (b,)
-        part = sampler.draw(sorted_keys.code == code, int(numbers.sum()), rng)
+        (part,) = sampler.draw(sorted_keys.code[None] == code, numbers.sum(keepdims=True), rng)
         for place, own in enumerate(dealt(len(part.later), numbers, rng)):
             of_bin[place].append(begin + own)
         drawn.append(part)
@@ -135,12 +136,12 @@ def _context_pairs(
     rng: np.random.Generator,
 ) -> BinPairs:
     """Pairs of any two earlier keys of a text, drawn for every bin of queries."""
-    parts = []
-    for place in range(len(grid)):
-        factor = eligible[place][own.code].astype(np.float64)  # (n,)
+    parts: list[Pairs] = []
+    for bins in row_blocks(len(grid), len(own.rows), LARGE_BLOCK):
+        factor = eligible[bins][:, own.code].astype(np.float64)  # (b, n)
         if texts is not None:
-            factor *= _text_factor(sampler.chance * factor, own.text, texts[place])
-        parts.append(sampler.draw(factor, int(most[place]), rng))
+            factor *= _text_factor(sampler.chance * factor, own.text, texts[bins])
+        parts += sampler.draw(factor, most[bins], rng)
     return _of_parts(own, parts, eligible)
 
 
@@ -170,10 +171,10 @@ def _seen_pairs(
         pairs = int((possible - sampler.low[possible]).sum())
         if pairs >= FEWEST_PAIRS and len(np.unique(own.text[possible])) >= grid.fewest_texts:
             eligible[place, np.unique(own.code[seen.end > seen.start])] = True
-        factor = np.full(len(own.rows), float(eligible[place].any()))
+        factor = np.full((1, len(own.rows)), float(eligible[place].any()))
         if texts is not None:
-            factor *= _text_factor(sampler.chance, own.text, texts[place])
-        drawn = sampler.draw(factor, int(most[place]), rng)
+            factor *= _text_factor(sampler.chance[None], own.text, texts[place, None])
+        (drawn,) = sampler.draw(factor, most[place, None], rng)
         left, right = seen.start[drawn.later], seen.end[drawn.earlier]
         value = left + rng.random(len(drawn.later)) * (right - left)
         chosen = np.clip(np.searchsorted(before, value, side="right") - 1, 0, len(rows) - 1)
@@ -237,17 +238,23 @@ def _text_weights(own: SortedKeys, grid: Grid) -> Array:
     """(b, texts) sums of the weights of the queries of every bin, for the texts of the keys."""
     assert grid.queries.text is not None
     ids = np.unique(own.keys.text[own.rows])
-    place = np.minimum(np.searchsorted(ids, grid.queries.text), max(len(ids) - 1, 0))
-    weight = grid.queries.weight
-    if len(ids):
-        weight = np.where(ids[place] == grid.queries.text, weight, 0.0)
-    sums = [np.bincount(place[rows], weight[rows], len(ids)) for rows in grid.rows]
-    return np.array(sums, np.float64).reshape(-1, len(ids))
+    if not len(ids):
+        return np.zeros((len(grid), 0))
+    place = np.minimum(np.searchsorted(ids, grid.queries.text), len(ids) - 1)
+    weight = np.where(ids[place] == grid.queries.text, grid.queries.weight, 0.0)
+    sums = np.zeros((len(grid), len(ids)))
+    for total, rows in zip(sums, grid.rows, strict=True):
+        total += np.bincount(place[rows], weight[rows], len(ids))
+    return sums
 
 
 def _text_factor(chance: Array, text: Ints, weight: Array) -> Array:
-    """(n,) factors of keys with which the probability of a text is in proportion to its weight."""
-    total = np.bincount(text, chance, len(weight))  # (texts,)
-    factor = np.where(total > 0, weight / np.where(total > 0, total, 1.0), 0.0)
-    found: Array = factor[text]
-    return found
+    """(b, n) factors of keys with which texts have the probabilities of their `weight` (b, texts).
+
+    `chance` (b, n) are those of keys without the factors.
+    """
+    if not len(text):
+        return np.zeros(chance.shape)
+    total = np.add.reduceat(chance, np.flatnonzero(np.diff(text, prepend=-1)), axis=1)
+    factor = np.where(total > 0, weight / np.where(total > 0, total, 1.0), 0.0)  # (b, texts)
+    return np.asarray(factor[:, text])

@@ -28,14 +28,17 @@ from attention_plasticity.measure.later_queries import LaterQueries, TextRows
 from attention_plasticity.measure.plasticity import NO_BINS
 from attention_plasticity.measure.query_fit import QueryFit, query_sums
 from attention_plasticity.metrics import FIDELITY
+from attention_plasticity.read.guards import require_logits
 from attention_plasticity.read.layer import NO_TEXTS, PRE_ROPE, SINGLE_EXAMPLE, WRONG_SCALE
 from attention_plasticity.read.pool import read_pool
 from attention_plasticity.read.rows import Keys, Queries, Rows, read_keys, read_queries
 from attention_plasticity.read.run_texts import first_query
 from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.read.unknown import Unknown
+from qk_dump.columns import LSE, VALUE_NORM
 from qk_dump.examples import read_examples
-from qk_dump.layout import Dump, HeadId
+from qk_dump.heads import HeadId
+from qk_dump.layout import Dump
 from qk_dump.limits import MOST_POSITIONS
 from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.errors import DumpError, HeadError
@@ -83,6 +86,8 @@ def fidelity_of(
     pool = read_pool(dump, layer, k_head, base, config)
     keys = base if pool is None else pool.keys
     heads = [read_queries(dump, layer, q_head, keys, config) for q_head in q_heads]
+    for q_head, queries in zip(q_heads, heads, strict=True):
+        require_logits(queries, keys, dump.folders[HeadId(layer, q_head, "q")])
     problem = _problem(keys, heads)
     if problem is not None:
         raise HeadError(f"{dump.folders[HeadId(layer, k_head, 'k')]}: {problem}")
@@ -199,7 +204,7 @@ def _texts(
 ) -> Iterator[_Text]:
     """The texts with attention to count, by id."""
     first, visible = first_query(config, keys.texts), heads[0].visible
-    values = keys.rows.value_norm  # (n,)
+    values = keys.rows.get(VALUE_NORM)  # (n,)
     values = None if values is None or np.isnan(values).any() else values
     assert isinstance(visible, Visible)
     for number in np.unique(keys.text).tolist():
@@ -286,7 +291,5 @@ def _scale(keys: Keys) -> float:
 
 def _lse(queries: Queries) -> Array:
     """(n,) log-sum-exp of the logits of each query; NaN where it is not known."""
-    attention = queries.rows.attention
-    if attention is None:
-        return np.full(len(queries), np.nan)
-    return attention.lse.astype(np.float64)
+    lse = queries.rows.get(LSE)
+    return np.full(len(queries), np.nan) if lse is None else lse.astype(np.float64)

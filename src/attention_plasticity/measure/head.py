@@ -34,6 +34,7 @@ from attention_plasticity.measure.streams import Streams, pair_seed
 from attention_plasticity.read.pool import KeyPool
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.unknown import Unknown
+from qk_dump.columns import TOKEN_ID
 from qk_dump.layout import Dump
 
 _FAR = "attn_far_mass"
@@ -110,6 +111,11 @@ def measure_head(group: KeyGroup, q_head: int, queries: Queries, dump: Dump) -> 
         tables=tables,
         key_head=counts,
         missing=_missing(parts),
+        files={
+            "queries": queries.rows.digest,
+            "keys": keys.rows.digest,
+            "unknown_tokens": _unknown_tokens(queries, dump),
+        },
     )
 
 
@@ -123,6 +129,14 @@ def _facts(group: KeyGroup, q_head: int, queries: Queries) -> Found:
     groups = math.nan if queries.group is None else len(np.unique(queries.group))
     found.add({"n_text_groups": groups}, queries.no_errors)
     return found
+
+
+def _unknown_tokens(queries: Queries, dump: Dump) -> int:
+    """Number of token ids of the queries that `tokens.parquet` does not have."""
+    tokens = queries.rows.get(TOKEN_ID)
+    if tokens is None or dump.token_texts is None:
+        return 0
+    return len(set(tokens[tokens >= 0].tolist()) - dump.token_texts.keys())
 
 
 def _far(attention: Found) -> Quantity | Unknown:

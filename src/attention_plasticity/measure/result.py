@@ -26,6 +26,7 @@ class HeadResult:
     tables: dict[str, Columns]  # kind of table → columns; a table without rows is left out
     key_head: dict[str, Any] = field(default_factory=dict)  # counts for the row of its key head
     missing: dict[str, dict[str, str]] = field(default_factory=dict)  # table → column → reason
+    files: dict[str, Any] = field(default_factory=dict)  # facts about its files, for warnings
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:

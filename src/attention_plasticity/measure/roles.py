@@ -14,8 +14,23 @@ from attention_plasticity.measure.result import Columns
 from attention_plasticity.metrics import ROLES
 from attention_plasticity.read.rows import read_repeated
 from attention_plasticity.read.unknown import Unknown
-from qk_dump.attention_columns import AttentionRows
+from qk_dump.columns import (
+    ARGMAX_POSITION,
+    ARGMAX_TOKEN,
+    DUPLICATE_KEYS,
+    DUPLICATE_MASS,
+    ENTROPY,
+    FIRST_MASS,
+    INDUCTION_KEYS,
+    INDUCTION_MASS,
+    LSE,
+    MASSES,
+    MAX_LOGIT,
+    SINK_MASS,
+    TOKEN_ID,
+)
 from qk_dump.layout import Dump
+from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array, Bools, Ints
 
 SINK_WEIGHT = 0.3
@@ -67,27 +82,28 @@ def _columns(known: KnownAttention, distant_from: int) -> Iterator[tuple[str, Ar
     rows, position = known.attention, known.position
     every = np.ones(len(position), np.bool_)
     seen = _seen_keys(known)  # (n,) NaN if it is not known
-    masses = rows.mass_by_distance.astype(np.float64)  # (n, bins)
+    masses = rows[MASSES].astype(np.float64)  # (n, bins)
     yield "self_mass", masses[:, 0], every
     if masses.shape[1] > 4 or not masses[:, -1].any():  # the last bin has all larger distances
         padded = np.pad(masses, ((0, 0), (0, 4)))
         yield "previous_mass", padded[:, 1], seen > 1
         yield "local_mass", padded[:, 2:4].sum(axis=1), seen > 2
-    sinks = rows.sink_mass.astype(np.float64)
-    distant = distant_mass(rows.mass_by_distance, distant_from)
+    sinks = rows[SINK_MASS].astype(np.float64)
+    distant = distant_mass(rows[MASSES], distant_from)
     yield "far_mass", far_mass(distant, sinks, position, distant_from), every
-    if rows.first_mass is not None:
-        first = rows.first_mass.astype(np.float64)  # (n,)
+    if FIRST_MASS in rows:
+        first = rows[FIRST_MASS].astype(np.float64)  # (n,)
         sees_first = (position > 0) & (seen > position)
         yield "first_mass", first, sees_first
         yield "sink_rate", (first > SINK_WEIGHT).astype(np.float64), sees_first
     yield "top_weight", top_weights(rows), every
-    yield "effective_keys", np.exp(rows.entropy.astype(np.float64)), every
-    for name, mass, keys in (
-        ("duplicate", rows.duplicate_mass, rows.duplicate_keys),
-        ("induction", rows.induction_mass, rows.induction_keys),
+    yield "effective_keys", np.exp(rows[ENTROPY].astype(np.float64)), every
+    for name, of_mass, of_keys in (
+        ("duplicate", DUPLICATE_MASS, DUPLICATE_KEYS),
+        ("induction", INDUCTION_MASS, INDUCTION_KEYS),
     ):
-        if mass is not None and keys is not None:
+        if of_mass in rows:
+            mass, keys = rows[of_mass], rows[of_keys]
             chance = keys / seen
             yield f"{name}_mass", mass.astype(np.float64), keys > 0
             yield f"{name}_chance", chance, keys > 0
@@ -102,9 +118,9 @@ def _seen_keys(known: KnownAttention) -> Array:
     return visible.number(known.position)
 
 
-def top_weights(rows: AttentionRows) -> Array:
+def top_weights(rows: Rows) -> Array:
     """(n,) the largest attention weight of every query."""
-    logits = rows.max_logit.astype(np.float64) - rows.lse.astype(np.float64)  # (n,)
+    logits = rows[MAX_LOGIT].astype(np.float64) - rows[LSE].astype(np.float64)  # (n,)
     return np.minimum(np.exp(logits), 1.0)  # both are rounded
 
 
@@ -123,15 +139,13 @@ def word_columns(known: KnownAttention | None, words: dict[int, str] | None) -> 
     if known is None or not words:
         return {}
     rows, attention = known.queries.rows, known.attention
-    if rows.token_id is None or rows.example_id is None:
+    if TOKEN_ID not in rows or rows.example_id is None or ARGMAX_TOKEN not in attention:
         return {}
-    if attention.argmax_token is None or attention.argmax_position is None:
-        return {}
-    tokens = rows.token_id[known.rows].astype(np.int64)  # (n,)
-    keys = attention.argmax_token.astype(np.int64)  # (n,)
+    tokens = rows[TOKEN_ID][known.rows]  # (n,)
+    keys = attention[ARGMAX_TOKEN]  # (n,)
     usable = np.flatnonzero((tokens >= 0) & (keys >= 0))
     top = top_weights(attention)  # (n,)
-    places = attention.argmax_position.astype(np.int64)  # (n,)
+    places = attention[ARGMAX_POSITION]  # (n,)
     texts = rows.example_id[known.rows]  # (n,)
     pairs = np.stack([tokens, keys], axis=1)[usable]  # (m, 2)
     key_places = np.stack([texts, places], axis=1)[usable]  # (m, 2)

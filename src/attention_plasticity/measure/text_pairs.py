@@ -81,7 +81,7 @@ def text_pairs(
     tokens = np.bincount(own.text, keys.weight[own.rows])  # (texts,)
     total = np.bincount(own.text, sampler.chance)
     factor = np.where(total > 0, tokens / np.where(total > 0, total, 1.0), 0.0)
-    later, earlier = sampler.draw(factor[own.text], most, rng)
+    ((later, earlier),) = sampler.draw(factor[None, own.text], np.array([most]), rng)
     return TextPairs(own.rows[later], own.rows[earlier])
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from attention_plasticity.export.kvpress_budget import kept_at
-from attention_plasticity.export.order import DEFAULT_ORDER, ordered_heads
+from attention_plasticity.export.budget import kept_at
+from attention_plasticity.export.order import ordered_heads
+from attention_plasticity.export.settings import DEFAULT_ORDER
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.page.ordered import ordered
 from attention_plasticity.tables.finished_run import FinishedRun

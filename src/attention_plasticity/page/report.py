@@ -62,11 +62,11 @@ def make_report(
 
 
 def _second_run(runs: Sequence[FinishedRun], names: Sequence[str]) -> int | None:
-    """The run beside the first when the page opens: the second, if `compare` would take both."""
-    from attention_plasticity.comparison.cautions import obstacles
-    from attention_plasticity.comparison.runs import labelled
+    """The run beside the first when the page opens: the second, if both can be compared."""
+    from attention_plasticity.compare.cautions import obstacles
+    from attention_plasticity.compare.runs import named_runs
 
-    return 1 if len(runs) > 1 and not obstacles(labelled(runs[:2], names[:2])) else None
+    return 1 if len(runs) > 1 and not obstacles(named_runs(runs[:2], names[:2])) else None
 
 
 def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:

@@ -108,6 +108,7 @@ class Layer:
     type: str | None = None  # as dump.json names it
     logits: LayerLogits = DEFAULT_LOGITS
     rotation: LayerRotation = NO_ROTATION
+    learned_sinks: bool | None = None  # None: not known
 
     def visible(self, window: int | None) -> Visible | Unknown:
         """Which keys a query sees, with the `window` of the rows of a head."""
@@ -124,7 +125,8 @@ class Layer:
 def layer_facts(dump: Dump, layer: int, width: int) -> Layer:
     """What `dump.json` records about a layer with vectors of `width` dimensions."""
     rotation = rotation_of(dump, layer).for_width(width)
-    return Layer(layer_type_of(dump, layer), logits_of(dump, layer), rotation)
+    sinks = None if dump.manifest is None else _entry(dump.manifest, layer).get("learned_sinks")
+    return Layer(layer_type_of(dump, layer), logits_of(dump, layer), rotation, sinks)
 
 
 def rotation_of(dump: Dump, layer: int) -> LayerRotation:

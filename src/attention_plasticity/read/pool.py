@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.sizes import SINK_TOKENS
+from attention_plasticity.read.guards import require_group, require_new_keys, require_totals
+from attention_plasticity.read.layout import head_layout
 from attention_plasticity.read.rows import Keys, require_values, scaled
-from qk_dump.attended_keys import read_attended
-from qk_dump.keep_probabilities import keep_probabilities
-from qk_dump.layout import Dump, HeadId
-from qk_dump.reader import HeadRows
-from qk_dump.received_columns import ReceivedRows, thinned_inclusion
+from qk_dump.columns import EXAMPLE, INCLUSION, RECEIVED, VECTOR
+from qk_dump.heads import HeadId
+from qk_dump.keep_probabilities import keep_probabilities, thinned_inclusion
+from qk_dump.layout import Dump
+from qk_dump.reader import HeadRows, read_attended
+from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import DumpError
 
@@ -57,19 +59,26 @@ def read_pool(
     """
     head = HeadId(layer, k_head, "k", attended=True)
     base = keys.rows
-    if head not in dump.attended or base.received is None or config.single_example:
+    if RECEIVED not in base or config.single_example:
+        return None
+    require_group(
+        base[RECEIVED], head_layout(dump, config), dump.folders[HeadId(layer, k_head, "k")]
+    )
+    if head not in dump.attended:
+        _require_none(dump, head)
         return None
     drawn = _read_drawn(dump, head, keys, config)
-    if drawn is not None and drawn.received is None:
+    if drawn is not None and RECEIVED not in drawn:
         return None
     rows = base if drawn is None else _joined(base, drawn)
     share = 1.0 if drawn is None else drawn.subsampled
     inclusion = _inclusion(dump, rows, base.subsampled, share)
-    received = rows.received
-    assert received is not None
-    if inclusion is None or np.isnan(received.received).all():
+    received = rows[RECEIVED]
+    if inclusion is None or np.isnan(received).all():
         return None
     assert rows.example_id is not None
+    sinks = keys.layer.learned_sinks is not False
+    require_totals(received, 1.0 / inclusion, rows[EXAMPLE], dump.attended[head], sinks=sinks)
     joined = replace(
         keys,
         rows=rows,
@@ -77,7 +86,7 @@ def read_pool(
         text=rows.example_id,
         group=keys.texts.groups.of(rows.example_id),
     )
-    return KeyPool(joined, received.received)
+    return KeyPool(joined, received)
 
 
 def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> HeadRows | None:
@@ -95,48 +104,42 @@ def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> H
             f"{folder}: keys have {rows.width} dimensions, those of {head.name} have "
             f"{keys.rows.width}. Use files of one model."
         )
-    keys.texts.require(rows.example_id, folder)
+    keys.texts.require(rows.example_id, rows.position, folder)
     if keys.used_texts is not None:
         rows = rows.of_texts(keys.used_texts)
     rows, exponent = scaled(rows)
-    rows = replace(rows, vectors=np.ldexp(rows.vectors, exponent - keys.exponent))
-    received, base = rows.received, keys.rows.received
-    if received is not None and base is not None and received.group != base.group:
+    rows = rows.with_columns({VECTOR: np.ldexp(rows.vectors, exponent - keys.exponent)})
+    received, base = rows.get(RECEIVED), keys.rows[RECEIVED]
+    if received is not None and received.shape[1] != base.shape[1]:
         raise DumpError(
-            f"{folder}: `received` has {received.group} values per row, that of {head.name} has "
-            f"{base.group}. Use files of one capture."
+            f"{folder}: `received` has {received.shape[1]} values per row, that of {head.name} has "
+            f"{base.shape[1]}. Use files of one capture."
         )
+    require_new_keys(keys.rows, rows, folder)
     return rows
 
 
+def _require_none(dump: Dump, head: HeadId) -> None:
+    """Raise a `DumpError` if other heads of the layer have keys drawn by attention."""
+    others = [one.folder for one in dump.attended if one.layer == head.layer]
+    if others:
+        raise DumpError(
+            f"{dump.path / head.folder}: is missing, but {others[0]} is there. Copy or download "
+            f"the folder again, or remove those of layer {head.layer} to do without such keys."
+        )
+
+
 def _joined(base: HeadRows, drawn: HeadRows) -> HeadRows:
-    """The rows of both, with what attended pairs need."""
-
-    def both(one: Any, other: Any) -> Any:
-        return np.concatenate([one, other])
-
-    assert base.received is not None
-    assert drawn.received is not None
-    values = None  # known if they were read for both
-    if base.value_norm is not None and drawn.value_norm is not None:
-        values = both(base.value_norm, drawn.value_norm)
-    return replace(
-        base,
-        bucket=both(base.bucket, drawn.bucket),
-        position=both(base.position, drawn.position),
-        vectors=both(base.vectors, drawn.vectors),
-        example_id=both(base.example_id, drawn.example_id),
-        received=ReceivedRows.joined([base.received, drawn.received]),
-        attention=None,
-        token_id=None,
-        value_norm=values,
-    )
+    """The rows of both, with the columns that both have."""
+    parts = [
+        Rows({name: one[name] for name in base.columns if name in drawn}) for one in (base, drawn)
+    ]
+    return base.holding(Rows.joined(parts).columns)
 
 
 def _inclusion(dump: Dump, rows: HeadRows, base_share: float, drawn_share: float) -> Array | None:
     """(n,) the probability that each key is in the pool; None if it is not known."""
-    assert rows.received is not None
-    inclusion = rows.received.inclusion
+    inclusion: Array = rows[INCLUSION]
     if base_share == drawn_share == 1.0:
         return inclusion
     base = keep_probabilities(dump.manifest, "k", rows.position).values

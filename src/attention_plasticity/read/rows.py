@@ -5,6 +5,7 @@ Vectors are divided by a power of two, so that no value is larger than 1. This i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -24,11 +25,24 @@ from attention_plasticity.read.layer import (
 )
 from attention_plasticity.read.layout import require_buckets, require_covariances, require_pairs
 from attention_plasticity.read.run_texts import run_texts
-from attention_plasticity.read.texts import DumpTexts, TextGroups, texts_to_last_fifth
+from attention_plasticity.read.texts import (
+    DumpTexts,
+    TextGroups,
+    texts_to_last_fifth,
+)
 from attention_plasticity.read.unknown import Unknown
 from attention_plasticity.read.weights import token_weights
-from qk_dump.column_rules import rules_of
-from qk_dump.layout import Dump, HeadId
+from qk_dump.checks import rules_of
+from qk_dump.columns import (
+    ATTENTION_COLUMNS,
+    EXAMPLE,
+    RECEIVED_COLUMNS,
+    TOKEN_ID,
+    VALUE_NORM,
+    VECTOR,
+)
+from qk_dump.heads import HeadId
+from qk_dump.layout import Dump
 from qk_dump.reader import HeadRows, read_head, subsample
 from qk_dump.remote import DumpPath
 from qk_toolkit.arrays import Array, Ints, Vectors
@@ -127,7 +141,12 @@ def read_keys(
     """
     head = HeadId(layer, k_head, "k")
     texts = run_texts(dump, [layer], config) if texts is None else texts
-    rows = _read(dump, head, config, texts, with_attention=with_values)
+    columns = [VALUE_NORM] * with_values
+    if not config.single_example:
+        columns += RECEIVED_COLUMNS
+    rows = _read(dump, head, config, texts, columns)
+    if config.single_example:
+        rows = rows.with_columns({EXAMPLE: np.zeros(len(rows), np.int64)})
     used = _equal_texts(texts, rows) if config.equal_texts else None
     if used is not None:
         rows = _rows_of_texts(rows, used, dump.folders[head])
@@ -151,7 +170,7 @@ def read_keys(
 def read_queries(dump: Dump, layer: int, q_head: int, keys: Keys, config: RunnerConfig) -> Queries:
     """Read the queries of one head of the group of `keys`."""
     head = HeadId(layer, q_head, "q")
-    rows = _read(dump, head, config, keys.texts, with_attention=True)
+    rows = _read(dump, head, config, keys.texts, [*ATTENTION_COLUMNS, TOKEN_ID])
     folder = dump.folders[head]
     if keys.used_texts is not None:
         rows = _rows_of_texts(rows, keys.used_texts, folder)
@@ -193,10 +212,9 @@ def read_repeated(dump: Dump, layer: int, q_head: int) -> Queries | None:
     rows = read_head(
         repeated.require_files(head),
         max_rows=RunnerConfig().max_tokens_per_head,
-        seed=0,
-        with_examples=True,
-        rules=rules_of(repeated, layer),
-        with_attention=True,
+        examples=True,
+        columns=ATTENTION_COLUMNS,
+        rules=rules_of(repeated, head),
     )
     text = rows.example_id
     assert text is not None
@@ -208,8 +226,8 @@ def read_repeated(dump: Dump, layer: int, q_head: int) -> Queries | None:
         layer=facts,
         text=text,
         group=TextGroups(np.unique(text)).of(text),
-        window=rows.sliding_window,
-        visible=facts.visible(rows.sliding_window),
+        window=rows.window,
+        visible=facts.visible(rows.window),
         no_errors="",
     )
 
@@ -223,13 +241,13 @@ def _only_text(keys: Keys) -> int:
 def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
     """The sliding window of a head. Raises a `DumpError` if queries and keys contradict."""
     if not (queries.window_recorded and keys.window_recorded):
-        return queries.sliding_window if queries.window_recorded else keys.sliding_window
-    if queries.sliding_window != keys.sliding_window:
+        return queries.window if queries.window_recorded else keys.window
+    if queries.window != keys.window:
         raise DumpError(
             f"{name}: mixes sliding_window values: queries have "
-            f"{queries.sliding_window or 'null'}, keys have {keys.sliding_window or 'null'}"
+            f"{queries.window or 'null'}, keys have {keys.window or 'null'}"
         )
-    return queries.sliding_window
+    return queries.window
 
 
 def scaled(rows: HeadRows) -> tuple[HeadRows, int]:
@@ -238,7 +256,7 @@ def scaled(rows: HeadRows) -> tuple[HeadRows, int]:
     exponent = scale_exponent(X)
     if exponent < -100 and X.dtype != np.float64:
         X = X.astype(np.float64)  # small numbers have few digits in float32
-    return replace(rows, vectors=np.ldexp(X, -exponent)), exponent
+    return rows.with_columns({VECTOR: np.ldexp(X, -exponent)}), exponent
 
 
 def require_values(rows: HeadRows, folder: DumpPath, config: RunnerConfig) -> None:
@@ -256,22 +274,19 @@ def require_values(rows: HeadRows, folder: DumpPath, config: RunnerConfig) -> No
 
 
 def _read(
-    dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts, *, with_attention: bool
+    dump: Dump, head: HeadId, config: RunnerConfig, texts: DumpTexts, columns: Collection[str]
 ) -> HeadRows:
     rows = read_head(
         dump.require_files(head),
         max_rows=config.max_tokens_per_head,
         seed=config.seed,
-        with_examples=head.kind == "k" or (False if config.single_example else "if present"),
-        single_example=config.single_example,
-        rules=rules_of(dump, head.layer),
-        with_attention=with_attention,
-        with_tokens=head.kind == "q",
-        with_received=head.kind == "k" and not config.single_example,
+        examples=not config.single_example and (head.kind == "k" or "if present"),
+        columns=columns,
+        rules=rules_of(dump, head),
     )
     require_values(rows, dump.folders[head], config)
     if rows.example_id is not None and not config.single_example:
-        texts.require(rows.example_id, dump.folders[head])
+        texts.require(rows.example_id, rows.position, dump.folders[head])
     buckets = len(np.unique(rows.bucket))
     require_buckets(buckets, dump.folders[head])
     if head.kind == "q":

@@ -17,8 +17,9 @@ from attention_plasticity.read.texts import (
     texts_of_dump,
     texts_to_last_fifth,
 )
+from qk_dump.heads import HeadId
 from qk_dump.keep_probabilities import keep_probabilities
-from qk_dump.layout import Dump, HeadId
+from qk_dump.layout import Dump
 from qk_dump.reader import HeadRows, read_head
 from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import ToolkitError
@@ -94,7 +95,7 @@ def _first_queries(dump: Dump, config: RunnerConfig) -> HeadRows | None:
                 dump.require_files(HeadId(layer, head, "q")),
                 max_rows=config.max_tokens_per_head,
                 seed=config.seed,
-                with_examples="if present" if config.equal_texts else False,
+                examples="if present" if config.equal_texts else False,
             )
         except ToolkitError:
             continue  # the analysis of this head gives the reason

@@ -55,6 +55,7 @@ class DumpTexts:
     listed: dict[str, Any] | None = None  # number of the texts of the run, and a hash of them
     problem: str | None = None  # why `examples.parquet` is not used
     bins: Bins | None = None  # of positions, as all heads of the run use them
+    lengths: Ints | None = None  # (texts,) tokens; None: not known
 
     @property
     def count(self) -> int:
@@ -79,19 +80,30 @@ class DumpTexts:
         """The group of every text."""
         return TextGroups(self.ids)
 
-    def require(self, example_id: Ints, folder: DumpPath) -> None:
-        """Raise a `DumpError` if a head has rows of a text that is not among these texts."""
+    def require(self, example_id: Ints, position: Array, folder: DumpPath) -> None:
+        """Raise a `DumpError` for a row of a head that is of no text, or beyond the end of one."""
         if self.ids is None:
             return
-        unknown = np.setdiff1d(example_id, self.ids)
+        unknown = example_id[~np.isin(example_id, self.ids)]
         if len(unknown):
             source, remedy = f"in {EXAMPLES_FILE}", "Capture or download the head again."
             if self.problem is not None:
                 source = "found when the run began"
                 remedy = "If the head was repaired since then, analyse all heads again."
             raise DumpError(
-                f"{folder}: has rows of text {unknown[0]}, which is not one of the "
+                f"{folder}: has rows of text {unknown.min()}, which is not one of the "
                 f"{count(len(self.ids), 'text')} {source}. {remedy}"
+            )
+        if self.lengths is None:
+            return
+        place = np.searchsorted(self.ids, example_id)  # (n,)
+        wrong = position >= self.lengths[place]
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DumpError(
+                f"{folder}: has a row at position {position[row]:.0f} of text {example_id[row]}, "
+                f"which has {count(int(self.lengths[place[row]]), 'token')} in {EXAMPLES_FILE}. "
+                "Copy the files of one capture, or capture or download the head again."
             )
 
     def as_message(self) -> dict[str, Any]:
@@ -104,6 +116,7 @@ class DumpTexts:
             "listed": self.listed,
             "problem": self.problem,
             "bins": bins,
+            "lengths": None if self.lengths is None else self.lengths.tolist(),
         }
 
     @classmethod
@@ -113,7 +126,8 @@ class DumpTexts:
             None if content[name] is None else _of_runs(content[name]) for name in ("ids", "long")
         )
         bins = None if content["bins"] is None else Bins(*content["bins"])
-        return cls(ids, long, content["listed"], content["problem"], bins)
+        lengths = None if content["lengths"] is None else np.array(content["lengths"], np.int64)
+        return cls(ids, long, content["listed"], content["problem"], bins, lengths)
 
 
 UNKNOWN_TEXTS = DumpTexts()
@@ -138,11 +152,14 @@ def texts_of_dump(
     if table is None and problem is None:
         return UNKNOWN_TEXTS
     if table is not None:
-        named = np.unique(_numbers(table, "example_id"))
+        named, first = np.unique(_numbers(table, "example_id"), return_index=True)
         unknown = np.setdiff1d(texts_of_layers(dump, layers), named)
         if not len(unknown):
             long = _long_texts(table) if equal_texts else None
-            return DumpTexts(named, long, _listed(table, equal_texts=equal_texts))
+            known = _is_integer(table, "num_tokens")
+            lengths = _numbers(table, "num_tokens")[first] if known else None
+            listed = _listed(table, equal_texts=equal_texts)
+            return DumpTexts(named, long, listed, lengths=lengths)
         problem = f"{dump.path / EXAMPLES_FILE}: does not name {_ids_as_text(unknown)} of the dump"
     found = texts_of_heads(dump, show)
     return DumpTexts(found, None, {"count": len(found), "digest": None}, problem)

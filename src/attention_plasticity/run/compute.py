@@ -21,7 +21,7 @@ from attention_plasticity.run.plan import Group, split_groups
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.records import Records, Unit
 from attention_plasticity.run.worker import Computed, TaskResult, analyze_heads, measure_fidelity
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_toolkit.errors import OutputError, in_short
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.watcher import Watcher

@@ -22,14 +22,15 @@ from attention_plasticity.read.repeated import repeated_digest
 from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES
 from qk_dump.dump_files import FILES_BESIDE_HEADS
-from qk_dump.layout import ATTENDED, Dump, HeadId
+from qk_dump.heads import ATTENDED, HeadId
+from qk_dump.layout import Dump
 from qk_dump.limits import MOST_FOOTER_BYTES
 from qk_dump.parquet import footer_length
 from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular
 
-SCHEMA = 1
+SCHEMA = 2
 """Number of the form of a record. It changes with the form, and with the arithmetic of a head."""
 _BLOCK = 4096  # bytes in the middle of a file that are hashed
 _PART = 1 << 20  # bytes of a footer that are in memory at a time
@@ -143,8 +144,7 @@ def _states(dump: Dump, head: HeadId) -> list[_FileState]:
         if source is None:
             continue
         try:
-            files = source.files(head) if head in source.folders else ()
-            drawn = source.attended_files(head.layer, head.head) if head.kind == "k" else ()
+            files, drawn = source.files(head), source.files(head._replace(attended=True))
         except DumpError as error:
             found.append(_FileState(place, str(error), 0))
             continue

@@ -11,10 +11,10 @@ from attention_plasticity.metrics import TABLES, TableKind
 from attention_plasticity.run.records import FOLDER
 from attention_plasticity.tables.run_info import RUN_FILE
 from qk_dump.dump_files import refuse_inside_dump
-from qk_dump.layout import parse_head
+from qk_dump.heads import parse_head
+from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import require_writable, user_path
-from qk_toolkit.mirror import mirror_folder
 
 _REMEDY = "Choose another output_dir."
 _LONGEST_NAME = "x" * 80  # at least as long as the draft of a record
@@ -34,7 +34,7 @@ class RunFolder:
         """The folder of the config, or `results/<name of the dump>`."""
         url = config.output_url
         if url is not None:
-            return cls(mirror_folder(url, "runs"), url)
+            return cls(folder_of_url(url, "runs"), url)
         if config.output_dir is not None:
             return cls(user_path(config.output_dir))
         return cls(Path("results") / dump_name)

@@ -19,9 +19,10 @@ from attention_plasticity.read.layout import (
     require_covariances,
     require_pairs,
 )
-from qk_dump.column_rules import rules_of
+from qk_dump.checks import rules_of
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
-from qk_dump.layout import Dump, HeadId, Kind
+from qk_dump.heads import HeadId, Kind
+from qk_dump.layout import Dump
 from qk_dump.parquet import has_attention_columns
 from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
@@ -102,7 +103,7 @@ def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
             f"The dump contains {format_heads(dump.query_heads)}."
         )
     for layer in sorted({group.layer for group in plan.groups}):
-        rules_of(dump, layer)  # raises if dump.json contradicts itself
+        rules_of(dump, HeadId(layer, 0, "q"))  # raises if dump.json contradicts itself
     return plan
 
 
@@ -218,7 +219,7 @@ def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
 
 def _drawn_rows(dump: Dump, size: _HeadSize, config: RunnerConfig) -> int:
     """Rows of a key head that were drawn by attention and are read."""
-    files = dump.attended_files(size.head.layer, size.head.head)
+    files = dump.files(size.head._replace(attended=True))
     return min(count_rows(files), config.max_tokens_per_head) if files else 0
 
 

@@ -26,7 +26,12 @@ from attention_plasticity.run.missing import MissingSums
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.recorded import Recorded
 from attention_plasticity.run.table_part import TablePart
-from attention_plasticity.run.warnings import SampleSizes, warnings_of_dump
+from attention_plasticity.run.warnings import (
+    HeadFiles,
+    SampleSizes,
+    warnings_of_dump,
+    warnings_of_files,
+)
 from attention_plasticity.tables.head_means import (
     EligibleHeads,
     MeanEstimate,
@@ -60,6 +65,7 @@ class Collected:
         self.sizes = SampleSizes(
             single_example=config.single_example, equal_texts=config.equal_texts
         )
+        self.files: list[HeadFiles] = []
         self._drift: list[dict[str, float]] = []
         self._influences: list[dict[str, tuple[Sequence[float], int]]] = []
         self._key_heads: list[KeyHeadRow] = []
@@ -70,6 +76,7 @@ class Collected:
             self.metrics.append(result.metrics)
             self.sizes.add(result)
             self.missing.add(result)
+            self.files.append(HeadFiles(result.layer, result.q_head, result.k_head, result.files))
             drift = result.tables.get("drift", {})
             self._drift.append({name: column[0] for name, column in drift.items()})
             self._influences.append(_of_whole_head(result.tables.get("influences", {})))
@@ -151,6 +158,7 @@ def run_json(
     warnings = [
         *collected.sizes.warnings(geometry, bin_size),
         *warnings_of_dump(manifest, texts, collected.metrics),
+        *warnings_of_files(collected.files),
     ]
     return {
         "attention_plasticity": __version__,

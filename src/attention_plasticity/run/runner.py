@@ -19,7 +19,8 @@ from attention_plasticity.run.compute import Task, compute, tasks_of
 from attention_plasticity.run.engines import Engine, LocalProcesses
 from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.preparation import PlannedRun, prepare
-from qk_dump.layout import Dump, HeadId
+from qk_dump.heads import HeadId
+from qk_dump.layout import Dump
 from qk_dump.parquet import has_attention_columns
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError, ToolkitError

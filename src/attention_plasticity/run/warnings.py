@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from attention_plasticity.estimate.quantity import MIN_GROUPS
 from attention_plasticity.measure.grid import FEWEST_TEXTS
@@ -15,7 +15,9 @@ from attention_plasticity.metrics import ALIGNED, ATTENDED, TOKEN_MEANS
 from attention_plasticity.read.bins import FEW_QUERIES
 from attention_plasticity.read.weights import why_no_weights
 from qk_dump.buckets import BucketGeometry
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.formatting import count, index_ranges, index_runs
 
 _MOST_RANGES = 6
@@ -200,3 +202,45 @@ def warnings_of_dump(
             "sampled."
         )
         yield RunWarning("weights_unknown", text, known)
+
+
+class HeadFiles(NamedTuple):
+    """A query head, its key head, and facts about their files."""
+
+    layer: int
+    q_head: int
+    k_head: int
+    facts: dict[str, Any]
+
+
+def warnings_of_files(heads: Sequence[HeadFiles]) -> Iterator[RunWarning]:
+    """Warnings about files that may have been mixed up."""
+    queries = {HeadId(one.layer, one.q_head, "q"): one.facts.get("queries") for one in heads}
+    keys = {HeadId(one.layer, one.k_head, "k"): one.facts.get("keys") for one in heads}
+    odd = [head.folder for part in (queries, keys) for head in _with_other_rows(part)]
+    if odd:
+        names = ", ".join(odd[:_MOST_RANGES]) + (" and others" if len(odd) > _MOST_RANGES else "")
+        text = (
+            f"The rows of {names} are of other texts or positions than those of most heads of "
+            "their layer. A capture takes the same positions for all of them. Copy, capture or "
+            "download these files again."
+        )
+        yield RunWarning("other_rows", text, len(odd))
+    unknown = [one.facts["unknown_tokens"] for one in heads if one.facts.get("unknown_tokens")]
+    if unknown:
+        text = (
+            f"{TOKENS_FILE} does not have {count(max(unknown), 'token id')} of the rows of a head; "
+            "their words are empty. Copy the file of the same capture."
+        )
+        yield RunWarning("unknown_tokens", text, len(unknown))
+
+
+def _with_other_rows(digests: Mapping[HeadId, str | None]) -> Iterator[HeadId]:
+    """Heads with other texts and positions than more than half of the heads of their layer."""
+    layers: dict[int, list[str | None]] = {}
+    for head, digest in digests.items():
+        layers.setdefault(head.layer, []).append(digest)
+    for head, digest in digests.items():
+        common, number = Counter(layers[head.layer]).most_common(1)[0]
+        if digest != common and 2 * number > len(layers[head.layer]):
+            yield head

@@ -15,7 +15,11 @@ from attention_plasticity.estimate.sizes import DISTANCES
 from attention_plasticity.metrics import MASS_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
+from qk_dump.buckets import BucketGeometry
 from qk_toolkit.arrays import Array
+
+SINKS = 4
+"""Number of first tokens of a text that are called sinks."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,55 @@ def head_masses(table: pd.DataFrame, bins: list[int]) -> HeadMasses:
     The buckets of a head share their texts. The half width is the weighted mean of the half widths
     of the buckets. This is an upper bound: it is reached if the buckets vary together.
     """
-    values, half = row_masses(table, bins)
+    return _over_buckets(table, *row_masses(table, bins))
+
+
+def masses_without_sinks(
+    table: pd.DataFrame, bins: list[int], geometry: BucketGeometry | None
+) -> HeadMasses:
+    """The same with the first four tokens of a text apart: (heads, 1 + bins), they come first.
+
+    A query at position p has these tokens p tokens back or a little less. How much of a bin is
+    theirs follows from the positions of a bucket, which are counted evenly; without the `geometry`
+    of the buckets, from the mean position of its queries.
+    """
+    values, half = row_masses(table, bins)  # (rows, bins)
+    sinks = table["sink_mass"].to_numpy(np.float64)  # (rows,)
+    groups = table["n_groups"].to_numpy(np.float64)
+    sinks_half = half_width(table["sink_mass_se"].to_numpy(np.float64), groups)
+    share = _places_of_sinks(table, bins, geometry)  # (rows, bins)
+    theirs = np.minimum(sinks[:, None] * share, values)
+    left = values - theirs
+    total = left.sum(axis=1, keepdims=True)
+    rest = (sinks - theirs.sum(axis=1))[:, None]  # where a bin has less than their even part
+    left -= rest * np.divide(left, total, out=np.zeros_like(left), where=total > 0)
+    widths = np.column_stack([sinks_half, half + share * sinks_half[:, None]])
+    return _over_buckets(table, np.column_stack([sinks, left]), widths)
+
+
+def _places_of_sinks(
+    table: pd.DataFrame, bins: list[int], geometry: BucketGeometry | None
+) -> Array:
+    """(rows, bins) shares of the distances from the queries of a bucket to the first tokens."""
+    if geometry is None:
+        first = last = table["q_position"].to_numpy(np.float64)
+    else:
+        buckets = table["q_bucket"].to_numpy(np.int64)
+        first, last = geometry.starts(buckets), geometry.ends(buckets)
+    lows = np.array(bins, np.float64)  # (bins,)
+    highs = np.append(lows[1:], np.inf)
+    found = np.zeros((len(table), len(bins)))
+    for token in range(SINKS):
+        near = np.maximum(np.asarray(first, np.float64) - token, 0.0)[:, None]
+        far = np.maximum(np.asarray(last, np.float64) - token, 0.0)[:, None] + 1.0
+        found += np.clip(np.minimum(far, highs) - np.maximum(near, lows), 0.0, None)
+    total = found.sum(axis=1, keepdims=True)
+    shares: Array = np.divide(found, total, out=np.zeros_like(found), where=total > 0)
+    return shares
+
+
+def _over_buckets(table: pd.DataFrame, values: Array, half: Array) -> HeadMasses:
+    """Means of the rows of each head by their tokens."""
     size = table["n_tokens"].to_numpy(np.float64)
     counted = np.where(np.isnan(values[:, 0]), 0.0, size)
     head = table.groupby(HEAD, sort=True).ngroup().to_numpy()  # (rows,)
@@ -55,7 +107,7 @@ def head_masses(table: pd.DataFrame, bins: list[int]) -> HeadMasses:
     totals = np.bincount(head, counted, len(heads))  # (heads,)
     share = np.divide(counted, totals[head], out=np.zeros(len(table)), where=totals[head] > 0)
     used = share > 0
-    sums = np.zeros((2, len(heads), len(bins)))
+    sums = np.zeros((2, len(heads), values.shape[1]))
     for total, rows in zip(sums, (values, half), strict=True):
         np.add.at(total, head[used], share[used, None] * rows[used])
     sums[:, totals == 0] = np.nan

@@ -1,34 +1,34 @@
 """Baselines of a run: small runs of the same model with random weights or with shuffled tokens.
 
-The verb `baseline` makes them in `RUN/baseline/<name>`, each with its dump. A file beside them
-records of which capture they are. Baselines with other settings than the run are not used: their
-values cannot be compared.
+`study --baselines` makes them in `RUN/baseline/<name>`, each with its dump. There are several draws
+of random weights, because plasticity differs between draws by more than between texts. A file
+beside them records of which capture they are. Baselines with other settings than the run are not
+used: their values cannot be compared.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attention_plasticity.metrics import ALIGNED_DROP, METRICS, PHASE
-from attention_plasticity.tables.intervals import mean_half_width, recorded_mean
-from attention_plasticity.tables.main_plasticity import (
-    AT_ONE_POSITION,
-    OVER_BUCKETS,
-    PlasticityColumns,
-)
+from attention_plasticity.tables.head_means import MeanEstimate
+from attention_plasticity.tables.intervals import half_width, recorded_mean
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.run_info import RUN_FILE, read_run_info
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json, write_text
 from qk_toolkit.formatting import count
 
-BASELINES = {"random": "random weights", "shuffled": "shuffled tokens"}
-"""The names of the baselines, and what they are."""
+RANDOM, SHUFFLED = "random", "shuffled"
+BASELINES = {RANDOM: "random weights", SHUFFLED: "shuffled tokens"}
+"""The kinds of baselines, and what they are."""
 FOLDER = "baseline"
 DUMP_FOLDER = "dump"
 _FILE = "baseline.json"
@@ -42,7 +42,8 @@ _SAME_SETTINGS = (
 class Baseline:
     """A finished baseline of a run."""
 
-    name: str
+    kind: str
+    draw: int
     folder: Path
     info: dict[str, Any]  # its run.json
     fits: bool  # whether it has the capture and the settings of the run
@@ -50,12 +51,22 @@ class Baseline:
     @property
     def words(self) -> str:
         """`random weights` or `shuffled tokens`."""
-        return BASELINES[self.name]
+        return BASELINES[self.kind]
 
     @property
     def texts(self) -> int:
         """Number of texts; 0 if it is not known."""
         return int(((self.info.get("input") or {}).get("texts") or {}).get("count") or 0)
+
+
+def baseline_name(kind: str, draw: int) -> str:
+    """The name of the folder of a draw: `random`, `random-1`, `random-2`, `shuffled`."""
+    return f"{kind}-{draw}" if draw else kind
+
+
+def baseline_words(kind: str, draw: int) -> str:
+    """A draw for messages: `random weights, draw 1` or `shuffled tokens`."""
+    return f"{BASELINES[kind]}, draw {draw + 1}" if kind == RANDOM else BASELINES[kind]
 
 
 def baseline_folder(run: Path, name: str) -> Path:
@@ -64,7 +75,7 @@ def baseline_folder(run: Path, name: str) -> Path:
 
 
 def baselines_of(run: Path, info: Mapping[str, Any]) -> list[Baseline]:
-    """The finished baselines of the run in a folder. `info` is its run.json."""
+    """The finished baselines of the run in a folder, by kind and draw. `info` is its run.json."""
     try:
         of_capture = read_json(run / FOLDER / _FILE)["capture"]
     except FileNotFoundError:
@@ -72,8 +83,8 @@ def baselines_of(run: Path, info: Mapping[str, Any]) -> list[Baseline]:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise _damaged(run / FOLDER / _FILE, run) from error
     found = []
-    for name in BASELINES:
-        folder = baseline_folder(run, name)
+    for kind, draw in _draws(run):
+        folder = baseline_folder(run, baseline_name(kind, draw))
         try:
             own = read_run_info(folder / RUN_FILE)
         except FileNotFoundError:
@@ -81,24 +92,34 @@ def baselines_of(run: Path, info: Mapping[str, Any]) -> list[Baseline]:
         except ConfigError as error:
             raise _damaged(folder / RUN_FILE, run) from error
         fits = of_capture == capture_digest(info) and _same_settings(info, own)
-        found.append(Baseline(name, folder, own, fits))
+        found.append(Baseline(kind, draw, folder, own, fits))
     return found
 
 
-def record_capture(run: Path, info: Mapping[str, Any], overwrite: bool = False) -> None:
+def _draws(run: Path) -> list[tuple[str, int]]:
+    """The kinds and draws that have a folder."""
+    found = []
+    for path in (run / FOLDER).iterdir():
+        kind, _, draw = path.name.partition("-")
+        if kind in BASELINES and path.is_dir() and (not draw or draw.isdecimal()):
+            found.append((list(BASELINES).index(kind), int(draw or 0)))
+    return [(list(BASELINES)[kind], draw) for kind, draw in sorted(found)]
+
+
+def record_capture(run: Path, info: Mapping[str, Any]) -> None:
     """Record of which capture the baselines of a run are.
 
-    Raises a `ConfigError` if there are baselines of another capture and `overwrite` is not set.
+    Raises a `ConfigError` if there are baselines of another capture.
     """
     file, digest = run / FOLDER / _FILE, capture_digest(info)
     try:
-        found = None if overwrite else read_json(file)["capture"]
+        found = read_json(file)["capture"]
     except (OSError, ValueError, TypeError, KeyError):
         found = None
     if found is not None and found != digest:
         raise ConfigError(
-            f"{file.parent}: holds baselines of another capture; give --overwrite true to discard "
-            "them"
+            f"{file.parent}: holds baselines of another capture; remove this folder, and repeat "
+            "the command"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps({"capture": digest}) + "\n")
@@ -121,69 +142,151 @@ def _same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _damaged(file: Path, run: Path) -> ConfigError:
     return ConfigError(
-        f"{file}: was edited or damaged; remove the folder {run / FOLDER}, or repeat "
-        f"attention-plasticity baseline {run} --overwrite true"
+        f"{file}: was edited or damaged; remove the folder {run / FOLDER}, and repeat "
+        f"attention-plasticity study {run} --baselines"
     )
 
 
-def baseline_lines(run: Path, shown: PlasticityColumns, only: str | None = None) -> list[str]:
-    """One line per baseline of the run in a folder; an error becomes a line.
+@dataclass(frozen=True)
+class Level:
+    """A mean over heads of a run or of all draws of a baseline, or a difference of two of them."""
 
-    With `only`, the line of the baseline with this name.
+    value: float
+    standard_error: float  # NaN if it is not known
+    freedom: float
+    heads: int = 0
+    draws: tuple[float, ...] = ()  # the mean of each draw
+
+    @property
+    def half(self) -> float:
+        """Half of the 95 % interval; NaN if it is not known."""
+        return float(half_width(self.standard_error, self.freedom + 1.0))
+
+
+def level_of(means: Sequence[MeanEstimate]) -> Level:
+    """The mean of one run, or of several draws.
+
+    Draws have the same texts. So the squared error of their mean is that over texts, as a mean over
+    draws, and the variance between draws divided by their number. The degrees of freedom are
+    Satterthwaite's.
+    """
+    values = [mean.value for mean in means]
+    heads = min((mean.heads for mean in means), default=0)
+    value = math.fsum(values) / len(values) if values else math.nan
+    texts = math.fsum(mean.standard_error**2 for mean in means) / max(1, len(means))
+    freedom = min((mean.freedom for mean in means), default=math.nan)
+    between, parts = 0.0, [(texts, freedom)]
+    if len(values) > 1:
+        spread = math.fsum((one - value) ** 2 for one in values) / (len(values) - 1)
+        between = spread / len(values)
+        parts.append((between, len(values) - 1.0))
+    return Level(value, math.sqrt(texts + between), satterthwaite(parts), heads, tuple(values))
+
+
+def level_difference(one: Level, other: Level) -> Level:
+    """`one` minus `other`, taken as independent: their texts differ in number."""
+    parts = [(level.standard_error**2, level.freedom) for level in (one, other)]
+    error = math.sqrt(math.fsum(variance for variance, _ in parts))
+    return Level(one.value - other.value, error, satterthwaite(parts), min(one.heads, other.heads))
+
+
+def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
+    """The degrees of freedom of a sum of variances, each with its own."""
+    total = math.fsum(variance for variance, _ in parts)
+    if not total > 0.0:
+        return min((freedom for _, freedom in parts), default=math.nan)
+    shares = [(variance / total) ** 2 / freedom for variance, freedom in parts if variance > 0.0]
+    return 1.0 / math.fsum(shares)
+
+
+def baseline_levels(run: Path, info: Mapping[str, Any], column: str) -> dict[str, Level]:
+    """The means of a run (`""`) and of its baselines by kind, for a column of the heads.
+
+    Baselines of other captures or settings are left out.
+    """
+    found: dict[str, list[MeanEstimate]] = {"": [recorded_mean(info.get("means") or {}, column)]}
+    for one in baselines_of(run, info):
+        if one.fits:
+            mean = recorded_mean(one.info.get("means") or {}, column)
+            found.setdefault(one.kind, []).append(mean)
+    levels = {
+        kind: level_of([mean for mean in means if mean.heads]) for kind, means in found.items()
+    }
+    return {kind: level for kind, level in levels.items() if level.heads}
+
+
+def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
+    """One line per kind of baseline of the run in a folder, and one about its drop.
+
+    An error becomes a line.
     """
     if not (run / FOLDER).is_dir():
         return []
     try:
-        found = baselines_of(run, read_run_info(run / RUN_FILE))
+        info = read_run_info(run / RUN_FILE)
+        found = baselines_of(run, info)
+        words = {shown.level: ""}
+        if shown is AT_ONE_POSITION:
+            words |= {ALIGNED_DROP: ", drop ", PHASE: ", rotary phase "}
+        levels = {column: baseline_levels(run, info, column) for column in words}
     except (ConfigError, OSError) as error:
         show_traceback(error)
         return [f"baselines: {error}"]
-    found = [one for one in found if only in (None, one.name)]
-    lines = [f"{one.words}: {_values(one, shown)}" for one in found if one.fits]
-    return lines + _not_shown(run, found)
+    lines = [
+        f"{BASELINES[kind]}: {_values(kind, words, levels)}; {_counts(kind, found)}"
+        for kind in BASELINES
+        if kind in levels[shown.level]
+    ]
+    return lines + _drop_lines(levels.get(ALIGNED_DROP, {})) + _not_shown(run, found)
 
 
-def run_lines(info: Mapping[str, Any]) -> list[str]:
-    """The means of a run, as the first lines of a comparison with its baselines."""
-    shown = _shown(info)
-    return [f"Attention plasticity {shown.words}", f"this run: {_means(info, shown)}"]
-
-
-def lines_of_baseline(run: Path, info: Mapping[str, Any], name: str) -> list[str]:
-    """The means of one baseline of a run, as the next line of such a comparison."""
-    return baseline_lines(run, _shown(info), name)
-
-
-def _shown(info: Mapping[str, Any]) -> PlasticityColumns:
-    known = recorded_mean(info.get("means") or {}, AT_ONE_POSITION.level).heads
-    return AT_ONE_POSITION if known else OVER_BUCKETS
-
-
-def _values(baseline: Baseline, shown: PlasticityColumns) -> str:
-    heads = (baseline.info.get("heads") or {}).get("analysed") or 0
-    texts = f", {count(baseline.texts, 'text')}" if baseline.texts else ""
-    return f"{_means(baseline.info, shown)}; baseline, {count(heads, 'head')}{texts}"
-
-
-def _means(info: Mapping[str, Any], shown: PlasticityColumns) -> str:
-    """The means in one line; ± is half of a 95 % interval."""
-    words = {shown.level: ""}
-    if shown is AT_ONE_POSITION:
-        words |= {ALIGNED_DROP: ", drop ", PHASE: ", rotary phase "}
-    parts = ""
+def _values(kind: str, words: Mapping[str, str], levels: Mapping[str, Mapping[str, Level]]) -> str:
+    """The means of a baseline in one line; ± is half of a 95 % interval."""
+    text = ""
     for column, word in words.items():
-        mean = recorded_mean(info.get("means") or {}, column)
-        if mean.heads or not word:
-            parts += word + METRICS[shown.level].show_half(mean.value, mean_half_width(mean))
-    return parts
+        level = levels[column].get(kind)
+        if level is not None:
+            text += word + METRICS[column].show_half(level.value, level.half)
+    return text
 
 
-def _not_shown(run: Path, found: list[Baseline]) -> list[str]:
+def _counts(kind: str, found: Sequence[Baseline]) -> str:
+    """How many heads, texts and draws are behind the means of a kind of baseline."""
+    own = [one for one in found if one.fits and one.kind == kind]
+    heads = (own[0].info.get("heads") or {}).get("analysed") or 0
+    texts = f", {count(own[0].texts, 'text')}" if own[0].texts else ""
+    return f"baseline, {count(heads, 'head')}{texts}{_draws_text(kind, len(own))}"
+
+
+def _draws_text(kind: str, number: int) -> str:
+    if kind != RANDOM:
+        return ""
+    if number > 1:
+        return f", {number} draws; ± has the error between draws"
+    return ", 1 draw; ± does not have the error between draws"
+
+
+def _drop_lines(drops: Mapping[str, Level]) -> list[str]:
+    """Whether the drop of a run differs from that of shuffled tokens."""
+    if not {"", SHUFFLED} <= drops.keys():
+        return []
+    found = level_difference(drops[""], drops[SHUFFLED])
+    number = METRICS[ALIGNED_DROP].show_half(found.value, found.half)
+    text = f"drop minus that of shuffled tokens: {number}"
+    if math.isnan(found.half):
+        return [f"{text}; its error is not known"]
+    if abs(found.value) > found.half:
+        return [f"{text}: the order of tokens changes the drop"]
+    return [f"{text}: it is not shown that the drop comes from content"]
+
+
+def _not_shown(run: Path, found: Sequence[Baseline]) -> list[str]:
     """A line about baselines of other settings, which cannot be compared with the run."""
-    other = [one.words for one in found if not one.fits]
+    other = list(dict.fromkeys(one.words for one in found if not one.fits))
     if not other:
         return []
     return [
         f"baselines with {' and '.join(other)}: made for another capture or other settings of the "
-        f"analysis, not shown; repeat attention-plasticity baseline {run}"
+        f"analysis, not shown; remove {run / FOLDER}, and repeat attention-plasticity study {run} "
+        "--baselines"
     ]

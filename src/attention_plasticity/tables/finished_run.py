@@ -18,7 +18,12 @@ from attention_plasticity.tables.csv_tables import read_table
 from attention_plasticity.tables.fetched_run import fetched_run
 from attention_plasticity.tables.fidelity import Means, recorded_means, table_means
 from attention_plasticity.tables.head_means import eligible_heads
-from attention_plasticity.tables.layer_types import Layers, layer_types, selected_layers
+from attention_plasticity.tables.layer_types import (
+    Layers,
+    index_numbers,
+    layer_types,
+    selected_layers,
+)
 from attention_plasticity.tables.missing import heads_of
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.run_info import RUN_FILE, read_run_info, sha256_of
@@ -38,7 +43,8 @@ class FinishedRun:
     info: dict[str, Any]
     layers: frozenset[int] | None = None  # of the tables; None: all
     url: str | None = None  # where the run is, if the folder is a copy
-    chosen: bool = False  # whether layers were chosen by their numbers
+    chosen: bool = False  # whether layers or heads were chosen by their numbers
+    heads: frozenset[int] | None = None  # of the tables; None: all
     _tables: dict[TableKind, pd.DataFrame] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
@@ -95,18 +101,40 @@ class FinishedRun:
 
     @property
     def selection(self) -> str | None:
-        """The selected layers, such as `layers 0-3`; None for the whole run."""
-        return None if self.layers is None else f"layers {index_ranges(self.layers)}"
+        """The selected layers and heads, such as `layers 0-3`; None for the whole run."""
+        parts = {"layer": self.layers, "head": self.heads}
+        known = [
+            f"{name}{'s' * (len(numbers) > 1)} {index_ranges(numbers)}"
+            for name, numbers in parts.items()
+            if numbers is not None
+        ]
+        return ", ".join(known) or None
 
-    def select(self, layers: Layers | None = None, layer_type: str | None = None) -> Self:
-        """The same run with the heads of some layers only: `layers="0-3,8"`, or one type."""
-        if layers is None and layer_type is None:
+    def select(
+        self,
+        layers: Layers | None = None,
+        layer_type: str | None = None,
+        heads: Layers | None = None,
+    ) -> Self:
+        """The same run with some heads only: `layers="0-3,8"`, one type of layers, `heads="0"`.
+
+        `heads` are numbers in a layer: of key heads in their tables, else of query heads.
+        """
+        if layers is None and layer_type is None and heads is None:
             return self
-        return replace(
-            self,
-            layers=selected_layers(self.layer_types, layers, layer_type),
-            chosen=self.chosen or layers is not None,
-        )
+        numbers = self.heads if heads is None else frozenset(index_numbers(heads, "heads"))
+        if heads is not None and self.has("head_metrics"):
+            known = set(self.head_metrics["q_head"].tolist())
+            if missing := set(numbers or ()) - known:
+                raise ConfigError(
+                    f"heads: {index_ranges(missing)} given; the table has heads "
+                    f"{index_ranges(known)}"
+                )
+        of_layers = self.layers
+        if layers is not None or layer_type is not None:
+            of_layers = selected_layers(self.layer_types, layers, layer_type)
+        chosen = self.chosen or layers is not None or heads is not None
+        return replace(self, layers=of_layers, heads=numbers, chosen=chosen)
 
     @cached_property
     def eligible_heads(self) -> int | None:
@@ -136,7 +164,7 @@ class FinishedRun:
         longest = self.info.get("longest_text")
         if longest:
             return float(longest)
-        whole = self if self.layers is None else replace(self, layers=None)
+        whole = replace(self, layers=None, heads=None) if self.selection else self
         metrics = whole.head_metrics
         known = "q_position_max" in metrics
         return float(metrics["q_position_max"].max()) + 1.0 if known else math.nan
@@ -177,10 +205,16 @@ class FinishedRun:
         """A table of the run, with the selected layers. It is read once."""
         if kind not in self._tables:
             table = read_table(self._checked_path(kind), kind)
-            if self.layers is not None:
-                table = table[table["layer"].isin(self.layers)].reset_index(drop=True)
-            self._tables[kind] = table
+            self._tables[kind] = self._selected(table)
         return self._tables[kind]
+
+    def _selected(self, table: pd.DataFrame) -> pd.DataFrame:
+        """The rows of the selected layers and heads."""
+        head = "q_head" if "q_head" in table else "k_head"
+        for name, numbers in (("layer", self.layers), (head, self.heads)):
+            if numbers is not None:
+                table = table[table[name].isin(numbers)].reset_index(drop=True)
+        return table
 
     def path(self, kind: TableKind) -> Path:
         """The path of a table."""
@@ -209,7 +243,7 @@ class FinishedRun:
         if not self.has("fidelity"):
             return {}
         recorded = (self.info.get("fidelity") or {}).get("means")
-        if recorded is None or self.layers is not None:
+        if recorded is None or self.selection is not None:
             return table_means(self.table("fidelity"))
         return recorded_means(recorded)
 
@@ -245,7 +279,8 @@ class FinishedRun:
     def _heads_of(self, where: dict[str, str]) -> Iterator[tuple[int, int]]:
         try:
             for layer, q_head in heads_of(where):
-                if self.layers is None or layer in self.layers:
+                chosen = self.layers is None or layer in self.layers
+                if chosen and (self.heads is None or q_head in self.heads):
                     yield layer, q_head
         except ValueError as error:
             raise ConfigError(
@@ -257,14 +292,20 @@ class FinishedRun:
     def baselines(self) -> dict[str, Self]:
         """Small runs of the same heads with `random weights` and with `shuffled tokens`.
 
-        The verb `baseline` makes them. Those with another capture or other settings of the analysis
-        than this run are left out.
+        `study --baselines` makes them. Of several draws of random weights this is the first. Those
+        with another capture or other settings of the analysis than this run are left out.
         """
-        return {
-            one.words: replace(self, folder=one.folder, info=one.info)
-            for one in baselines_of(self.folder, self.info)
-            if one.fits
-        }
+        return {words: draws[0] for words, draws in self.baseline_draws.items()}
+
+    @cached_property
+    def baseline_draws(self) -> dict[str, list[Self]]:
+        """All draws of each baseline."""
+        found: dict[str, list[Self]] = {}
+        for one in baselines_of(self.folder, self.info):
+            if one.fits:
+                own = replace(self, folder=one.folder, info=one.info)
+                found.setdefault(one.words, []).append(own)
+        return found
 
     @property
     def _input(self) -> dict[str, Any]:

@@ -17,13 +17,9 @@ def labels_of(runs: Sequence[FinishedRun], given: Sequence[str] | None = None) -
             run.model_name if run.selection is None else f"{run.model_name} ({run.selection})"
             for run in runs
         ]
-        named = [
-            model if models.count(model) == 1 else f"{model} ({clean(resolved(run.folder).name)})"
-            for model, run in zip(models, runs, strict=True)
-        ]
         return [
-            name if named.count(name) == 1 else f"{name} {named[: place + 1].count(name)}"
-            for place, name in enumerate(named)
+            model if models.count(model) == 1 else f"{model} ({place})"
+            for model, place in zip(models, _places(runs), strict=True)
         ]
     labels = [clean(label) for label in given]
     if len(labels) != len(runs):
@@ -31,3 +27,22 @@ def labels_of(runs: Sequence[FinishedRun], given: Sequence[str] | None = None) -
     if not all(labels) or len(set(labels)) < len(labels):
         raise ConfigError(f"labels: must be different and not empty, got {', '.join(labels)}")
     return labels
+
+
+def _places(runs: Sequence[FinishedRun]) -> list[str]:
+    """The folder of each run, with as many folders above it as tell them apart.
+
+    A run that is given twice has a number.
+    """
+    parts = [resolved(run.folder).parts for run in runs]
+    places = ["/".join(one) for one in parts]
+    for length in range(max(map(len, parts), default=0), 0, -1):
+        shorter = ["/".join(one[-length:]) for one in parts]
+        if len(set(shorter)) < len(set(parts)):
+            break
+        places = shorter
+    shown = [clean(place) for place in places]
+    return [
+        place if shown.count(place) == 1 else f"{place}, {shown[: number + 1].count(place)}"
+        for number, place in enumerate(shown)
+    ]

@@ -55,21 +55,21 @@ def layers_by_type(types: Mapping[int, str]) -> dict[str, list[int]]:
     return found
 
 
-def layer_numbers(layers: Layers) -> list[int]:
-    """Numbers of layers from `"0-3,8"`, one number, or several numbers."""
-    expected = "expected numbers of layers such as 0-3,8"
-    if isinstance(layers, str):
+def index_numbers(given: Layers, name: str = "layers") -> list[int]:
+    """Numbers of layers or heads from `"0-3,8"`, one number, or several numbers."""
+    expected = f"expected numbers of {name} such as 0-3,8"
+    if isinstance(given, str):
         try:
-            return index_list(layers)
+            return index_list(given)
         except ValueError as error:
-            raise ConfigError(f"layers: {error}; {expected}") from error
-    given = list(layers) if isinstance(layers, Iterable) else [layers]
-    if not given:
-        raise ConfigError("layers: is empty; give one layer or more")
-    for number in given:
+            raise ConfigError(f"{name}: {error}; {expected}") from error
+    numbers = list(given) if isinstance(given, Iterable) else [given]
+    if not numbers:
+        raise ConfigError(f"{name}: is empty; give one {name.removesuffix('s')} or more")
+    for number in numbers:
         if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise ConfigError(f"layers: {expected}, got {in_short(number)}")
-    return sorted({operator.index(number) for number in given})
+            raise ConfigError(f"{name}: {expected}, got {in_short(number)}")
+    return sorted({operator.index(number) for number in numbers})
 
 
 def selected_layers(
@@ -82,7 +82,7 @@ def selected_layers(
     """
     chosen = set(types)
     if layers is not None:
-        wanted = set(layer_numbers(layers))
+        wanted = set(index_numbers(layers))
         if missing := sorted(wanted - chosen):
             raise ConfigError(
                 f"layers: {index_ranges(missing)} given; the table has layers "

@@ -22,10 +22,13 @@ from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.head_roles import repeated_decides
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
+    head_column,
     head_half_width,
     mean_half_width,
     mean_over_heads,
     p_values,
+    rank_intervals,
+    rank_words,
     recorded_mean,
 )
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
@@ -37,6 +40,7 @@ from attention_plasticity.tables.main_plasticity import (
     main_plasticity,
 )
 from attention_plasticity.tables.names import FIDELITY_CAUTION, PAIR_WORDS, SCORE_WORDS
+from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.formatting import count, format_heads, index_ranges
 from qk_toolkit.terminal import command_console, print_line
 
@@ -44,7 +48,7 @@ Line = tuple[str, str]
 """A label, which may be empty, and a text."""
 NOTES = (
     *("texts_unknown", "selective_layers", "attended_unknown", "aligned_unknown"),
-    "weights_unknown",
+    *("weights_unknown", "unknown_tokens"),
 )
 """Kinds of warnings about results that may still be correct."""
 _OTHER_PAIRS = PAIR_WORDS.keys() - {"bucket"}  # than the default
@@ -160,16 +164,27 @@ def _print_extremes(run: FinishedRun, shown: PlasticityColumns, console: Console
     words = {0: "most plastic", (len(chosen) if few else _EXTREMES): "least plastic"}
     values = {name: heads[name].to_numpy(np.float64) for name in columns}
     halves = {name: head_half_width(heads, name, run.influences) for name in columns}
+    ranks = _ranks(run, shown)
     table = Table(box=None, pad_edge=False)
     table.add_column("heads")
-    for name in ("layer", "head", *columns.values()):
+    for name in ("layer", "head", *columns.values(), *(["rank"] if ranks else [])):
         table.add_column(name, justify="right")
+    places = heads[HEAD].to_numpy(np.int64)  # (heads, 2)
     for place, row in enumerate(chosen):
-        ids = (str(heads.at[row, name]) for name in ("layer", "q_head"))
-        shown_values = (METRICS[n].show_half(values[n][row], halves[n][row]) for n in columns)
-        table.add_row(words.get(place, ""), *ids, *shown_values)
+        ids = places[row].tolist()
+        shown_values = [METRICS[n].show_half(values[n][row], halves[n][row]) for n in columns]
+        rank = [ranks[ids[0], ids[1]]] if ranks else []
+        table.add_row(words.get(place, ""), *map(str, ids), *shown_values, *rank)
     console.print()
     console.print(table)
+
+
+def _ranks(run: FinishedRun, shown: PlasticityColumns) -> dict[tuple[int, int], str]:
+    """The 95 % interval of the rank of every head, such as `1–6`; empty if no error is known."""
+    column = head_column(run.head_metrics, run.influences, shown.level, None)
+    if not np.isfinite(column.errors).any():
+        return {}
+    return dict(zip(column.heads, map(rank_words, rank_intervals(column)), strict=True))
 
 
 def _position(run: FinishedRun) -> Iterator[Line]:

@@ -98,14 +98,11 @@ def pull(arguments: Sequence[str]) -> int:
 
 
 def _indices(text: str | None, name: str) -> list[int] | None:
-    from qk_toolkit.settings import parse_indices
+    from qk_toolkit.settings import index_list
 
-    if text is None:
-        return None
     try:
-        found = parse_indices(text)
+        return None if text is None else index_list(text)
     except ValueError as error:
         raise ConfigError(
             f"--{name}: expected a list of integers such as 0-3,8 ({error})"
         ) from error
-    return [int(number) for number in found] if isinstance(found, list) else None

@@ -25,6 +25,10 @@ class HubPlace:
         revision = self.revision.replace("/", "%2F")  # `parse_place` reads this form
         return f"{self.repo}@{revision}" + (f"/{self.folder}" if self.folder else "")
 
+    def inside(self, name: str) -> str:
+        """The path of a file in the branch."""
+        return f"{self.folder}/{name}" if self.folder else name
+
 
 def is_hub_path(text: str) -> bool:
     """Whether a path is on the Hub: `hf://datasets/owner/name@branch`."""

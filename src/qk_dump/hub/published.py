@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ from qk_dump.card import ANALYSIS_FOLDER, card
 from qk_dump.dump_files import FILES_BESIDE_HEADS
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.head_counts import check_file
-from qk_dump.hub.client import is_transient
-from qk_dump.hub.files import RemoteFile, is_commit
+from qk_dump.hub.files import RemoteFile
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.parquet import opened_parquet
 from qk_dump.remote import local
 from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, DumpError
-from qk_toolkit.files import read_json, require_regular, resolved
+from qk_toolkit.files import read_json, require_regular
 
 _UNFINISHED = ".capture/plan.json"
 _RUN_FILE, _PAGE = "run.json", "report.html"
@@ -35,8 +33,7 @@ _TABLE = re.compile(r"\w[\w-]*\.csv", re.ASCII)
 def dump_files(dump: Dump) -> dict[str, LocalFile]:
     """The files of the dump without its card, by path on the branch; heads are in its root.
 
-    Raises an error for an incomplete dump, an unreadable file, and a link to a file outside the
-    dump.
+    Raises an error for an incomplete dump and for a file that cannot be read.
     """
     home = local(dump.path)
     if (home / _UNFINISHED).exists():
@@ -52,10 +49,10 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
             )
         for path in shards:
             check_file(path)
-            files[f"{head.folder}/{path.name}"] = LocalFile(_own_file(local(path), home))
+            files[f"{head.folder}/{path.name}"] = LocalFile(local(path))
     for name in FILES_BESIDE_HEADS:
         if os.path.lexists(home / name):
-            files[name] = LocalFile(_own_file(home / name, home))
+            files[name] = LocalFile(home / name)
     for name in (EXAMPLES_FILE, TOKENS_FILE):
         if name in files:
             with opened_parquet(home / name):
@@ -85,8 +82,7 @@ def analysis_files(run: Path, dump: Dump) -> dict[str, LocalFile]:
         )
     page = [_PAGE] if (run / _PAGE).exists() else []
     return {
-        f"{ANALYSIS_FOLDER}/{name}": LocalFile(_own_file(run / name, run, "the analysis"))
-        for name in (*names, _RUN_FILE, *page)
+        f"{ANALYSIS_FOLDER}/{name}": LocalFile(run / name) for name in (*names, _RUN_FILE, *page)
     }
 
 
@@ -106,16 +102,11 @@ def _run_info(run: Path, dump: Dump) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); nothing was sent") from error
-    manifest = dump.manifest
-    known = manifest and {
-        "num_layers": manifest.num_layers,
-        "num_q_heads": manifest.num_q_heads,
-        "num_k_heads": manifest.num_k_heads,
-    }
     layout = info.get("head_layout") if isinstance(info, dict) else None
     if not isinstance(layout, dict):
         raise ConfigError(f"{path}: is not the file of an analysis; nothing was sent")
-    for name, value in (known or {}).items():
+    for name in ("num_layers", "num_q_heads", "num_k_heads"):
+        value = getattr(dump.manifest, name, None)
         if value is not None and layout.get(name) != value:
             raise ConfigError(
                 f"{path}: is the analysis of another dump ({name} {layout.get(name)}, the dump has "
@@ -124,56 +115,23 @@ def _run_info(run: Path, dump: Dump) -> dict[str, Any]:
     return dict(info)
 
 
-def _own_file(path: Path, folder: Path, name: str = "the dump") -> Path:
-    """The file with its links followed; it must be a regular file inside the folder."""
-    real, home = resolved(path), resolved(folder)
-    # in the cache of the Hub client, files of a dump are links to `blobs/`
-    commits = [folder for folder in (home, home.parent) if is_commit(folder.name)]
-    blobs = [folder.parents[1] / "blobs" for folder in commits if folder.parent.name == "snapshots"]
-    if not any(real.is_relative_to(folder) for folder in (home, *blobs)):
-        raise ConfigError(
-            f"{path}: is a link to {real}, outside {name}; nothing was sent. If the file belongs "
-            f"to {name}, replace the link with the file, then push"
-        )
-    try:
-        require_regular(real)
-    except OSError as error:
-        raise DumpError(f"{path}: {error.strerror}; nothing was sent") from error
-    return real
-
-
 class LocalFile:
     """A file to publish, on disk or in memory."""
 
     def __init__(self, content: Path | bytes) -> None:
+        if isinstance(content, Path):
+            require_regular(content)
         self.content = content
-        with local_errors():
-            self.size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        self.size = len(content) if isinstance(content, bytes) else content.stat().st_size
 
     def as_addition(self, path: str) -> Any:
         """The file as an operation of the client's commits."""
         from huggingface_hub import CommitOperationAdd
 
-        try:
-            return CommitOperationAdd(path, self.content)
-        except ValueError as error:  # the client's error for a missing file
-            raise DumpError(
-                f"{self.content!s}: cannot be read (it was deleted); the branch is unchanged"
-            ) from error
+        if isinstance(self.content, Path):
+            require_regular(self.content)  # the client's error for a missing file names no reason
+        return CommitOperationAdd(path, self.content)
 
     def same_as(self, remote: RemoteFile | None) -> bool:
         """Whether a file of the branch has the same content."""
         return remote is not None and remote.size == self.size and remote.is_same(self.content)
-
-
-@contextmanager
-def local_errors() -> Iterator[None]:
-    """Convert an error of a local file to a `DumpError`; errors of the network pass."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None or is_transient(error):
-            raise
-        raise DumpError(
-            f"{error.filename}: cannot be read ({error.strerror}); the branch is unchanged"
-        ) from error

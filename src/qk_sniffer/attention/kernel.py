@@ -12,19 +12,21 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import triton
 from torch import Tensor
 
-from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
-from qk_sniffer.attention.rule import AttentionRule, SampledQueries
+from qk_dump.columns import MASS_BINS, SINK_TOKENS, first_distances
+from qk_sniffer.attention.queries import SampledQueries
 from qk_sniffer.attention.totals import ARGMAX_PLACE, COLUMNS
 from qk_sniffer.attention.triton_code import combine, locate, segment_sums
-from qk_sniffer.sampling.heads import KindRows
+from qk_sniffer.device_copies import to_device
+from qk_sniffer.engines.engine import AttentionRule
+from qk_sniffer.sampling.rows import KindRows
+from qk_toolkit.arrays import Ints
 
 _LONGEST_SEGMENT = 16_384  # distances
 _WIDE_SPAN = 8192  # positions from the first to the last query of a wide tile, at most
@@ -51,30 +53,30 @@ class _Segments(NamedTuple):
 class _Tiles(NamedTuple):
     """Groups of neighbouring queries of one text."""
 
-    table: Tensor  # (tiles, 3) sequence, first row, number of rows
+    table: Tensor  # (tiles, 3) first token of the text, first row, number of rows
     rows: int  # most rows of a tile
     span: int  # positions from the first to the last query of a tile, about
 
 
 def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
     """Attention columns (heads, n, COLUMNS), as `chunked_attention` computes them."""
-    vectors, rows, heads, group, tokens = queries
+    vectors, rows, starts, heads, group, tokens = queries
     device, vectors = vectors.device, vectors.contiguous()
     number, n, width = vectors.shape
     length = int(rows.position.max()) + 1
     reach = length if rule.window is None else min(length, rule.window)
     segments = _segments(reach.bit_length(), device)
-    members = _members(heads, group, key.shape[1], device)  # (key heads, 1 + group)
+    members = _members(heads, group, device)  # (key heads, 1 + group)
     size = members.shape[1] - 1
-    position = _on_device(rows.position.astype(np.int32), device)  # (n,)
-    sequence = _on_device(rows.sequence.astype(np.int32), device)  # (n,)
+    position = to_device(rows.position.astype(np.int32), device)  # (n,)
+    text = to_device(starts[rows.sequence].astype(np.int32), device)  # (n,) its first token
     low = rule.first_visible(position)  # (n,)
     count = len(segments.bin)
     by_token = tokens is not None
     sums = torch.empty((6 if by_token else 4, number, n, count), dtype=torch.float32, device=device)
     duplicates, inductions = (position, position)  # not read without tokens
     if tokens is not None:
-        duplicates, inductions = tokens.counts(sequence, position, low)  # (n,), (n,)
+        duplicates, inductions = tokens.counts(text, position, low)  # (n,), (n,)
     columns = torch.empty((number, n, COLUMNS), dtype=torch.float32, device=device)
     factors = (rule.scale, rule.softcap or 1.0)
     options = {
@@ -82,7 +84,7 @@ def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) 
         "KEYS": _KEYS,
         "WIDTH": max(16, triton.next_power_of_2(width)),
     }
-    wide, narrow = (_tiles(rows, size, span, device) for span in (_WIDE_SPAN, _NARROW_SPAN))
+    wide, narrow = (_tiles(rows, starts, size, span, device) for span in (_WIDE_SPAN, _NARROW_SPAN))
     long = segments.longer_than(wide.span)  # the number of segments with wide tiles
     with torch.cuda.device(device if vectors.is_cuda else -1):
         for tiles, begin, end in ((wide, 0, long), (narrow, long, count)):
@@ -90,7 +92,7 @@ def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) 
             segment_sums[(len(tiles.table), len(members), end - begin)](
                 *(vectors, key, position, low, position if tokens is None else tokens.ids),
                 *(members, tiles.table, segments.first, segments.last, segments.bin, sums),
-                *(*factors, key.shape[2], n, number, count, begin, size, width, *key.stride()),
+                *(*factors, len(key), n, number, count, begin, size, width, *key.stride()),
                 EXACT=vectors.dtype == torch.float32,
                 BY_TOKEN=by_token,
                 TILE=tile,
@@ -109,10 +111,10 @@ def kernel_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) 
             BINS=MASS_BINS,
             COLUMNS=COLUMNS,
         )
-        key_heads = _key_heads(heads, group, key.shape[1], device)  # (heads,)
+        key_heads = _key_heads(heads, group, device)  # (heads,)
         locate[(n, number)](
-            *(vectors, key, position, low, sequence, key_heads, columns),
-            *(*factors, key.shape[2], n, width, *key.stride()),
+            *(vectors, key, position, low, text, key_heads, columns),
+            *(*factors, len(key), n, width, *key.stride()),
             PLACE=ARGMAX_PLACE,
             COLUMNS=COLUMNS,
             **options,
@@ -135,31 +137,31 @@ def _segments(bits: int, device: torch.device) -> _Segments:
         ]
     found += [(0, (1 << 31) - 1, -1), (0, (1 << 31) - 1, -2)]
     found.sort(key=lambda segment: segment[1], reverse=True)  # long segments start first
-    first, last, number_of_bin = (_on_device(part, device) for part in np.array(found, np.int32).T)
+    first, last, number_of_bin = (to_device(part, device) for part in np.array(found, np.int32).T)
     return _Segments(first, last, number_of_bin, tuple(end for _, end, _ in found))
 
 
 @cache
-def _members(heads: tuple[int, ...], group: int, key_heads: int, device: torch.device) -> Tensor:
+def _members(heads: tuple[int, ...], group: int, device: torch.device) -> Tensor:
     """(used key heads, 1 + most): the key head, then the places of its query heads, or -1."""
     by_key_head: dict[int, list[int]] = {}
     for place, head in enumerate(heads):
-        by_key_head.setdefault(head // group % key_heads, []).append(place)
+        by_key_head.setdefault(head // group, []).append(place)
     most = max(map(len, by_key_head.values()))
     table = np.full((len(by_key_head), 1 + most), -1, np.int32)
     for row, (key_head, places) in zip(table, by_key_head.items(), strict=True):
         row[0] = key_head
         row[1 : 1 + len(places)] = places
-    return _on_device(table, device)
+    return to_device(table, device)
 
 
 @cache
-def _key_heads(heads: tuple[int, ...], group: int, key_heads: int, device: torch.device) -> Tensor:
+def _key_heads(heads: tuple[int, ...], group: int, device: torch.device) -> Tensor:
     """(heads,) the key head of every query head."""
-    return _on_device(np.array([head // group % key_heads for head in heads], np.int32), device)
+    return to_device(np.array([head // group for head in heads], np.int32), device)
 
 
-def _tiles(rows: KindRows, size: int, longest: int, device: torch.device) -> _Tiles:
+def _tiles(rows: KindRows, starts: Ints, size: int, longest: int, device: torch.device) -> _Tiles:
     """Tiles of neighbouring rows; they are smaller where positions are far apart.
 
     `size` query heads share a key head. All keys between the first and the last query of a tile are
@@ -172,21 +174,12 @@ def _tiles(rows: KindRows, size: int, longest: int, device: torch.device) -> _Ti
     wanted = min(most, max(1, int(longest / max(gap, 1.0))))
     per_tile = 1 << (wanted.bit_length() - 1)
     table = [
-        (int(rows.sequence[begin]), start, min(per_tile, end - start))
+        (int(starts[rows.sequence[begin]]), start, min(per_tile, end - start))
         for begin, end in texts
         for start in range(begin, end, per_tile)
     ]
-    return _Tiles(
-        _on_device(np.array(table, np.int32), device), per_tile, int(gap * (per_tile - 1))
-    )
+    return _Tiles(to_device(np.array(table, np.int32), device), per_tile, int(gap * (per_tile - 1)))
 
 
 def _sinks(sinks: Tensor, heads: tuple[int, ...], device: torch.device) -> Tensor:
     return sinks.to(device, torch.float32)[list(heads)].contiguous()
-
-
-def _on_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    if device.type == "cuda":
-        tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)

@@ -1,26 +1,27 @@
 """The attention of the sampled queries of one attention call.
 
-The attention of sampled queries in plain torch, for any device. The logits of a part of the queries
-with all their keys are in memory at a time. The rows of a text are computed without the other texts
-of the batch, so that they do not depend on them.
+CUDA uses a Triton kernel, other devices plain torch. In plain torch, the logits of a part of the
+queries with all their keys are in memory at a time. The rows of a text are computed without the
+other texts, so that they do not depend on them.
 """
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
+from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qk_dump.attention_columns import MASS_BINS, SINK_TOKENS, first_distances
-from qk_sniffer.attention.rule import AttentionRule, SampledQueries, TextTokens, matching_keys
+from qk_dump.columns import MASS_BINS, SINK_TOKENS, first_distances
+from qk_sniffer.attention import trial
+from qk_sniffer.attention.logits import visible_logits
+from qk_sniffer.attention.queries import SampledQueries, TextTokens, matching_keys
 from qk_sniffer.attention.totals import COLUMNS, ByToken, Totals
-from qk_sniffer.sampling.heads import KindRows
-from qk_toolkit.raised_in import is_our_bug
+from qk_sniffer.engines.engine import AttentionRule
+from qk_sniffer.sampling.rows import KindRows
 
-_TEST_ROWS = 64  # as many as the largest tile of the kernel
 _MOST_LOGITS = 1 << 20  # in memory at a time, for one key head
 _LOWEST = -87.0  # hidden keys get exp(-87), about 1e-38; exp of lower numbers is slow on a CPU
 
@@ -28,9 +29,9 @@ _LOWEST = -87.0  # hidden keys get exp(-87), about 1e-38; exp of lower numbers i
 def query_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
     """Attention columns (heads, n, COLUMNS) of sampled queries, float32.
 
-    `key` is (b, key heads, s, d). CUDA uses a Triton kernel, other devices plain torch.
+    `key` (tokens, key heads, d) are the keys of all texts.
     """
-    vectors, rows, heads, group, _ = queries
+    vectors, rows, _, heads, group, _ = queries
     device, width = vectors.device, vectors.shape[2]
     use_kernel = len(rows) > 0 and device.type == "cuda" and rule.extra is None
     if use_kernel and kernel_works(device, vectors.dtype, width, min(group, len(heads))):
@@ -42,91 +43,79 @@ def query_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -
 
 @cache
 def kernel_works(device: torch.device, dtype: torch.dtype, width: int, group: int) -> bool:
-    """Whether the Triton kernel can be compiled and run for vectors and groups of this size.
+    """Whether the Triton kernel can be compiled and run for vectors and groups of this size."""
+    return trial.runs(partial(_equal_logits_are_found, device, dtype, width, group), width)
 
-    Triton may be missing, may find no C compiler, or the vectors may be too wide for the memory of
-    the GPU's processors.
-    """
-    try:
-        from qk_sniffer.attention.kernel import kernel_attention
 
-        rows = KindRows(np.zeros(_TEST_ROWS, np.int64), np.arange(_TEST_ROWS))
-        vectors = torch.zeros((group, _TEST_ROWS, width), dtype=dtype, device=device)
-        tokens = TextTokens(torch.zeros((1, _TEST_ROWS), dtype=torch.int32, device=device))
-        queries = SampledQueries(vectors, rows, tuple(range(group)), group, tokens)
-        key = torch.zeros((1, 1, _TEST_ROWS, width), dtype=dtype, device=device)
-        rule = AttentionRule(1.0, None, None, chunked=False)
-        found = kernel_attention(queries, key, rule)
-        largest = found[..., 1]  # (group, rows) logits, all 0
-        return bool((largest == 0).all())
-    except Exception as error:  # of many types, from Triton, its compiler and the driver
-        if is_our_bug(error):
-            raise
-        reason = " ".join(str(error).split())[:200]
-        warnings.warn(
-            f"the Triton kernel of attention columns cannot be used for vectors of {width} "
-            f"dimensions ({type(error).__name__}: {reason}); plain torch is used, which is slower",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return False
+def _equal_logits_are_found(
+    device: torch.device, dtype: torch.dtype, width: int, group: int
+) -> bool:
+    """Run the kernel with queries and keys of zeros: all logits are 0."""
+    from qk_sniffer.attention.kernel import kernel_attention
+
+    n = trial.ROWS
+    vectors = torch.zeros((group, n, width), dtype=dtype, device=device)
+    queries = SampledQueries(
+        vectors=vectors,
+        rows=KindRows(np.zeros(n, np.int64), np.arange(n)),
+        starts=np.zeros(1, np.int64),
+        heads=tuple(range(group)),
+        group=group,
+        tokens=TextTokens(torch.zeros(n, dtype=torch.int32, device=device)),
+    )
+    key = vectors[0, :, None]  # (n, 1, d)
+    found = kernel_attention(queries, key, AttentionRule(1.0, None, None, chunked=False))
+    return bool((found[..., 1] == 0).all())  # the largest logits
+
+
+class _SharedKeys(NamedTuple):
+    """The keys of a text that some query heads share."""
+
+    keys: Tensor  # (s, d) float32
+    tokens: Tensor | None  # (s,) those of the text, if they are known
+    text: int  # its number in the forward
+    heads: Tensor  # (g,) numbers of the query heads
 
 
 def chunked_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
-    """Attention columns (heads, n, COLUMNS) of queries to the keys `key` (b, key heads, s, d)."""
-    vectors, rows, heads, group, tokens = queries
+    """Attention columns (heads, n, COLUMNS) of queries to the keys `key` (tokens, key heads, d)."""
+    vectors, rows, starts, heads, group, tokens = queries
     result = vectors.new_empty((*vectors.shape[:2], COLUMNS), dtype=torch.float32)
     for begin, end in rows.texts():
-        sequence, last = int(rows.sequence[begin]), int(rows.position[end - 1])
+        text, last = int(rows.sequence[begin]), int(rows.position[end - 1])
+        inside = slice(int(starts[text]), int(starts[text]) + last + 1)  # tokens that are seen
         position = torch.as_tensor(rows.position[begin:end], device=vectors.device)  # (r,)
         for key_head in sorted({head // group for head in heads}):
             places = [place for place, head in enumerate(heads) if head // group == key_head]
-            numbers = [heads[place] for place in places]
-            keys = key[sequence, key_head % key.shape[1], : last + 1].detach().float()  # (s, d)
+            shared = _SharedKeys(
+                keys=key[inside, key_head].float(),
+                tokens=None if tokens is None else tokens.ids[inside],
+                text=text,
+                heads=torch.tensor([heads[place] for place in places], device=vectors.device),
+            )
             step = max(1, _MOST_LOGITS // ((last + 1) * len(places)))
             for start in range(0, end - begin, step):
                 part = slice(begin + start, min(begin + start + step, end))
                 found = _of_key_head(
-                    vectors[places, part],
-                    keys,
-                    position[start : start + step],
-                    rule,
-                    numbers,
-                    sequence,
-                    None if tokens is None else tokens.ids[sequence],
+                    vectors[places, part], position[start : start + step], shared, rule
                 )
                 result[places, part] = found
     return result
 
 
 def _of_key_head(
-    queries: Tensor,
-    keys: Tensor,
-    position: Tensor,
-    rule: AttentionRule,
-    numbers: list[int],
-    sequence: int,
-    tokens: Tensor | None,
+    queries: Tensor, position: Tensor, shared: _SharedKeys, rule: AttentionRule
 ) -> Tensor:
-    """Columns (g, r, COLUMNS) of `queries` (g, r, d) that share the `keys` (s, d) of a text.
-
-    `tokens` (s,) are those of the text, if they are known.
-    """
-    low = rule.first_visible(position)  # (r,)
-    begin, end = int(low.min()), int(position.max()) + 1
-    logits = (queries.float() * rule.scale) @ keys[begin:end].T  # (g, r, keys)
-    if rule.softcap is not None:
-        logits.div_(rule.softcap).tanh_().mul_(rule.softcap)
-    place = torch.arange(begin, end, device=keys.device)  # (keys,)
-    seen = (place <= position[:, None]) & (place >= low[:, None])  # (r, keys)
-    if rule.extra is not None:
-        extra = rule.extra[sequence % len(rule.extra)]  # (heads or 1, s, s)
-        chosen = extra[numbers] if len(extra) > 1 else extra  # (g or 1, s, s)
-        added = chosen[:, position, begin:end].float()  # (g or 1, r, keys)
-        seen = seen & (added != -torch.inf)
-        logits += torch.where(seen, added, 0.0)
-    sinks = None if rule.sinks is None else rule.sinks[numbers][:, None]  # (g, 1)
-    matching = None if tokens is None else matching_keys(tokens, position, begin, end)
+    """Columns (g, r, COLUMNS) of `queries` (g, r, d) that share their keys."""
+    begin, end = int(rule.first_visible(position).min()), int(position.max()) + 1
+    products = (queries.float() * rule.scale) @ shared.keys[begin:end].T  # (g, r, keys)
+    logits, seen = visible_logits(products, position, begin, rule, shared.text, shared.heads)
+    sinks = None
+    if rule.sinks is not None:
+        sinks = rule.sinks.to(position.device)[shared.heads][:, None]  # (g, 1)
+    matching = None
+    if shared.tokens is not None:
+        matching = matching_keys(shared.tokens, position, begin, end)
     return _totals(logits, seen, position - begin, begin, matching).columns(sinks)
 
 
@@ -139,10 +128,10 @@ def _totals(
 ) -> Totals:
     """Sums over the keys of `logits` (g, r, keys); the first key is at position `begin`.
 
-    `seen` (r, keys) or (g, r, keys) are the keys that a query sees, `last` (r,) is the place of the
-    query among the keys. `matching` (r, keys) are its duplicate keys and its induction keys.
+    Logits of hidden keys are −inf; they are overwritten. `seen` (r, keys) or (g, r, keys) are the
+    keys that a query sees, `last` (r,) is the place of the query among the keys. `matching`
+    (r, keys) are its duplicate keys and its induction keys.
     """
-    logits = torch.where(seen, logits, -torch.inf)
     largest, place = logits.max(dim=-1)  # (g, r); the first one of several equal logits
     below = logits.sub_(largest[..., None]).clamp_(min=_LOWEST)
     powers = below.exp()  # (g, r, keys)

@@ -6,64 +6,57 @@ computed without the other texts of its batch, and on a CPU a key head without t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from qk_sniffer.attention.rule import AttentionRule
+from qk_sniffer.attention import trial
+from qk_sniffer.attention.logits import visible_logits
+from qk_sniffer.attention.queries import SpacedQueries
+from qk_sniffer.engines.engine import AttentionRule
 
 _MOST_LOGITS = {"cuda": 1 << 23, "other": 1 << 20}  # in memory at a time
 _MOST_KEYS = {"cuda": 1 << 17, "other": 1}  # in float32 at a time; one head at least
 
 
-class SpacedQueries(NamedTuple):
-    """Queries of one text that measure the attention of its keys."""
-
-    vectors: Tensor  # (k, group, n, d)
-    position: Tensor  # (n,) ascending
-    on_host: Tensor  # (n,) the same in host memory
-    key_heads: tuple[int, ...]  # k places in the tensor of keys
-    members: Tensor  # (k, group) numbers of the query heads
-
-
 def received_attention(
-    queries: SpacedQueries, keys: Tensor, rule: AttentionRule, sequence: int
+    queries: SpacedQueries, keys: Tensor, rule: AttentionRule, text: int
 ) -> Tensor:
     """(k, group, s): mean weight that each key gets from the queries, in float32.
 
-    `keys` (key heads, s, d) are all keys of the text, which is number `sequence` of its batch. CUDA
+    `keys` (key heads, s, d) are all keys of the text, which is number `text` of its forward. CUDA
     uses a Triton kernel, other devices plain torch.
     """
-    if queries.vectors.is_cuda and rule.extra is None and len(queries.on_host):
-        found = _with_kernel(queries, keys, rule)
-        if found is not None:
-            return found
-    return plain_received(queries, keys, rule, sequence)
-
-
-def _with_kernel(queries: SpacedQueries, keys: Tensor, rule: AttentionRule) -> Tensor | None:
-    """The same from the Triton kernel; None if it cannot be used."""
-    try:
-        from qk_sniffer.attention.received_kernel import (
-            KernelRule,
-            kernel_received,
-            received_kernel_works,
-        )
-    except ImportError:  # no Triton
-        return None
     vectors = queries.vectors
-    if not received_kernel_works(vectors.device, vectors.dtype, vectors.shape[3]):
-        return None
-    low = rule.first_visible(queries.on_host)  # (n,)
-    sinks = None if rule.sinks is None else rule.sinks[queries.members]  # (k, group)
-    how = KernelRule(rule.scale, rule.softcap, low, sinks)
-    return kernel_received(vectors, queries.on_host, keys, queries.key_heads, how)
+    use_kernel = vectors.is_cuda and rule.extra is None and len(queries.on_host) > 0
+    if use_kernel and kernel_works(vectors.device, vectors.dtype, vectors.shape[3]):
+        from qk_sniffer.attention.received_kernel import kernel_received
+
+        return kernel_received(queries, keys, rule)
+    return plain_received(queries, keys, rule, text)
 
 
-def plain_received(
-    queries: SpacedQueries, keys: Tensor, rule: AttentionRule, sequence: int
-) -> Tensor:
+@cache
+def kernel_works(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Whether the Triton kernels can be compiled and run for vectors of this size."""
+    return trial.runs(partial(_equals_plain_torch, device, dtype, width), width)
+
+
+def _equals_plain_torch(device: torch.device, dtype: torch.dtype, width: int) -> bool:
+    """Run the kernels with queries and keys of zeros: all visible keys have the same weight."""
+    from qk_sniffer.attention.received_kernel import kernel_received
+
+    on_host = torch.arange(trial.ROWS)
+    vectors = torch.zeros((1, 1, trial.ROWS, width), dtype=dtype, device=device)
+    members = torch.zeros((1, 1), dtype=torch.int64, device=device)
+    queries = SpacedQueries(vectors, on_host.to(device), on_host, (0,), members)
+    rule = AttentionRule(1.0, None, None, chunked=False)
+    found = kernel_received(queries, vectors[0], rule)
+    return torch.allclose(found, plain_received(queries, vectors[0], rule, 0), rtol=1e-3)
+
+
+def plain_received(queries: SpacedQueries, keys: Tensor, rule: AttentionRule, text: int) -> Tensor:
     """The same in plain torch, for any device."""
     vectors, members = queries.vectors, queries.members
     number, group = members.shape
@@ -72,7 +65,6 @@ def plain_received(
     result = vectors.new_zeros((number, group, length), dtype=torch.float32)
     heads = max(1, _MOST_KEYS[kind] // length)
     step = max(1, _MOST_LOGITS[kind] // (length * group * min(heads, number)))
-    low = rule.first_visible(queries.position)  # (n,)
     firsts = rule.first_visible(queries.on_host).tolist()
     lasts = queries.on_host.tolist()
     for first_head in range(0, number, heads):
@@ -83,50 +75,29 @@ def plain_received(
         for start in range(0, len(lasts), step):
             rows = slice(start, start + step)
             begin, end = firsts[rows][0], lasts[rows][-1] + 1
-            weights = _weights(
-                vectors[part, :, rows],
-                block[:, begin:end],
-                (queries.position[rows], low[rows], begin),
-                rule,
-                members[part],
-                sequence,
-            )  # (k, group, r, keys)
+            products = _products(vectors[part, :, rows], block[:, begin:end], rule.scale)
+            places = (queries.position[rows], begin)
+            logits, seen = visible_logits(products, *places, rule, text, members[part])
+            weights = _weights(logits, seen, rule, members[part])  # (k, group, r, keys)
             result[part, :, begin:end] += weights.sum(dim=2)
     return result.div_(max(1, len(lasts)))
 
 
-def _weights(
-    queries: Tensor,
-    keys: Tensor,
-    places: tuple[Tensor, Tensor, int],
-    rule: AttentionRule,
-    members: Tensor,
-    sequence: int,
-) -> Tensor:
-    """Weights (k, group, r, keys) of `queries` (k, group, r, d) on `keys` (k, keys, d).
-
-    `places` are the positions (r,) of the queries, the first keys (r,) that they see, and the
-    position of the first key. `members` (k, group) are the numbers of the query heads.
-    """
-    position, low, begin = places
+def _products(queries: Tensor, keys: Tensor, scale: float) -> Tensor:
+    """Scaled products (k, group, r, keys) of queries (k, group, r, d) and keys (k, keys, d)."""
     k, group, r, width = queries.shape
-    flat = queries.float().reshape(k, group * r, width) * rule.scale
-    logits = (flat @ keys.transpose(1, 2)).view(k, group, r, -1)
-    if rule.softcap is not None:
-        logits.div_(rule.softcap).tanh_().mul_(rule.softcap)
-    place = torch.arange(begin, begin + keys.shape[1], device=keys.device)  # (keys,)
-    hidden = (place > position[:, None]) | (place < low[:, None])  # (r, keys)
-    if rule.extra is not None:
-        extra = rule.extra[sequence % len(rule.extra)]  # (heads or 1, s, s)
-        chosen = members[..., None] if len(extra) > 1 else members.new_zeros(1, 1, 1)
-        rows = extra[..., begin : begin + keys.shape[1]]
-        added = rows[chosen, position].float()  # (k or 1, group or 1, r, keys)
-        hidden = hidden | (added == -torch.inf)
-        logits += torch.where(hidden, 0.0, added)
-    logits.masked_fill_(hidden, -torch.inf)
+    flat = queries.float().reshape(k, group * r, width) * scale
+    return (flat @ keys.transpose(1, 2)).view(k, group, r, -1)
+
+
+def _weights(logits: Tensor, seen: Tensor, rule: AttentionRule, members: Tensor) -> Tensor:
+    """Weights (k, group, r, keys) of `logits`, which are −inf where keys are not `seen`.
+
+    `members` (k, group) are the numbers of the query heads.
+    """
     weights = logits.softmax(dim=-1)
     if rule.sinks is not None:  # a learned logit takes its share
         sinks = rule.sinks.to(weights)[members][..., None]  # (k, group, 1)
         weights *= torch.sigmoid(logits.logsumexp(dim=-1) - sinks)[..., None]
     # a query that sees no key gives no weight
-    return weights.masked_fill_(hidden, 0.0) if rule.extra is not None else weights
+    return weights.masked_fill_(~seen, 0.0) if rule.extra is not None else weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from qk_dump.attention_columns import MASS_BINS, AttentionRows
+from qk_dump.columns import (
+    ARGMAX_POSITION,
+    DUPLICATE_KEYS,
+    DUPLICATE_MASS,
+    ENTROPY,
+    FIRST_MASS,
+    INDUCTION_KEYS,
+    INDUCTION_MASS,
+    LSE,
+    MASS_BINS,
+    MASSES,
+    MAX_LOGIT,
+    SINK_MASS,
+)
 
 MASSES_END = 4 + MASS_BINS
 ARGMAX_PLACE = MASSES_END + 3
@@ -69,27 +82,23 @@ def as_bits(numbers: Tensor) -> Tensor:
     return numbers.int().contiguous().view(torch.float32)
 
 
-def attention_rows(
-    columns: npt.NDArray[np.float32],
-    sequence: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.integer[Any]] | None,
-) -> AttentionRows:
-    """The attention of queries (n, heads) from their columns (n, heads, COLUMNS).
+def attention_columns(columns: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+    """The attention columns of the queries of a head, from numbers (n, COLUMNS).
 
-    `sequence` (n,) is the text of every query, `ids` (b, s) are the tokens of the texts. Without
-    them, there are no columns by token.
+    Without tokens, the columns by token are not known. The token of the key with the largest weight
+    is not among them.
     """
-    lse, largest, entropy, sinks = np.moveaxis(columns[..., :4], -1, 0)  # (n, heads) each
-    first, duplicate, induction = np.moveaxis(columns[..., MASSES_END:-3], -1, 0)
-    place, duplicates, inductions = np.moveaxis(columns[..., -3:].view(np.int32), -1, 0)
-    rows = AttentionRows(lse, largest, entropy, sinks, columns[..., 4:MASSES_END], first, place)
-    if ids is None:
-        return rows
-    return replace(
-        rows,
-        argmax_token=ids[sequence[:, None], place].astype(np.int32),
-        duplicate_mass=duplicate,
-        duplicate_keys=duplicates,
-        induction_mass=induction,
-        induction_keys=inductions,
-    )
+    places = columns[:, ARGMAX_PLACE:].view(np.int32)  # (n, 3)
+    return {
+        LSE: columns[:, 0],
+        MAX_LOGIT: columns[:, 1],
+        ENTROPY: columns[:, 2],
+        SINK_MASS: columns[:, 3],
+        MASSES: columns[:, 4:MASSES_END],
+        FIRST_MASS: columns[:, MASSES_END],
+        DUPLICATE_MASS: columns[:, MASSES_END + 1],
+        INDUCTION_MASS: columns[:, MASSES_END + 2],
+        ARGMAX_POSITION: places[:, 0],
+        DUPLICATE_KEYS: places[:, 1],
+        INDUCTION_KEYS: places[:, 2],
+    }

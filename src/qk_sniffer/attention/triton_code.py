@@ -1,18 +1,24 @@
-"""Triton kernels of the attention of sampled queries; `kernel` launches them."""
+"""Triton kernels; `kernel` launches the first three of them, `received_kernel` the last two."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from qk_sniffer.attention.received_triton import capped
+
+@triton.jit
+def capped(logits, softcap):
+    """Logits with a soft-cap, also large ones: softcap · tanh(logits / softcap)."""
+    power = tl.exp(-2.0 * tl.abs(logits) / softcap)
+    size = softcap * (1.0 - power) / (1.0 + power)
+    return tl.where(logits < 0, -size, size)
 
 
-@triton.jit(do_not_specialize=["length", "n", "heads", "segments", "offset"])
+@triton.jit(do_not_specialize=["tokens", "n", "heads", "segments", "offset"])
 def segment_sums(
     Q, K, POSITION, LOW, TOKENS, MEMBERS, TILES, FIRST, LAST, BIN, SUMS,
-    scale, softcap, length, n, heads, segments, offset, size, width,
-    stride_b, stride_h, stride_s, stride_d,
+    scale, softcap, tokens, n, heads, segments, offset, size, width,
+    stride_s, stride_h, stride_d,
     CAPPED: tl.constexpr, EXACT: tl.constexpr, BY_TOKEN: tl.constexpr, TILE: tl.constexpr,
     KEYS: tl.constexpr, WIDTH: tl.constexpr, SINK_TOKENS: tl.constexpr,
 ):  # fmt: skip
@@ -20,12 +26,13 @@ def segment_sums(
 
     SUMS (4 or 6, heads, n, segments): the largest logit, Σ p and Σ p · (logit − largest) with
     p = exp(logit − largest), the first key of the block with the largest logit as the bits of an
-    int32, and, BY_TOKEN, Σ p over keys with the token of the query and over induction keys. TOKENS
-    is (b, length). The first program takes segment `offset`.
+    int32, and, BY_TOKEN, Σ p over keys with the token of the query and over induction keys. K
+    (tokens, key heads, width) and TOKENS (tokens,) are those of all texts. The first program takes
+    segment `offset`.
     """
     tile, key_head = tl.program_id(0), tl.program_id(1)
     segment = tl.program_id(2) + offset
-    sequence = tl.load(TILES + 3 * tile)
+    text = tl.load(TILES + 3 * tile)  # its first token
     first_row = tl.load(TILES + 3 * tile + 1)
     row_count = tl.load(TILES + 3 * tile + 2)
     nearest, farthest = tl.load(FIRST + segment), tl.load(LAST + segment)
@@ -56,17 +63,18 @@ def segment_sums(
         mask=inside[:, None] & (d < width)[None, :],
         other=0.0,
     )
-    keys = K + sequence.to(tl.int64) * stride_b + tl.load(members).to(tl.int64) * stride_h
+    keys = K + text.to(tl.int64) * stride_s + tl.load(members).to(tl.int64) * stride_h
+    length = tokens - text  # no key can be read beyond
     largest = tl.full([TILE], -float("inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     slope = tl.zeros([TILE], tl.float32)
     highest = tl.full([TILE], -1, tl.int32)
     duplicate = tl.zeros([TILE], tl.float32)
     induction = tl.zeros([TILE], tl.float32)
-    tokens = TOKENS + sequence.to(tl.int64) * length
+    ids = TOKENS + text
     own = position
     if BY_TOKEN:
-        own = tl.load(tokens + position, mask=inside, other=-2)
+        own = tl.load(ids + position, mask=inside, other=-2)
     for block in range(start // KEYS * KEYS, stop, KEYS):
         number = block + tl.arange(0, KEYS)
         k = tl.load(
@@ -90,11 +98,11 @@ def segment_sums(
         slope = (slope + total * old) * decay + tl.sum(tl.where(power > 0.0, power * below, 0.0), 1)
         total = total * decay + tl.sum(power, 1)
         if BY_TOKEN:
-            token = tl.load(tokens + number, mask=number < length, other=-1)
+            token = tl.load(ids + number, mask=number < length, other=-1)
             same = token[None, :] == own[:, None]  # also the query itself: the bin of distance 0
             duplicate = duplicate * decay + tl.sum(tl.where(same, power, 0.0), 1)
             inner = (number > 0) & (number <= length)
-            previous = tl.load(tokens + number - 1, mask=inner, other=-1)
+            previous = tl.load(ids + number - 1, mask=inner, other=-1)
             follows = previous[None, :] == own[:, None]
             induction = induction * decay + tl.sum(tl.where(follows, power, 0.0), 1)
         largest = higher
@@ -178,10 +186,10 @@ def combine(
     tl.store(result + 9 + BINS, inductions.to(tl.float32, bitcast=True), mask=row < rows)
 
 
-@triton.jit(do_not_specialize=["n", "length"])
+@triton.jit(do_not_specialize=["n", "tokens"])
 def locate(
-    Q, K, POSITION, LOW, SEQUENCE, KEY_HEADS, RESULT,
-    scale, softcap, length, n, width, stride_b, stride_h, stride_s, stride_d,
+    Q, K, POSITION, LOW, TEXT, KEY_HEADS, RESULT,
+    scale, softcap, tokens, n, width, stride_s, stride_h, stride_d,
     CAPPED: tl.constexpr, PLACE: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -193,11 +201,12 @@ def locate(
     seen = (number >= tl.load(LOW + row)) & (number <= tl.load(POSITION + row))
     d = tl.arange(0, WIDTH)
     q = tl.load(Q + (head.to(tl.int64) * n + row) * width + d, mask=d < width, other=0.0)
-    keys = K + tl.load(SEQUENCE + row).to(tl.int64) * stride_b
+    text = tl.load(TEXT + row)
+    keys = K + text.to(tl.int64) * stride_s
     keys += tl.load(KEY_HEADS + head).to(tl.int64) * stride_h
     k = tl.load(
         keys + number.to(tl.int64)[:, None] * stride_s + d[None, :] * stride_d,
-        mask=(number < length)[:, None] & (d < width)[None, :],
+        mask=(number < tokens - text)[:, None] & (d < width)[None, :],
         other=0.0,
     )
     logits = tl.sum(q[None, :].to(tl.float32) * k.to(tl.float32), 1) * scale  # (KEYS,)
@@ -206,3 +215,95 @@ def locate(
     logits = tl.where(seen, logits, -float("inf"))
     first = tl.min(tl.where(logits == tl.max(logits, 0), number, 2147483647), 0)
     tl.store(target, first.to(tl.float32, bitcast=True))
+
+
+@triton.jit(do_not_specialize=["length", "n", "segments"])
+def query_sums(
+    Q, K, POSITION, LOW, KEY_HEADS, SUMS,
+    scale, softcap, length, n, segments, group, width, stride_h, stride_s, stride_d,
+    CAPPED: tl.constexpr, EXACT: tl.constexpr, TILE: tl.constexpr, KEYS: tl.constexpr,
+    WIDTH: tl.constexpr, SEGMENT: tl.constexpr,
+):  # fmt: skip
+    """Sums over the keys of one segment, for a tile of queries of one head.
+
+    SUMS (2, heads, n, segments): the largest logit and Σ exp(logit − largest).
+    """
+    tile, head, segment = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    line = tile * TILE + tl.arange(0, TILE)
+    inside = line < n
+    position = tl.load(POSITION + line, mask=inside, other=-1)
+    low = tl.load(LOW + line, mask=inside, other=2147483647)
+    d = tl.arange(0, WIDTH)
+    place = head.to(tl.int64) * n + line
+    q = tl.load(
+        Q + place[:, None] * width + d[None, :],
+        mask=inside[:, None] & (d < width)[None, :],
+        other=0.0,
+    )
+    keys = K + tl.load(KEY_HEADS + head // group).to(tl.int64) * stride_h
+    largest = tl.full([TILE], -float("inf"), tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    start = tl.maximum(segment * SEGMENT, tl.min(low) // KEYS * KEYS)
+    stop = tl.minimum(segment * SEGMENT + SEGMENT, tl.max(position) + 1)
+    for block in range(start, stop, KEYS):
+        number = block + tl.arange(0, KEYS)
+        k = tl.load(
+            keys + number.to(tl.int64)[None, :] * stride_s + d[:, None] * stride_d,
+            mask=(number < length)[None, :] & (d < width)[:, None],
+            other=0.0,
+        )
+        logits = tl.dot(q, k, input_precision="ieee" if EXACT else "tf32") * scale
+        if CAPPED:
+            logits = capped(logits, softcap)
+        seen = (number[None, :] >= low[:, None]) & (number[None, :] <= position[:, None])
+        logits = tl.where(seen, logits, -float("inf"))
+        higher = tl.maximum(largest, tl.max(logits, 1))
+        base = tl.where(higher == -float("inf"), 0.0, higher)
+        decay = tl.exp(tl.where(largest == -float("inf"), base, largest) - base)
+        total = total * decay + tl.sum(tl.exp(logits - base[:, None]), 1)
+        largest = higher
+    target = SUMS + place * segments + segment
+    tl.store(target, largest, mask=inside)
+    plane = tl.num_programs(1).to(tl.int64) * n * segments
+    tl.store(target + plane, total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["length", "n"])
+def key_means(
+    Q, K, POSITION, LOW, KEY_HEADS, LSE, FIRST, LAST, RESULT,
+    scale, softcap, length, n, group, width, stride_h, stride_s, stride_d,
+    CAPPED: tl.constexpr, EXACT: tl.constexpr, TILE: tl.constexpr, KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):  # fmt: skip
+    """RESULT (heads, length): mean weight that the n queries of a head give a block of keys.
+
+    Queries FIRST to LAST (not included) of the block see some of its keys.
+    """
+    block, head = tl.program_id(0), tl.program_id(1)
+    number = block * KEYS + tl.arange(0, KEYS)
+    d = tl.arange(0, WIDTH)
+    keys = K + tl.load(KEY_HEADS + head // group).to(tl.int64) * stride_h
+    k = tl.load(
+        keys + number.to(tl.int64)[None, :] * stride_s + d[:, None] * stride_d,
+        mask=(number < length)[None, :] & (d < width)[:, None],
+        other=0.0,
+    )
+    total = tl.zeros([KEYS], tl.float32)
+    for start in range(tl.load(FIRST + block), tl.load(LAST + block), TILE):
+        line = start + tl.arange(0, TILE)
+        inside = line < n
+        position = tl.load(POSITION + line, mask=inside, other=-1)
+        low = tl.load(LOW + line, mask=inside, other=2147483647)
+        place = head.to(tl.int64) * n + line
+        lse = tl.load(LSE + place, mask=inside, other=0.0)
+        q = tl.load(
+            Q + place[:, None] * width + d[None, :],
+            mask=inside[:, None] & (d < width)[None, :],
+            other=0.0,
+        )
+        logits = tl.dot(q, k, input_precision="ieee" if EXACT else "tf32") * scale
+        if CAPPED:
+            logits = capped(logits, softcap)
+        seen = (number[None, :] >= low[:, None]) & (number[None, :] <= position[:, None])
+        total += tl.sum(tl.where(seen, tl.exp(logits - lse[:, None]), 0.0), 0)
+    tl.store(RESULT + head.to(tl.int64) * length + number, total / n, mask=number < length)

@@ -32,8 +32,8 @@ def write_pieces(path: Path, book: str, count: int, context: int) -> None:
     size = int(context * _CHARACTERS_PER_TOKEN)
     if count * size > len(text):
         raise ConfigError(
-            f"--texts: {count} given, but {book} has only {len(text) // size} pieces of "
-            f"{context:,} tokens; give fewer texts or a shorter --context"
+            f"--pieces: {count} given, but {book} has only {len(text) // size} pieces of "
+            f"{context:,} tokens; give fewer pieces or a shorter --context"
         )
     pieces = [
         {"id": f"{book}/{number:02}", "text": text[number * size : (number + 1) * size]}

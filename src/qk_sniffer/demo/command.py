@@ -8,7 +8,6 @@ from contextlib import chdir
 from pathlib import Path
 
 from qk_sniffer.extras import capture_extra
-from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 
 BUCKETS = 16
@@ -18,37 +17,33 @@ KEPT_PER_BUCKET = 32.0  # twelve texts give each bucket six queries per dimensio
 def capture_demo(
     folder: Path,
     book: str = "moby-dick",
-    context: str = "8192",
-    texts: str = "12",
+    context: int = 8192,
+    pieces: int = 12,
     wheel: str | None = None,
 ) -> Path:
     """Make or complete the dump `FOLDER/dumps/BOOK-CONTEXT` and return its path.
 
-    All paths are relative to one folder, so that the dump holds no path of this machine. The
-    arguments are the texts of the flags.
+    All paths are relative to one folder, so that the dump holds no path of this machine.
     """
-    from qk_sniffer.demo.books import BOOKS, write_pieces
+    from qk_sniffer.demo.books import write_pieces
 
-    if book not in BOOKS:
-        raise ConfigError(f"--book: expected one of {', '.join(BOOKS)}, got {book!r}")
-    length, count = _number("context", context, 1024), _number("texts", texts, 1)
     package = user_path(wheel).resolve() if wheel is not None else None
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
-    dump, pieces = Path("dumps") / f"{book}-{length}", Path("texts") / f"{book}-{length}.jsonl"
+    dump, texts = Path("dumps") / f"{book}-{context}", Path("texts") / f"{book}-{context}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     with chdir(folder), capture_extra():
-        write_pieces(pieces, book, count, length)
+        write_pieces(texts, book, pieces, context)
         from qk_sniffer.demo.weights import demo_model
 
         model = demo_model(Path("model"), package, lambda line: print(line, file=sys.stderr))
-        _capture(model, pieces, dump, length)
+        _capture(model, texts, dump, context)
     return folder / dump
 
 
 def _capture(model: Path, pieces: Path, dump: Path, context: int) -> None:
+    from qk_sniffer.capture.run import run_capture
     from qk_sniffer.config import make_config
-    from qk_sniffer.pipeline.capture import run_capture
     from qk_toolkit.terminal import TerminalWatcher
 
     config = make_config(
@@ -63,9 +58,3 @@ def _capture(model: Path, pieces: Path, dump: Path, context: int) -> None:
     )
     with TerminalWatcher() as watcher:
         run_capture(config, watcher)
-
-
-def _number(name: str, text: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) >= least):
-        raise ConfigError(f"--{name}: expected an integer of at least {least}, got {text!r}")
-    return int(text)

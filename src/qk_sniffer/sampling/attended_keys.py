@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qk_dump.attention_columns import SINK_TOKENS
+from qk_dump.columns import SINK_TOKENS
 from qk_dump.limits import MOST_POSITIONS
 from qk_toolkit.arrays import Ints
 
@@ -50,6 +50,7 @@ class AttendedSampler:
     number: int  # expected keys per text and key head, besides the first tokens
     queries: int = 64  # queries per text that measure the attention of keys
     seed: int = 0
+    first_key_head: int = 0  # from which key heads are counted; ranks have heads of their own
 
     def query_positions(self, length: int, window: int | None) -> Ints:
         """Evenly spaced positions of a text; the last one is its last token.
@@ -69,7 +70,8 @@ class AttendedSampler:
 
     def streams(self, example: int, layer: int, key_heads: Sequence[int]) -> Ints:
         """The streams (key heads,) of random numbers of the key heads of a text."""
-        found = [stream(self.seed, example, layer, head) for head in key_heads]
+        numbers = (self.first_key_head + head for head in key_heads)
+        found = [stream(self.seed, example, layer, number) for number in numbers]
         return np.array(found, np.int64)
 
     def draw(self, received: Tensor, streams: Tensor) -> Draw:

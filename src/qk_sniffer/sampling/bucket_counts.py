@@ -64,7 +64,11 @@ class BucketCounts:
         runs = index_runs(np.flatnonzero(few).tolist())
         shown = [f"{self.first[start]:,}-{self.last[end]:,}" for start, end in runs[:3]]
         more = ", …" if len(runs) > len(shown) else ""
-        return f"{few.sum():,} of {len(few):,} buckets (positions {', '.join(shown)}{more})"
+        places = f"positions {', '.join(shown)}{more}"
+        start, end = runs[0]
+        if len(runs) == 1 and self.first[start] == self.last[end]:  # the last token of long texts
+            places = f"position {self.first[start]:,}"
+        return f"{few.sum():,} of {len(few):,} buckets ({places})"
 
     def _remedy(self, few_queries: npt.NDArray[np.bool_], few_texts: npt.NDArray[np.bool_]) -> str:
         """What to change: a higher rate, or larger buckets if every position is kept already."""

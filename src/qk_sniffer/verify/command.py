@@ -14,10 +14,11 @@ from qk_sniffer.extras import capture_extra
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, guarded
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import add_flags, parse_flags
+from qk_toolkit.formatting import index_ranges
 from qk_toolkit.settings import Indices, settings_from, validated
 
 if TYPE_CHECKING:
-    from qk_sniffer.model.layout import LayerFacts
+    from qk_sniffer.engines.engine import LayerFacts
     from qk_sniffer.verify.comparison import LayerCheck, Verification
 
 _PROGRAM = "attention-plasticity verify"
@@ -27,6 +28,9 @@ eager attention, and every query and key is kept as in a capture (after RoPE). T
 are recomputed from them and compared with the model's weights in every layer, and so are the
 attention columns of a capture (log-sum-exp, entropy, weight by distance). Then the text is run at
 shifted positions, and the rotary record of every layer is checked. Nothing is written.
+
+With --dump, the first text of a dump is captured again with transformers, and the rows are compared
+with those of the dump, which may come from another engine (capture --engine vllm).
 """
 _EXAMPLES = """\
 commands to paste:
@@ -34,6 +38,7 @@ commands to paste:
   attention-plasticity verify models/smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf
   attention-plasticity verify Qwen/Qwen3-8B --dtype bfloat16 --layers 0-3,35
   attention-plasticity verify google/gemma-3-1b-pt --text book.txt --max_length 1024
+  attention-plasticity verify Qwen/Qwen3-8B --dump data/qwen3-8b
 
 The tolerance is 1e-5 in float32, 2e-3 in float16 and 2e-2 in bfloat16. In layers with large scores
 it is the rounding error of these scores, if that is larger. A wrong pair of heads or a missing
@@ -65,6 +70,12 @@ class VerifySettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    dump: str | None = Field(
+        title="what is checked",
+        default=None,
+        min_length=1,
+        description="dump whose first text is captured again; only with --revision",
+    )
     text: str | None = Field(
         title="what is checked",
         default=None,
@@ -122,9 +133,11 @@ def _verify(arguments: Sequence[str]) -> int:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
     with capture_extra():
-        from qk_sniffer.model.memory import out_of_memory_advice
+        from qk_sniffer.engines.hf.memory import out_of_memory_advice
 
         with out_of_memory_advice(_LESS_MEMORY):
+            if settings.dump is not None:
+                return _verify_dump(model, settings)
             found = _run(model, settings)
     with allow_closed_stdout():
         _print(found)
@@ -149,10 +162,10 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
     """Load the tokenizer first: its errors appear before the slow loading of the model."""
     import torch
 
-    from qk_sniffer.model.layout import decoder_of, vocabulary_of
-    from qk_sniffer.model.loading import load_model, load_tokenizer
-    from qk_sniffer.pipeline.encoding import require_known_tokens
-    from qk_sniffer.pipeline.texts import tokenize
+    from qk_sniffer.engines.hf.layout import decoder_of, vocabulary_of
+    from qk_sniffer.engines.hf.loading import load_model, load_tokenizer
+    from qk_sniffer.texts.encoding import require_known_tokens
+    from qk_sniffer.texts.sources import tokenize
     from qk_sniffer.verify.comparison import verify_model
 
     text = _PASSAGE if settings.text is None else _read(settings.text)
@@ -167,6 +180,32 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
         tokens = tokens[: loaded.context]
     require_known_tokens(tokens, vocabulary_of(decoder_of(loaded.model)))
     return verify_model(loaded.model, tokens, layers=settings.layers, tolerance=settings.tolerance)
+
+
+def _verify_dump(model: ModelSettings, settings: VerifySettings) -> int:
+    """Compare the rows of a dump with those of transformers; the exit code."""
+    from qk_dump.source import open_dump
+    from qk_sniffer.verify.dump_rows import check_dump
+
+    given = settings.model_dump(exclude_defaults=True).keys() - {"dump", "revision"}
+    if given:
+        raise ConfigError(
+            f"--{min(given)}: has no effect with --dump, whose own settings are used; leave it out"
+        )
+    found = check_dump(open_dump(settings.dump or ""), model.name, model.revision, _print_note)
+    with allow_closed_stdout():
+        for layer in found.layers:
+            print(
+                f"layer {layer.layer}: {layer.rows:,} rows, vectors differ by {layer.vectors:.1e}, "
+                f"attention columns by {layer.columns:.1e}"
+            )
+        where = f"text {found.text}, {found.tokens:,} tokens, {found.dtype}"
+        if found.failed:
+            layers = index_ranges(found.failed)
+            print(f"NOT equal: layers {layers} differ by more than {found.tolerance:g}; {where}.")
+        else:
+            print(f"Equal: no layer differs by more than {found.tolerance:g}; {where}.")
+    return 1 if found.failed else 0
 
 
 def _print_note(text: str) -> None:
@@ -244,8 +283,6 @@ def attention_label(facts: LayerFacts) -> str:
 
 def summary_lines(found: Verification) -> list[str]:
     """A summary of the table in one or two sentences; the result comes last."""
-    from qk_toolkit.formatting import index_ranges
-
     lines = []
     wide = [facts.layer for facts in found.untested_windows]
     if wide:
@@ -287,8 +324,6 @@ def summary_lines(found: Verification) -> list[str]:
 
 def _rotation_lines(found: Verification) -> list[str]:
     """Layers without a rotary record, by reason."""
-    from qk_toolkit.formatting import index_ranges
-
     reasons: dict[str, list[int]] = {}
     for layer in found.layers:
         problem = layer.facts.rotations.after.problem

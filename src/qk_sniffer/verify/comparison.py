@@ -20,16 +20,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
-from qk_sniffer.model.layout import LayerFacts, decoder_of, run_backbone
-from qk_sniffer.model.logits import HIDDEN_BELOW, allowed
+from qk_dump.columns import LSE
+from qk_dump.visible import first_visible
+from qk_sniffer.engines.engine import LayerFacts
+from qk_sniffer.engines.hf.attention_hooks import AttentionCall, attention_hook
+from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, run_backbone
+from qk_sniffer.engines.hf.logits import HIDDEN_BELOW, allowed, mask_of, sinks_of
+from qk_sniffer.engines.hf.rotary import RotationCheck, check_rotations
 from qk_sniffer.notebook import Tap, tap
-from qk_sniffer.verify.rotation_check import (
-    RotationCheck,
-    captured_sums,
-    check_rotations,
-    weight_sums,
-)
+from qk_sniffer.verify.attention_sums import captured_sums, weight_sums
 from qk_toolkit.arrays import Array, Bools
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.raised_in import is_our_bug
@@ -108,11 +107,11 @@ def verify_model(
     """
     dtype = str(model.dtype).removeprefix("torch.")
     with tap(model, layers=layers, attention=True) as tapped:
-        facts = [layer.facts for layer in tapped.wanted]
-        recorder = AttentionRecorder(facts, tokens)
+        facts = [layer.facts for layer in tapped.plan.wanted]
+        recorder = AttentionRecorder(tapped.layout, facts, tokens)
         with attention_hook(recorder.record):
             _run(model, tokens)
-    rotations = check_rotations(decoder_of(model), tapped.layout, facts, tokens)
+    rotations = check_rotations(decoder_of(model), tapped.layout, tokens)
     checks = (_check(tapped, layer, recorder.of(layer), dtype, tolerance) for layer in facts)
     return Verification(
         tuple(replace(check, rotation=rotations.get(check.facts.layer)) for check in checks),
@@ -147,10 +146,13 @@ class RecordedAttention:
 class AttentionRecorder:
     """Records the attention weights of some layers in one forward."""
 
-    def __init__(self, layers: Iterable[LayerFacts], tokens: Sequence[int]) -> None:
+    def __init__(
+        self, layout: HfLayout, layers: Iterable[LayerFacts], tokens: Sequence[int]
+    ) -> None:
         self._tokens = tokens
-        self._wanted = {(facts.module, facts.call): facts.layer for facts in layers}
-        self._modules = {facts.module for facts in layers}
+        places = {facts.layer: layout.places[facts.layer] for facts in layers}
+        self._wanted = {(place.module, place.call): layer for layer, place in places.items()}
+        self._modules = {place.module for place in places.values()}
         self._calls: Counter[nn.Module] = Counter()
         self._heard: dict[int, RecordedAttention] = {}
 
@@ -171,15 +173,14 @@ class AttentionRecorder:
                 f"layer {layer}: its attention function returns no weights; load the model with "
                 "eager attention"
             )
-        sinks = call.options.get("s_aux")  # (heads,)
-        if isinstance(sinks, Tensor) and _sums_to_one(weights):  # sinks are not in these weights
+        sinks = sinks_of(call)  # (heads,)
+        if _sums_to_one(weights):  # sinks are not in these weights
             sinks = None
-        mask = call.others[0] if call.others else call.options.get("attention_mask")
         self._heard[layer] = RecordedAttention(
             weights=weights[0].detach().cpu(),
-            sinks=sinks.detach().cpu() if isinstance(sinks, Tensor) else None,
+            sinks=None if sinks is None else sinks.cpu(),
             bias=_first(call.options.get("position_bias")),
-            mask=_first(mask),
+            mask=_first(mask_of(call)),
             sums=weight_sums(call, self._tokens),
         )
 
@@ -211,7 +212,7 @@ def _check(
             seen, bias = _selected_keys(recorded, head, causal)
         sink = -math.inf if recorded.sinks is None else float(recorded.sinks[head])
         with np.errstate(invalid="ignore"):  # an overflow of the model is NaN in the table
-            scores = attention_scores(q, k, seen, scale_of(facts), facts.softcap, bias)  # (n, n)
+            scores = attention_scores(q, k, seen, facts.scale, facts.softcap, bias)  # (n, n)
             difference = softmax(scores, sink) - _array(recorded.weights[head])  # (n, n)
         differences.append(float(np.max(np.abs(difference))))
         largest = max(largest, float(np.max(np.abs(scores[seen]))))
@@ -224,8 +225,8 @@ def _attention(tapped: Tap, facts: LayerFacts, recorded: RecordedAttention) -> f
     """The largest difference of the attention columns of a layer; None if they are not known."""
     differences = []
     for head in range(facts.q_heads):
-        found = tapped.queries(facts.layer, head).attention
-        if found is None:
+        found = tapped.queries(facts.layer, head)
+        if np.isnan(found[LSE]).all() and facts.logits is None:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
             difference = captured_sums(found) - recorded.sums[head]  # (n, 6 + bins)
@@ -249,21 +250,11 @@ def _selected_keys(
 
 
 def visible(facts: LayerFacts, length: int) -> Bools:
-    """Which keys (columns) a query (row) sees, according to the layer's type and window."""
-    query, key = np.arange(length)[:, None], np.arange(length)[None]  # (n, 1), (1, n)
-    seen: Bools = key <= query  # (n, n)
-    if facts.window is None:
-        return seen
-    if facts.type == "chunked_attention":
-        seen &= query // facts.window == key // facts.window
-    else:
-        seen &= query - key < facts.window
+    """(n, n) which keys (columns) a query (row) sees, by the layer's type and window."""
+    query, key = np.arange(length), np.arange(length)[None]  # (n,), (1, n)
+    first = first_visible(query, facts.window, facts.chunked)  # (n,)
+    seen: Bools = (key <= query[:, None]) & (key >= first[:, None])
     return seen
-
-
-def scale_of(facts: LayerFacts) -> float:
-    """The factor of q·k."""
-    return facts.scale
 
 
 def attention_scores(

@@ -11,7 +11,7 @@ import pytest
 from attention_plasticity import open_run
 from attention_plasticity.cli import main
 from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity
-from attention_plasticity.plots import style
+from attention_plasticity.figures import style
 from lasting_workers import workers as workers  # a fixture of all tests here
 
 
@@ -46,8 +46,15 @@ def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[s
     results = tmp_path / "demo" / "results"
     require_expected_plasticity(results)
     before = (results / "head_metrics.csv").read_bytes()
+    heads = {path: path.stat().st_mtime_ns for path in (results / ".heads").rglob("l*h*")}
+    lost = min(heads)
+    lost.unlink()  # as if the first command had been interrupted
+    (results / "run.json").unlink()
     assert main(words) == 0
     assert (results / "head_metrics.csv").read_bytes() == before
+    again = {path: path.stat().st_mtime_ns for path in (results / ".heads").rglob("l*h*")}
+    assert len(heads) == len(again) == 16
+    assert {path for path in heads if heads[path] != again[path]} == {lost}
 
 
 def require_expected_plasticity(results: Path) -> None:

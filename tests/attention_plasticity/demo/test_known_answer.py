@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.demo.known_answer import DemoShape, make_demo_dump
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
 from qk_dump.source import open_dump
 
@@ -30,9 +30,6 @@ def test_it_has_grouped_heads_and_one_windowed_layer(demo: Path) -> None:
     assert len(dump.query_heads) == 16
     assert len(dump.key_heads) == 8
     windows = [
-        read_head(
-            dump.files(HeadId(layer, 0, "k")), max_rows=100, seed=0, with_examples=True
-        ).sliding_window
-        for layer in range(4)
+        read_head(dump.files(HeadId(layer, 0, "k")), max_rows=100).window for layer in range(4)
     ]
     assert windows == [None, 1024, None, None]

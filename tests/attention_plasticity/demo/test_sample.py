@@ -13,14 +13,13 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.demo.sample import sample_path
-from qk_dump.attended_keys import read_attended
-from qk_dump.attention_columns import UNITS
-from qk_dump.column_rules import rules_of
-from qk_dump.keep_probabilities import keep_probabilities
-from qk_dump.layout import Dump, HeadId
+from qk_dump.checks import rules_of
+from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS
+from qk_dump.heads import HeadId
+from qk_dump.keep_probabilities import joint_inclusion, keep_probabilities
+from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
-from qk_dump.reader import HeadRows, read_head
-from qk_dump.received_columns import joint_inclusion
+from qk_dump.reader import HeadRows, read_attended, read_head
 from qk_dump.rotary_file import layer_rotation
 from qk_dump.tokens import read_tokens
 
@@ -36,16 +35,7 @@ def sample() -> Dump:
 
 def rows_of(dump: Dump, head: HeadId) -> HeadRows:
     """All rows with all columns; every value is checked as in a run."""
-    return read_head(
-        dump.files(head),
-        max_rows=10**6,
-        seed=0,
-        with_examples=True,
-        rules=rules_of(dump, head.layer),
-        with_attention=True,
-        with_tokens=True,
-        with_received=True,
-    )
+    return read_head(dump.files(head), examples=True, columns=COLUMNS, rules=rules_of(dump, head))
 
 
 def test_it_is_small_and_holds_whole_layers(sample: Dump) -> None:
@@ -70,21 +60,15 @@ def test_every_row_has_all_columns(sample: Dump) -> None:
     used: set[int] = set()
     for head in sample.all_folders:
         rows = rows_of(sample, head)
-        assert rows.token_id is not None
-        assert rows.token_id.min() >= 0
-        used |= {*rows.token_id.tolist()}
+        assert all(np.isfinite(values).all() for values in rows.columns.values())
+        assert rows["token_id"].min() >= 0
+        used |= {*rows["token_id"].tolist()}
         if head.kind == "q":
-            assert rows.attention is not None
-            assert {*rows.attention.columns} == {name for unit in UNITS for name in unit}
-            assert all(np.isfinite(values).all() for values in rows.attention.columns.values())
-            assert rows.attention.argmax_token is not None
-            used |= {*rows.attention.argmax_token.tolist()}
+            assert {*ATTENTION_COLUMNS} < {*rows.columns}
+            used |= {*rows["argmax_token"].tolist()}
         else:
-            assert rows.value_norm is not None
-            assert (rows.value_norm > 0).all()
-            assert rows.received is not None
-            assert rows.received.received.shape == (len(rows), 3)
-            assert np.isfinite(rows.received.received).all()
+            assert (rows["value_norm"] > 0).all()
+            assert rows["received"].shape == (len(rows), 3)
     texts = read_tokens(sample.path)
     assert texts is not None
     assert texts.keys() == used
@@ -93,34 +77,31 @@ def test_every_row_has_all_columns(sample: Dump) -> None:
 def test_attention_columns_fit_the_vectors(sample: Dump) -> None:
     """Weights of captured pairs, from float16 vectors and rounded columns, are at most 1."""
     queries, keys = (rows_of(sample, HeadId(14, 0, kind)) for kind in ("q", "k"))
-    attention = queries.attention
-    assert attention is not None
-    np.testing.assert_allclose(attention.mass_by_distance.sum(axis=1), 1, atol=4e-3)
+    np.testing.assert_allclose(queries["mass_by_distance"].sum(axis=1), 1, atol=4e-3)
     logits = queries.vectors @ keys.vectors.T / 8  # (n, m)
     seen = (queries.example_id[:, None] == keys.example_id) & (
         queries.position[:, None] >= keys.position
     )
-    below = (logits - attention.max_logit[:, None])[seen]
+    below = (logits - queries["max_logit"][:, None])[seen]
     assert below.max() < 0.1
-    weights = np.where(seen, np.exp(logits - attention.lse[:, None]), 0)
+    weights = np.where(seen, np.exp(logits - queries["lse"][:, None]), 0)
     assert 0.005 < weights.sum(axis=1).mean() < 0.1  # one of 53 keys is in the sample
 
 
 def test_the_key_with_the_largest_weight_has_the_largest_logit(sample: Dump) -> None:
     """Where this key was captured, by whichever draw."""
     queries = rows_of(sample, HeadId(14, 0, "q"))
-    drawn = read_attended(sample, 14, 0, max_rows=10**6, seed=0)
+    drawn = read_attended(sample, 14, 0)
     assert drawn is not None
-    assert queries.attention is not None
     place = {
         (e, p): i for i, (e, p) in enumerate(zip(drawn.example_id, drawn.position, strict=True))
     }
     found = 0
-    for row, key in enumerate(queries.attention.argmax_position):
+    for row, key in enumerate(queries["argmax_position"]):
         number = place.get((queries.example_id[row], key))
         if number is not None:
             logit = queries.vectors[row] @ drawn.vectors[number] / 8
-            assert logit == pytest.approx(queries.attention.max_logit[row], abs=0.1)
+            assert logit == pytest.approx(queries["max_logit"][row], abs=0.1)
             found += 1
     assert found > 300
 
@@ -141,9 +122,9 @@ def test_inclusion_weights_rows_to_all_keys(sample: Dump) -> None:
     """Sums over the rows estimate the number of tokens, and the attention of each query head."""
     for layer, head in sample.key_heads:
         parts = [HeadId(layer, head, "k"), HeadId(layer, head, "k", attended=True)]
-        rows = [rows_of(sample, part).received for part in parts]
-        inclusion = np.concatenate([part.inclusion for part in rows if part is not None])  # (n,)
-        received = np.concatenate([part.received for part in rows if part is not None])
+        rows = [rows_of(sample, part) for part in parts]
+        inclusion = np.concatenate([part["inclusion"] for part in rows])  # (n,)
+        received = np.concatenate([part["received"] for part in rows])
         assert (1 / inclusion).sum() == pytest.approx(TOKENS, rel=0.06)
         weighted = (received / inclusion[:, None]).sum(axis=0)  # (group,)
         np.testing.assert_allclose(weighted, 12, rtol=0.05)  # all weights of a text sum to 1

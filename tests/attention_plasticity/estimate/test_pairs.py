@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attention_plasticity.estimate.pairs import PairSampler, Seen, dealt, run_starts
+from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
 from attention_plasticity.estimate.visible import Visible
 
 Law = dict[tuple[int, int], float]
@@ -29,6 +29,12 @@ class Even:
         return np.full(number, self.place)
 
 
+def draw(sampler: PairSampler, factor: np.ndarray, number: int, rng: Any) -> Pairs:
+    """The pairs of one row of factors."""
+    (found,) = sampler.draw(factor[None], np.array([number]), rng)
+    return found
+
+
 def normed(law: Law) -> Law:
     total = sum(law.values())
     return {pair: value / total for pair, value in law.items() if value > 0}
@@ -38,7 +44,7 @@ def shares(sampler: PairSampler, factor: np.ndarray, number: int, sweep: int = S
     """The share of the places of all steps at which each pair is drawn; steps are even."""
     found: Counter[tuple[int, int]] = Counter()
     for place in (np.arange(sweep) + 0.5) / sweep:
-        drawn = sampler.draw(factor, number, Even(place))  # type: ignore[arg-type]
+        drawn = draw(sampler, factor, number, Even(place))
         found.update(zip(drawn.later.tolist(), drawn.earlier.tolist(), strict=True))
     total = sum(found.values())
     return {pair: count / total for pair, count in found.items()}
@@ -47,7 +53,7 @@ def shares(sampler: PairSampler, factor: np.ndarray, number: int, sweep: int = S
 def assert_law(sampler: PairSampler, factor: np.ndarray, law: Law, number: int) -> None:
     """Every pair has its probability, up to the two ends of its part of the places."""
     if not law:
-        assert not len(sampler.draw(factor, number, np.random.default_rng(0)).later)
+        assert not len(draw(sampler, factor, number, np.random.default_rng(0)).later)
         return
     found = shares(sampler, factor, number)
     possible = sum(one > 0 for one in law.values())
@@ -156,7 +162,7 @@ def test_equal_weights_give_every_pair_once(
     seen = Seen(np.zeros(n), np.full(n, 3.0)) if windowed else None
     sampler, rng = PairSampler(np.full(n, weight), low, seen), np.random.default_rng(seed)
     for number in (len(every), len(every) + 1, 10**9):
-        drawn = sampler.draw(np.ones(n), number, rng)
+        drawn = draw(sampler, np.ones(n), number, rng)
         assert sorted(zip(*(x.tolist() for x in drawn), strict=True)) == every
 
 
@@ -166,7 +172,7 @@ def test_every_text_has_its_expected_number_of_pairs_up_to_two(seed: int, number
     rng = np.random.default_rng(seed)
     text = np.sort(rng.integers(0, 5, 40))
     sampler = PairSampler(rng.uniform(0.1, 5, 40), run_starts(text))
-    drawn = sampler.draw(np.ones(40), number, rng)
+    drawn = draw(sampler, np.ones(40), number, rng)
     expected = np.bincount(text, sampler.chance, 5) / sampler.chance.sum() * number
     found = np.bincount(text[drawn.later], minlength=5)
     assert (np.abs(found - expected) < 2).all()  # one at each end
@@ -185,6 +191,18 @@ def test_one_key_with_almost_all_weight_and_many_other_texts() -> None:
     assert found == pytest.approx({(1002, 1000): 0.75, (1002, 1001): 0.25}, abs=0.003)
 
 
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 30), min_size=1, max_size=6))
+def test_rows_of_factors_are_drawn_like_each_alone(seed: int, number: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    sampler = PairSampler(rng.uniform(0.1, 5, 20), run_starts(np.sort(rng.integers(0, 3, 20))))
+    factor = rng.uniform(0, 1, (len(number), 20)) * (rng.random((len(number), 20)) < 0.5)
+    together = sampler.draw(factor, np.array(number), Even(0.3))  # type: ignore[arg-type]
+    for drawn, own, most in zip(together, factor, number, strict=True):
+        alone = draw(sampler, own, most, Even(0.3))
+        assert drawn.later.tolist() == alone.later.tolist()
+        assert drawn.earlier.tolist() == alone.earlier.tolist()
+
+
 def test_without_pairs() -> None:
     rng = np.random.default_rng(0)
     none = PairSampler(np.zeros(0), np.zeros(0, np.int64))
@@ -194,8 +212,8 @@ def test_without_pairs() -> None:
     unseen = PairSampler(np.ones(2), np.array([0, 1]), Seen(np.array([0.0, 5.0]), np.full(2, 4.0)))
     for sampler in (none, alone, zero, left_out, unseen):
         factor: Any = np.full(len(sampler.weight), sampler is not left_out)
-        assert len(sampler.draw(factor, 5, rng).later) == 0
-        assert len(sampler.draw(factor, 0, rng).earlier) == 0
+        assert len(draw(sampler, factor, 5, rng).later) == 0
+        assert len(draw(sampler, factor, 0, rng).earlier) == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=20))

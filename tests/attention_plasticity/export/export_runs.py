@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from commands_here import run_here
-from dumps import add_rotary, head_rows
+from dumps import add_rotary, head_rows, write_columns
 from key_head_runs import add_key_heads, name_layout
-from qk_dump.layout import HeadId
-from qk_dump.writer import write_head
+from qk_dump.heads import HeadId
 from run_tables import HEADS, LAYERS, add_bins, write_run
 
 KEY_HEADS = HEADS // 2
@@ -83,8 +82,8 @@ def planted_dump(root: Path) -> Path:
             rows = head_rows(n=300, d=4, examples=12, seed=q_head)
             rows["vectors"] *= 0.0
             rows["vectors"][:, 0] = sign * rng.uniform(1, 2, 300)
-            write_head(root, HeadId(0, q_head, "q"), **rows)
+            write_columns(root, HeadId(0, q_head, "q"), **rows)
         keys = head_rows(n=300, d=4, examples=12, seed=[k_head, 99])
         keys["vectors"][:, 1:] = 0.0
-        write_head(root, HeadId(0, k_head, "k"), **keys)
+        write_columns(root, HeadId(0, k_head, "k"), **keys)
     return add_rotary(root, width=4, rope=False, rotary=None)

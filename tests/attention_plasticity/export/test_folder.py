@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_plasticity.export.folder import write_folder
+from attention_plasticity.export.folder import Content, text_file, write_folder
 from commands_here import run_here
 from export_dumps import provenance
 from qk_toolkit.errors import ConfigError, OutputError
@@ -101,19 +101,19 @@ def test_an_empty_folder_is_used_and_a_file_is_not(dump: Path, tmp_path: Path) -
 
 def test_a_failure_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    facts = {"made_by": "attention-plasticity export", "heads": []}
-    write_folder(out, {"a": lambda path: path.write_text("1") and None}, facts, overwrite=False)
 
     def full(path: Path) -> None:
         path.write_text("2")
         raise OSError(28, "No space left on device")
 
+    write_folder(out, Content({"a": text_file("1")}, []), {}, "first", overwrite=False)
     with pytest.raises(OutputError, match="No space left on device"):
-        write_folder(out, {"a": full}, facts, overwrite=True)
+        write_folder(out, Content({"a": full}, []), {}, "second", overwrite=True)
     assert (out / "a").read_text() == "1"
     with pytest.raises(ConfigError, match="exists; give --overwrite"):
-        write_folder(out, {"a": lambda path: path.write_text("2") and None}, facts, overwrite=False)
+        write_folder(out, Content({"a": text_file("2")}, []), {}, "third", overwrite=False)
     assert (out / "a").read_text() == "1"
+    assert provenance(out)["command"] == "first"
     assert names(tmp_path) == ["out"]
 
 

@@ -149,20 +149,11 @@ def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path
     assert "numbers of layers and heads" in refusal(run, BUDGET)
     change_info(run, head_layout={**LAYOUT, "guessed": True})  # counted from the heads of the dump
     assert "numbers of layers and heads" in refusal(run, "duo")
-    change_info(run, head_layout={**LAYOUT, "num_layers": 2})
-    message = refusal(run, BUDGET)
-    assert "layer 2 key head 0, layer 2 key head 1: the model has no such key heads" in message
-
-
-def test_repeated_heads_are_refused(run: Path) -> None:
-    table = pd.read_csv(run / "key_head_metrics.csv")
-    pd.concat([table, table[:1]]).to_csv(run / "key_head_metrics.csv", index=False, na_rep="nan")
-    assert "two rows are of the same head" in refusal(run, BUDGET)
 
 
 @pytest.mark.parametrize("kind", ["rows", "query heads", "values", "layers"])
 def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
-    run, place = make_run(tmp_path / "run"), "layer 1 key head 0"
+    run, place = make_run(tmp_path / "run"), "layer 1: 0"
     expected = [*VALUES[:2], np.mean([*VALUES[:2], *VALUES[3:]]), *VALUES[3:]]
     reason = "not all of its query heads were analysed"
     if kind == "rows":
@@ -178,7 +169,7 @@ def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
         reason = "no rotary record"
     else:
         change_info(run, head_layout={**LAYOUT, "num_layers": 4})
-        place = "layer 3 key head 0, layer 3 key head 1"
+        place = "layer 3: 0-1"
         expected = [*VALUES, *[np.mean(VALUES)] * 2]
     message = refusal(run, BUDGET)
     assert f"{place} ({reason})" in message
@@ -206,7 +197,7 @@ def test_missing_values_of_query_heads_are_named(run: Path, tmp_path: Path) -> N
     heads.to_csv(run / "head_metrics.csv", index=False, na_rep="nan")
     record_reason(run, "head_metrics", "ap_aligned", {"2": "3"}, "too few queries")
     message = refusal(run, BUDGET, "--order", "ap_aligned")
-    assert "1 key head without ap_aligned: layer 2 key head 1 (too few queries)" in message
+    assert "1 key head without ap_aligned: layer 2: 1 (too few queries)" in message
     exported(run, tmp_path / "out", BUDGET)  # another column
 
 
@@ -214,7 +205,7 @@ def test_all_values_missing_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", aligned_plasticity=np.nan)
     for missing in ("refuse", "mean"):
         message = refusal(run, BUDGET, "--missing", missing)
-        assert "6 key heads without aligned_plasticity: layer 0" in message
+        assert "6 key heads without aligned_plasticity: layers 0-2: 0-1 (" in message
         assert "--missing mean" not in message
     assert "6 key heads without attn_entropy" in refusal(
         run, "duo", "--order", "attn_entropy", "--share", "0.5"

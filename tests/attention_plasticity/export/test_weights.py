@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from commands_here import run_here
+from dumps import write_columns
 from export_dumps import provenance, read_safetensors
 from qk_dump.buckets import BucketGeometry
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.writer import write_head
 
 WIDTH, RATE, SIZE = 4, 6.0, 8
 FREQUENCIES = (0.7, 0.05)
@@ -42,8 +42,8 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text, position, vectors = rows_of(head)
         bucket = BucketGeometry("log", SIZE).bucket(position)
         rows = {"bucket": bucket, "example_id": text, "position": position, "vectors": vectors}
-        write_head(root, HeadId(0, head, "q"), **rows)
-        write_head(root, HeadId(0, head, "k"), **rows)
+        write_columns(root, HeadId(0, head, "q"), **rows)
+        write_columns(root, HeadId(0, head, "k"), **rows)
     rotary = {"frequencies": list(FREQUENCIES), "dimensions": WIDTH}
     manifest = DumpManifest(
         model="owner/weighted",

@@ -20,7 +20,7 @@ import torch
 import attention_plasticity as ap
 import qk_sniffer
 from one_position import by_text
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from tiny_models import ARCHITECTURES, VOCABULARY
 
 LAYER = 1

@@ -9,10 +9,9 @@ import numpy as np
 
 from attention_plasticity import analyze_head, make_config, open_dump
 from attention_plasticity.measure.result import HeadResult
-from dumps import head_rows
-from qk_dump.layout import HeadId
+from dumps import head_rows, write_columns
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.writer import write_head
 from reference import write_rows
 
 SCALE = 0.4  # of the logits of whole texts
@@ -52,7 +51,7 @@ def write_whole_texts(
     rows["sliding_window"] = layer.get("window")
     for number, kind, vectors in ((0, "q", queries), (1, "q", queries), (0, "k", keys)):
         head = HeadId(0, number, kind)  # type: ignore[arg-type]
-        write_head(root, head, vectors=vectors.astype(np.float32), **rows)
+        write_columns(root, head, vectors=vectors.astype(np.float32), **rows)
     known: dict[str, Any] = {"num_layers": 1, "num_q_heads": 2, "num_k_heads": 1}
     known |= {"bucket_type": "uniform", "min_bucket_size": 16, "sampler": {"type": "all"}}
     entry = {"layer": 0, "type": "full_attention", "scale": SCALE, **layer}

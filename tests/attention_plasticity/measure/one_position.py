@@ -20,7 +20,7 @@ from attention_plasticity.measure.grid import Grid
 from attention_plasticity.measure.plasticity import grid_of
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.read.rows import read_keys, read_queries
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
 from tiny_models import ARCHITECTURES, VOCABULARY
 
@@ -85,7 +85,7 @@ def _counts(vectors: np.ndarray, position: np.ndarray, W: np.ndarray) -> np.ndar
 
 def by_text(dump: ap.Dump, head: HeadId) -> np.ndarray:
     """(texts, positions, d) vectors of a dump with every position."""
-    rows = read_head(dump.require_files(head), max_rows=1 << 20, seed=0, with_examples=True)
+    rows = read_head(dump.require_files(head), examples=True)
     assert rows.example_id is not None
     order = np.lexsort((rows.position, rows.example_id))
     texts = len(np.unique(rows.example_id))

@@ -93,9 +93,11 @@ def test_scales_do_not_matter(sampled: ap.Dump) -> None:
     pool = read_pool(sampled, LAYER, 0, keys, config)
     assert pool is not None
     plain = measure_head(KeyGroup(LAYER, 0, keys, pool, config), 1, queries, sampled).metrics
-    larger = replace(pool.keys, rows=replace(pool.keys.rows, vectors=4 * pool.keys.rows.vectors))
+    larger = replace(
+        pool.keys, rows=pool.keys.rows.with_columns({"vector": 4 * pool.keys.rows.vectors})
+    )
     moved = KeyGroup(LAYER, 0, keys, KeyPool(larger, 0.25 * pool.received), config)
-    twice = replace(queries, rows=replace(queries.rows, vectors=2 * queries.rows.vectors))
+    twice = replace(queries, rows=queries.rows.with_columns({"vector": 2 * queries.rows.vectors}))
     scaled = measure_head(moved, 1, twice, sampled).metrics
     for name in COLUMNS:
         assert scaled[name] == pytest.approx(plain[name], rel=1e-6)

@@ -7,7 +7,7 @@ import pytest
 
 from attention_plasticity.estimate import sizes
 from attention_plasticity.measure.attention import common_bins, distant_mass, far_mass
-from qk_dump.attention_columns import SINK_TOKENS, first_distances
+from qk_dump.columns import SINK_TOKENS, first_distances
 
 
 def test_the_bins_and_sinks_of_tables_are_those_of_dumps() -> None:

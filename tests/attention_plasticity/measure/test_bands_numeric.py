@@ -68,9 +68,10 @@ def rows(one: Head, record: RotaryRecord, known: bool) -> dict[str, Any]:
     X = np.concatenate([turned.real, turned.imag, one.rest], axis=1)
     if record.pairing == "interleaved":
         X = X[:, [6, 0, 3, 1, 4, 2, 5, 7]]
-    bucket = np.zeros(len(X), np.int64)
+    columns = {"bucket": np.zeros(len(X), np.int64), "position": one.position}
+    columns |= {"vector": X, "example_id": one.text}
     return {
-        "rows": HeadRows(bucket, one.position, X, one.text, one.position.max(), None, True),
+        "rows": HeadRows(columns, one.position.max()),
         "exponent": 0,
         "weight": one.weight,
         "layer": Layer(rotation=LayerRotation(record)),

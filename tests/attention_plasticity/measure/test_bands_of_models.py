@@ -11,7 +11,7 @@ import torch
 import qk_sniffer
 from attention_plasticity import analyze_head, open_dump
 from attention_plasticity.measure.result import HeadResult
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
 from rope_types import model_of
 from tiny_models import VOCABULARY
@@ -39,9 +39,7 @@ def test_captures_before_and_after_rope_agree(tmp_path: Path, rope_type: str) ->
                 assert other[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6, nan_ok=True)
     dump = open_dump(tmp_path / "after")
     rows = [
-        read_head(
-            dump.require_files(HeadId(1, head, kind)), max_rows=10_000, seed=0, with_examples=False
-        )
+        read_head(dump.require_files(HeadId(1, head, kind)), max_rows=10_000)
         for head, kind in ((1, "q"), (after.k_head, "k"))
     ]
     q, k = (one.vectors.astype(np.float64).reshape(5, 24, -1) for one in rows)

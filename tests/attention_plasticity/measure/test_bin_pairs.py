@@ -33,7 +33,8 @@ def head(seed: int, share: float) -> dict[str, Any]:
     text, position = text[order], position[order].astype(float)
     number = np.arange(float(len(text)))
     vectors = np.stack([number, number**2], axis=1)
-    rows = HeadRows(position.astype(int) // SIZE, position, vectors, text, 31.0, None, True)
+    columns = {"bucket": position.astype(int) // SIZE, "position": position}
+    rows = HeadRows({**columns, "vector": vectors, "example_id": text}, 31.0)
     weight = rng.integers(1, 4, len(text)).astype(float)
     return {
         "rows": rows,
@@ -187,3 +188,13 @@ def test_the_first_fifth_has_twice_as_many_pairs() -> None:
     pairs = bin_pairs(own, grid, Visible(), "context", 0.0, 20, rng)
     assert grid.number.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert [len(used) for used in pairs.of_bin] == [24, *[20] * 6]  # 24: all that there are
+
+
+@pytest.mark.parametrize("visible", [Visible(), Visible(12)])
+def test_without_keys_of_any_weight_no_pair_is_attended(visible: Visible) -> None:
+    """All attention may go to the first tokens, which take no part."""
+    keys, grid = keys_and_grid(visible)
+    own = SortedKeys.of(keys, np.zeros(len(keys.weight)), BINS)
+    pairs = attended_pairs(own, grid, visible, 16, np.random.default_rng(0))
+    assert len(pairs.W) == 0
+    assert [len(used) for used in pairs.of_bin] == [0] * len(grid)

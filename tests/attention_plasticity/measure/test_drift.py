@@ -18,10 +18,10 @@ from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import DRIFT, IDS, UNROTATED
 from attention_plasticity.read.layer import SINGLE_EXAMPLE
+from dumps import write_columns
 from head_pairs import SCALE, analyze, write_whole_texts
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.rotary import RotaryRecord
-from qk_dump.writer import write_head
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete
 from reference_groups import layer_facts, of_rows, tokens_of, turned, with_rope
@@ -237,7 +237,9 @@ def test_rows_at_one_position_have_a_reason(tmp_path: Path) -> None:
     root = write_whole_texts(tmp_path, q, k, NO_ROPE, LENGTH)
     text, position = np.divmod(np.arange(len(q)), LENGTH)
     rows = {"bucket": 0 * position + 1, "example_id": text, "position": 0 * position + 20}
-    write_head(root, HeadId(0, 0, "q"), vectors=q.astype(np.float32), sliding_window=None, **rows)
+    write_columns(
+        root, HeadId(0, 0, "q"), vectors=q.astype(np.float32), sliding_window=None, **rows
+    )
     result = analyze(root)
     missing = result.missing["drift"]
     assert missing["q_drift_r"] == missing["q_logit_drift"] == missing["q_pc0_r"] == ONE_POSITION

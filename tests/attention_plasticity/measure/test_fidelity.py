@@ -191,7 +191,7 @@ def test_unequal_inclusion_gives_the_numbers_of_all_keys() -> None:
 def test_a_power_of_two_that_vectors_were_divided_by_changes_nothing() -> None:
     keys, heads = simulate(texts=3).read()
     small = [
-        replace(one, rows=replace(one.rows, vectors=one.rows.vectors / 8), exponent=3)
+        replace(one, rows=one.rows.with_columns({"vector": one.rows.vectors / 8}), exponent=3)
         for one in (keys, *heads)
     ]
     assert json.dumps(measured((small[0], small[1:]))["", 0]) == json.dumps(
@@ -214,10 +214,10 @@ def test_only_keys_in_the_window_are_ranked() -> None:
 
 def test_without_lengths_of_values_there_are_no_products() -> None:
     keys, heads = simulate().read()
-    values = keys.rows.value_norm
-    assert values is not None
-    for known in (None, np.where(np.arange(len(keys)) == 5, np.nan, values)):
-        found = measured((replace(keys, rows=replace(keys.rows, value_norm=known)), heads))
+    values = keys.rows["value_norm"]
+    for known in (np.nan * values, np.where(np.arange(len(keys)) == 5, np.nan, values)):
+        rows = keys.rows.with_columns({"value_norm": known})
+        found = measured((replace(keys, rows=rows), heads))
         assert [name for name in found if name[1]] == []
 
 

@@ -36,7 +36,7 @@ from attention_plasticity.read.rows import Keys, read_keys
 from dumps import add_rotary, make_dump
 from listed_choices import Choices, listed_error, listed_plasticity
 from one_position import by_text, tapped_dump
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from reference import Rows, read_rows
 from reference_checks import influences_of
 from reference_groups import Expected, layer_facts, leave_out, turned

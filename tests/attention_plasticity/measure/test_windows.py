@@ -14,7 +14,7 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.measure.plasticity import COLUMNS, FEW_VISIBLE
 from one_position import by_text, tapped_dump
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 
 Array = npt.NDArray[np.float64]
 
@@ -28,9 +28,9 @@ def without_rope(dump: ap.Dump) -> ap.Dump:
     """A dump captured before RoPE as the dump of a model that has none."""
     file = Path(str(dump.path)) / "dump.json"
     content = json.loads(file.read_text())
-    content["pre_rope"] = False
+    content |= {"pre_rope": False, "attention_scale": None}  # the logits are not those of the model
     for layer in content["layers"]:
-        layer["rope"] = False
+        layer |= {"rope": False, "scale": None}
         layer.pop("rotary", None)
     file.write_text(json.dumps(content))
     return ap.open_dump(dump.path)

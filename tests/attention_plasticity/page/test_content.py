@@ -150,4 +150,5 @@ def test_labels_tell_runs_of_one_model_apart(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c/a")]
     runs = [FinishedRun.open(write_run(folder)) for folder in folders]
     runs.append(FinishedRun.open(write_run(tmp_path / "d", model="other")))
-    assert labels_of(runs) == ["model-one (a) 1", "model-one (b)", "model-one (a) 2", "other"]
+    places = (f"{tmp_path.name}/a", f"{tmp_path.name}/b", "c/a")
+    assert labels_of(runs) == [*(f"model-one ({place})" for place in places), "other"]

@@ -24,8 +24,7 @@ from attention_plasticity.read.layer import (
 from attention_plasticity.read.unknown import Unknown
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest
-from qk_dump.rotary import RotaryRecord
-from qk_dump.rotary_records import RotaryFile
+from qk_dump.rotary import RotaryFile, RotaryRecord
 
 RECORD = RotaryRecord((1.0, 0.1))
 TURNING = {"layer": 0, "rope": True, "rotary": RECORD.to_json()}
@@ -50,7 +49,7 @@ def test_a_record_comes_from_dump_json(dump: ap.Dump, pre_rope: bool) -> None:
 
 def test_a_file_of_records_comes_first(dump: ap.Dump) -> None:
     other = RotaryRecord((0.5, 0.25), pairing="interleaved")
-    file = RotaryFile("rotary.json", "0" * 16, [TURNING | {"rotary": other.to_json()}], True)
+    file = RotaryFile("r.json", "0", [TURNING | {"rotary": other.to_json()}], True, "", {})
     found = rotation_of(replace(with_layer(dump, TURNING), rotary=file), 0)
     assert found == LayerRotation(other, pre_rope=True)
 

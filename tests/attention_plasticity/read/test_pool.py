@@ -16,11 +16,10 @@ from attention_dumps import make_attention_dump
 from attention_plasticity.read.pool import KeyPool, read_pool
 from attention_plasticity.read.rows import read_keys
 from attention_plasticity.read.texts import DumpTexts
-from dumps import add_attended
-from qk_dump.layout import HeadId
+from dumps import add_attended, write_columns
+from qk_dump.heads import HeadId
+from qk_dump.keep_probabilities import joint_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.received_columns import ReceivedRows, joint_inclusion
-from qk_dump.writer import write_head
 
 
 def pool_of(root: Path, **settings: Any) -> KeyPool | None:
@@ -69,17 +68,19 @@ def test_weights_of_a_pool_count_all_tokens(tmp_path: Path, most: int) -> None:
         inclusion = joint_inclusion(np.full((texts, length), 0.25), by_attention)
         for kept, is_drawn in ((base, False), (drawn, True)):
             text, position = np.nonzero(kept)
-            write_head(
+            write_columns(
                 root,
                 HeadId(0, 0, "k", attended=is_drawn),
                 bucket=position // 4,
                 example_id=text,
                 position=position,
                 vectors=rng.standard_normal((len(text), 4)).astype(np.float32),
-                received=ReceivedRows(received[kept][:, None], inclusion[kept]),
+                received=received[kept][:, None],
+                inclusion=inclusion[kept],
             )
         facts = {"sampler": {"type": "uniform", "base_rate": 1.0}, "bucket_type": "uniform"}
-        write_manifest(root, DumpManifest(min_bucket_size=4, **facts))
+        facts |= {"min_bucket_size": 4, "num_q_heads": 1, "num_k_heads": 1}
+        write_manifest(root, DumpManifest(**facts))
         pool = pool_of(root, max_tokens_per_head=most, seed=number, bin_size=16)
         assert pool is not None
         weight = pool.keys.weight

@@ -12,13 +12,11 @@ import attention_plasticity as ap
 from attention_dumps import make_attention_dump
 from attention_plasticity.read import rows as package
 from attention_plasticity.read.rows import LARGEST, read_keys, read_queries
-from dumps import head_rows
+from dumps import head_rows, write_columns
 from head_pairs import analyze, small_head, write_pair
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.received_columns import ReceivedRows
 from qk_dump.rotary import RotaryRecord
-from qk_dump.writer import write_head
 from rotated_queries import HALVES, INTERLEAVED, rotation
 
 
@@ -85,8 +83,8 @@ def test_keys_drawn_by_attention_are_refused_too(tmp_path: Path) -> None:
     root = make_attention_dump(tmp_path, received=True, share=0.5)
     rows = head_rows(20, 6, context=48, bucket_size=8)
     rows["vectors"][11] = 1e20
-    received = ReceivedRows(np.ones((20, 1), np.float32), np.ones(20))
-    write_head(root, HeadId(0, 0, "k", attended=True), received=received, **rows)
+    rows |= {"received": np.ones((20, 1)), "inclusion": np.ones(20)}
+    write_columns(root, HeadId(0, 0, "k", attended=True), **rows)
     with pytest.raises(ap.DumpError, match="attended/l00h00k: row 11 has a value of 1e"):
         analyze(root)
 

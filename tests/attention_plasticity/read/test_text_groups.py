@@ -47,7 +47,7 @@ def test_unreadable_lists_are_not_used(dump: Dump) -> None:
     spoilt = texts_of_dump(dump, [0])
     assert spoilt.ids is not None
     assert spoilt.ids.tolist() == [0, 1, 2, 3]
-    assert "examples.parquet: cannot be read (" in (spoilt.problem or "")
+    assert "examples.parquet: is not a readable Parquet file (" in (spoilt.problem or "")
     assert text_list(dump) is None
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attention_plasticity as ap
-from attention_plasticity.plots import caption_of
+from attention_plasticity.figures import caption_of
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import SINGLE_EXAMPLE
 from attention_plasticity.read.rows import read_keys, read_queries
@@ -22,12 +22,11 @@ from attention_plasticity.read.texts import (
     text_list,
     texts_to_last_fifth,
 )
-from dumps import head_rows, make_dump
+from dumps import head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.writer import write_head
 
 LENGTHS = (1024, 300, 900, 1000, 820, 600, 1010, 200)
 LONG = (0, 2, 3, 4, 6)  # texts with positions of at least 0.8 × 1,023
@@ -43,7 +42,7 @@ def write_dump(root: Path, texts: tuple[int, ...], *, lengths: bool) -> ap.Dump:
         rows["bucket"] = rows["position"] // 128
         kept = np.isin(rows["example_id"], texts)
         rows = {name: values[kept] for name, values in rows.items()}
-        write_head(root, HeadId(0, 0, kind), **rows)  # type: ignore[arg-type]
+        write_columns(root, HeadId(0, 0, kind), **rows)  # type: ignore[arg-type]
     if lengths:
         write_examples(root, [Example(i, f"t{i}", LENGTHS[i], "0") for i in texts])
     return ap.open_dump(root)
@@ -89,7 +88,9 @@ def test_settings_that_contradict_are_refused(tmp_path: Path) -> None:
         ap.make_config(equal_texts=True, single_example=True)
     dump = write_dump(tmp_path / "dump", tuple(range(8)), lengths=True)
     rows = head_rows(100, examples=1)
-    write_head(tmp_path / "dump", HeadId(0, 0, "q"), **{**rows, "example_id": rows["bucket"] + 99})
+    write_columns(
+        tmp_path / "dump", HeadId(0, 0, "q"), **{**rows, "example_id": rows["bucket"] + 99}
+    )
     with pytest.raises(ap.HeadError, match="no rows of texts that reach the last fifth"):
         ap.analyze_head(0, 0, dump=dump, config=ap.make_config(equal_texts=True))
     with pytest.raises(ap.DumpError, match=r"head 9 of layer 0 is not .* has query heads 0"):

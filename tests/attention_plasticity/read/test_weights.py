@@ -10,11 +10,10 @@ import numpy as np
 import attention_plasticity as ap
 from attention_plasticity.read.rows import read_keys, read_queries
 from attention_plasticity.read.weights import why_no_weights
-from dumps import head_rows, make_dump
+from dumps import head_rows, make_dump, write_columns
 from qk_dump.buckets import BucketGeometry
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_dump.writer import write_head
 
 LOG = DumpManifest(
     bucket_type="log",
@@ -28,7 +27,7 @@ def test_weights_follow_from_sampler_and_subsample(tmp_path: Path) -> None:
     for kind in ("q", "k"):
         rows = head_rows(200, seed=[1, kind == "q"])
         rows["bucket"] = BucketGeometry("log", 64).bucket(rows["position"])
-        write_head(tmp_path, HeadId(0, 0, kind), **rows)  # type: ignore[arg-type]
+        write_columns(tmp_path, HeadId(0, 0, kind), **rows)  # type: ignore[arg-type]
     dump = replace(ap.open_dump(tmp_path), manifest=LOG)
     config = ap.make_config(max_tokens_per_head=50)
     keys = read_keys(dump, 0, 0, config)

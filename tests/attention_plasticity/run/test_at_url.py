@@ -24,7 +24,7 @@ from dumps import make_dump
 from hub_server import CLIENT_WARNINGS, running_hub, status
 from hubs import client_of, upload
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_toolkit import store, sync
+from qk_toolkit import sync
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError, HubError, StoreError
 from runs_here import Here, Notes, analyse, compared_info, computed, records, run_info, tables
@@ -38,7 +38,6 @@ HEADS = [(layer, head) for layer in range(LAYERS) for head in range(2)]
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_WAITS", (0.01,))
     use_machine(tmp_path / "first", monkeypatch)
 
 
@@ -127,7 +126,7 @@ def test_records_are_sent_at_intervals(
     s3: S3, three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the head of layer 2 is computed, those of the first layers arrive."""
-    monkeypatch.setattr(sync.Sync.__init__, "__defaults__", (0.02,))
+    monkeypatch.setattr(sync.Sync.__init__, "__defaults__", (None, 0.02))
     seen: list[int] = []
 
     def look(layer: int, k_head: int) -> None:
@@ -155,7 +154,7 @@ def started(dump: Path, url: str) -> subprocess.Popen[str]:
 import sys
 from attention_plasticity.cli import main
 from qk_toolkit import sync
-sync.Sync.__init__.__defaults__ = (0.05,)
+sync.Sync.__init__.__defaults__ = (None, 0.05)
 sys.exit(main({words!r}))
 """
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
@@ -307,7 +306,8 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
     s3: S3, three: Path, stalled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records are sent by a thread, tables by the main thread."""
-    monkeypatch.setattr(sync.Sync.__init__, "__defaults__", (0.01,))
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")  # the server of the tests may fail under load
+    monkeypatch.setattr(sync.Sync.__init__, "__defaults__", (None, 0.01))
     plan = s3.fail("PUT", slow(100.0), path=stalled, skip=int(stalled == "/.heads/"))
 
     def wait(layer: int, k_head: int) -> None:

@@ -239,6 +239,21 @@ def test_calls_after_the_end_and_calls_that_die_are_errors() -> None:
     assert all(call.cancelled() or call.exception() for call in calls)
 
 
+def test_other_processes_of_the_user_live_on() -> None:
+    """A run ends its own workers, also busy ones and one that died, and no other process."""
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            with LocalProcesses(2) as engine:
+                with pytest.raises(WorkerDiedError):
+                    engine.submit(os._exit, 7).result()
+                engine.submit(signal.pause)
+                wait_for(lambda: bool(workers_of()))
+            assert workers_of() == []
+            assert other.poll() is None
+        finally:
+            other.kill()
+
+
 def test_a_worker_has_one_thread_also_if_the_user_asks_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from attention_plasticity.run.fingerprints import InputFiles
 from dumps import add_attended, make_dump
 from odd_files import NOT_REGULAR, Maker, huge, replace_by
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import attention_plasticity as ap
+from attention_plasticity.figures import caption_of
 from attention_plasticity.metrics import DRIFT, GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
-from attention_plasticity.plots import caption_of
 from attention_plasticity.run.write import Outcome
 from attention_plasticity.tables.head_means import EligibleHeads, eligible_heads, mean_estimate
 from attention_plasticity.tables.intervals import (
@@ -206,10 +206,8 @@ def test_a_mean_profile_uses_the_same_formula(outcomes: dict[str, Outcome]) -> N
 def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
     """Of the differences of heads if both runs have the same heads, else of both runs."""
     runs = [ap.open_run(outcomes[name].place.folder) for name in ("sampled", "other seed")]
-    comparison = ap.compare(runs, labels=["a", "b"])
-    row: Any = comparison.differences.set_index(["layer_type", "quantity"]).loc[
-        ("all", "ap_aligned")
-    ]
+    table = ap.summary(runs, None, ["ap_aligned"], labels=["a", "b"])
+    [row] = table[table["minus"] == "a"].to_dict("records")
     a, b = (
         run.influences[run.influences["quantity"] == "ap_aligned"]  # type: ignore[index]
         for run in runs
@@ -220,18 +218,14 @@ def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -
     own = sum((u**2).sum(axis=1).mean() for u in shares)
     between = max(0.0, values.var(ddof=1) - own + texts)
     expected = math.sqrt(texts + (1 - 5 / 16) * between / 5)
-    assert row["standard_error"] == pytest.approx(expected)
-    assert (row["same_heads"], row["heads"], row["minus_heads"]) == (True, 5, 5)
+    assert row["se"] == pytest.approx(expected)
+    assert row["heads"] == 5
     part = runs[1].select(layer_type="full")
-    other = ap.compare([runs[0], part], labels=["a", "b"])
-    row = other.differences.set_index(["layer_type", "quantity"]).loc[("all", "ap_aligned")]
+    other = ap.compare_runs([runs[0], part], labels=["a", "b"])
+    rows = other.summary[other.summary["minus"] == "a"].set_index("metric")
     means = [mean_over_heads(run, "ap_aligned") for run in (runs[0], part)]
     expected = math.hypot(*(mean.standard_error for mean in means))
-    assert row["standard_error"] == pytest.approx(expected)
-    assert not row["same_heads"]
+    assert rows.loc["ap_aligned", "se"] == pytest.approx(expected)
     notes = " ".join(other.notes["text"])
     assert "a: 5 of 16 heads, sampled at random. Errors of means contain the choice" in notes
     assert "a: 11 heads were not captured" not in notes
-    what = "±: half of the 95 % interval over texts and the choice of heads."
-    assert what in other.to_markdown()
-    assert "also contain the choice of heads" in other.caption("trajectory")

@@ -18,9 +18,8 @@ from attention_plasticity.metrics import HEAD_METRICS, HEAD_NUMBERS
 from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.run.missing import MissingSums
 from attention_plasticity.tables.missing import heads_of
-from dumps import add_rotary, head_rows, make_dump
-from qk_dump.layout import HeadId
-from qk_dump.writer import write_head
+from dumps import add_rotary, head_rows, make_dump, write_columns
+from qk_dump.heads import HeadId
 from runs_here import analyse
 
 
@@ -77,7 +76,7 @@ def test_a_run_without_the_table_of_bins_has_no_missing_values_of_it(tmp_path: P
     keys = head_rows(60)
     keys["example_id"] = np.arange(60)
     dump = add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60))
-    write_head(dump, HeadId(0, 0, "k"), **keys)
+    write_columns(dump, HeadId(0, 0, "k"), **keys)
     run = run_of(dump, tmp_path / "out")
     assert "bins" not in run.info["tables"]
     assert {record["table"] for record in run.info["missing"]} <= set(run.info["tables"])

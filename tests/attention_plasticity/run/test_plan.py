@@ -22,12 +22,12 @@ from attention_plasticity.run.plan import (
     split_groups,
     whole_plan,
 )
-from dumps import head_rows, make_dump
-from qk_dump.layout import Dump, HeadId
+from dumps import head_rows, make_dump, write_columns
+from qk_dump.heads import HeadId
+from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.remote import DumpPath
 from qk_dump.source import open_dump
-from qk_dump.writer import write_head
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import format_heads
 from qk_toolkit.settings import parse_indices
@@ -328,7 +328,7 @@ def test_an_estimate_lists_unreadable_files_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_an_estimate_goes_on_without_the_key_head_or_any_shard(tmp_path: Path) -> None:
-    write_head(tmp_path, HeadId(0, 1, "q"), **head_rows(n=50))
+    write_columns(tmp_path, HeadId(0, 1, "q"), **head_rows(n=50))
     (tmp_path / "l00h00q").mkdir()
     dump = open_dump(tmp_path)
     config = make_config(num_q_heads=2, num_k_heads=1)

@@ -95,7 +95,6 @@ def test_the_library_refuses_or_opens_any_run_json(run: Path, info: dict[str, An
 
 VERBS: list[list[str]] = [
     ["plot", "map", "{run}", "--output", "{tmp}/map.svg"],
-    ["compare", "{run}", "{other}", "--format", "csv"],
     ["report", "{run}", "--output", "{tmp}/page.html"],
 ]
 

@@ -18,10 +18,9 @@ import forked_runs
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.run import compute
 from attention_plasticity.run.engines import Engine, LocalProcesses
-from dumps import add_rotary, head_rows, make_dump
+from dumps import add_rotary, head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.layout import HeadId
-from qk_dump.writer import write_head
+from qk_dump.heads import HeadId
 from runs_here import Here, Notes, analyse, compared_info, computed, records, run_info, tables
 
 LAYERS, Q_HEADS = 2, 4
@@ -160,7 +159,7 @@ def test_a_run_whose_heads_all_fail_has_no_tables(tmp_path: Path) -> None:
     assert len(outcome.failures) == 2
     assert outcome.info["tables"] == {}
     assert tables(tmp_path / "out") == {}
-    write_head(dump, HeadId(0, 0, "k"), **head_rows(60, 4))
+    write_columns(dump, HeadId(0, 0, "k"), **head_rows(60, 4))
     assert analyse(dump, tmp_path / "out").failures == []
 
 

@@ -59,7 +59,6 @@ def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
     figure = ["plot", "heatmap", "--output", str(tmp_path / "x.png")]
     assert main(["report", str(folder)]) == 1
     assert main([*figure, str(folder)]) == 1
-    assert main([*figure, "--bucket_csv", str(path)]) == 1
     with pytest.raises(ToolkitError, match="was changed after the run"):
         _ = FinishedRun.open(folder).bucket_plasticity
     assert not (tmp_path / "x.png").exists()

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import attention_plasticity as ap
-from attention_plasticity.comparison.drawn import drawn_drops
+from attention_plasticity.figures import caption_of
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.page.content import run_content
-from attention_plasticity.plots import caption_of
 from attention_plasticity.tables.head_means import mean_estimate
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
@@ -99,22 +98,11 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
     caption = caption_of(run.plot("map", metric="drop")) or ""
     assert f"excludes 0 ({dots} of {len(metrics)} tested heads)" in caption
     assert f"({GROUPS_OF_DROP} to {TEXT_GROUPS} groups of texts, Student's t)" in caption
-    comparison = ap.compare([run, run], labels=["a", "b"])
-    whole = comparison.table.set_index(["run", "layer_type"]).loc[("a", "all")]
-    assert whole[[f"{name}_df" for name in (FIRST, LAST, DROP)]].tolist() == [
-        TEXT_GROUPS - 1,
-        GROUPS_OF_DROP - 1,
-        GROUPS_OF_DROP - 1,
-    ]
+    table = ap.summary([run], None, [FIRST, LAST, DROP]).set_index("metric")
+    assert table["df"].tolist() == [TEXT_GROUPS - 1, GROUPS_OF_DROP - 1, GROUPS_OF_DROP - 1]
     mean = mean_over_heads(run, LAST)
     reach = stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * mean.standard_error
     assert mean_half_width(mean) == pytest.approx(reach)
-    drawn = drawn_drops(comparison.table)
-    assert drawn.halves[0, 0] == pytest.approx(
-        stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * whole[f"{DROP}_se"]
-    )
-    words = f"{GROUPS_OF_DROP - 1} to {TEXT_GROUPS - 1} degrees of freedom"
-    assert words in comparison.caption("trajectory")
 
 
 @pytest.mark.parametrize("quantity", [BIN_QUANTITY, POOLED_BIN_QUANTITY])

@@ -17,11 +17,10 @@ from attention_plasticity.tables.layer_types import (
     selected_layers,
     type_words,
 )
-from dumps import head_rows, make_dump
+from dumps import head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.layout import HeadId
+from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.writer import write_head
 from qk_toolkit.errors import ConfigError
 
 TYPES = {0: "sliding_attention", 1: "full_attention", 2: "sliding_attention", 7: "linear_thing"}
@@ -84,7 +83,7 @@ def test_a_run_of_some_layers_has_their_rows_in_every_table(tmp_path: Path) -> N
     for kind, heads in (("q", 2), ("k", 1)):
         for head in range(heads):
             content = head_rows(300, seed=[9, head])
-            write_head(dump, HeadId(2, head, kind), sliding_window=256, **content)  # type: ignore[arg-type]
+            write_columns(dump, HeadId(2, head, kind), sliding_window=256, **content)  # type: ignore[arg-type]
     run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), max_workers=1)
     assert list(run.layer_types.values()) == ["full_attention"] * 2 + ["sliding_attention"]
     assert run.info["means_by_layer_type"]["sliding_attention"]["ap_overall"]["heads"] == 2
@@ -99,13 +98,13 @@ def test_a_run_of_some_layers_has_their_rows_in_every_table(tmp_path: Path) -> N
     ):
         assert set(table["layer"]) == {2}
         assert table.index[0] == 0
-    assert repr(part) == f"<Run '{tmp_path / 'out'}': out, layers 2>"
+    assert repr(part) == f"<Run '{tmp_path / 'out'}': out, layer 2>"
     assert run.select() is run
-    assert labels_of([run, part]) == ["out", "out (layers 2)"]
+    assert labels_of([run, part]) == ["out", "out (layer 2)"]
     with pytest.raises(ConfigError, match=r"kind: expected one of plasticity, .*got null"):
         run.plot(None)  # type: ignore[arg-type]
     assert run.plot("map", layers=range(2)).axes
-    with pytest.raises(ConfigError, match="vmin: must be below vmax, got 2 and 1"):
+    with pytest.raises(ConfigError, match="vmin: must be below vmax, got 2 and 0"):
         run.plot("map", vmin=2.0)
     assert repr(run) == f"<Run '{tmp_path / 'out'}': out, 6 heads>"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from attention_plasticity.cli import main
-from attention_plasticity.plots import style
-from attention_plasticity.plots.style import figure_text
+from attention_plasticity.figures import style
+from attention_plasticity.figures.style import figure_text
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.names import clean
@@ -62,8 +63,9 @@ def test_any_name_can_be_drawn_compared_and_put_on_a_page(
         assert main(["plot", "map", runs[-1], "--output", str(out / "map.png")]) == 0, kind
         words = ["plot", "components", runs[-1], *figure, "--output", str(out / "c.svg")]
         assert main(words) == 0, kind
-    words = ["--trajectory", "--output_dir", str(out), "--figures", "svg"]
-    assert main(["compare", *runs, *words]) == 0
+    names = [f"--labels={','.join(f'{n} {kind}' for n, kind in enumerate(HOSTILE))}"]
+    words = ["--output_dir", str(out), "--figures", "depth", "--format", "svg"]
+    assert main(["study", *runs, *names, *words]) == 0
     assert main(["report", *runs, "--output", str(out / "page.html")]) == 0
     assert main(["report", runs[0], "--output", str(out / "one.html")]) == 0
     told = capsys.readouterr()
@@ -80,12 +82,14 @@ def test_scores_and_metrics_may_have_any_name(tmp_path: Path) -> None:
     runs = [str(add_bins(write_run(tmp_path / name, model=name))) for name in "abc"]
     scores = tmp_path / "scores.csv"
     scores.write_text("model,$$\na,1\nb,2\nc,4\n")
-    words = ["--scores", str(scores), "--output_dir", str(tmp_path / "out")]
-    assert main(["compare", *runs, *words]) == 0
+    words = ["--scores", str(scores), "--output_dir", str(tmp_path / "out"), "--figures"]
+    assert main(["study", *runs, *words, "relations"]) == 0
     metrics = tmp_path / "metrics.csv"
     metrics.write_text("layer,q_head,ap_overall,$$\n0,0,0.5,1\n0,1,0.5,2\n")
+    path = tmp_path / "a" / "head_metrics.csv"
+    pd.read_csv(path).assign(**{"$$": 1.5}).to_csv(path, index=False)
     figure = ["--metric", "$$", "--output", str(tmp_path / "m.png")]
-    assert main(["plot", "map", "--metrics_csv", str(metrics), *figure]) == 0
+    assert main(["plot", "map", runs[0], *figure]) == 0
 
 
 def test_labels_that_look_alike_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,7 @@ def test_extreme_heads_have_errors(at_one_position: Path) -> None:
         found = row.removeprefix("most plastic").removeprefix("least plastic").split()
         assert found[:2] == [f"{head['layer']:.0f}", f"{head['q_head']:.0f}"]
         assert found[2:5] == [f"{head['ap_aligned']:.3f}", "±", f"{reach:.3f}"]
+        assert re.fullmatch(r"\d+(–\d+)?", found[-1])  # the interval of its rank
     assert rows[0].startswith("most plastic")
     assert rows[3].startswith("least plastic")
 

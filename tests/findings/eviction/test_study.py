@@ -27,8 +27,8 @@ from findings.eviction.statistics import chosen_rule, holm, log_ratios, text_int
 from findings.eviction.tables import GUIDE, HERE, PAGE, README, Study
 from findings.pages import with_tables
 
+from attention_plasticity.export.budget import EVIDENCE
 from attention_plasticity.export.division import default_rule
-from attention_plasticity.export.kvpress_budget import EVIDENCE
 
 ROOT = Path(__file__).parents[3]
 

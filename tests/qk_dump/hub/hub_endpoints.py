@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha1
@@ -154,10 +154,7 @@ class Endpoints:
     def info(self, call: Call, account: Account | None) -> Reply:
         repo = self.store.readable(call.route.repo, account)
         commit = repo.at(call.route.revision)
-        siblings = [
-            {"rfilename": path, **(_blob_facts(blob) if "blobs" in call.query else {})}
-            for path, blob in sorted(commit.tree.items())
-        ]
+        siblings = [{"rfilename": path} for path in sorted(commit.tree)]
         facts = {"private": repo.private, "gated": "manual" if repo.gated else False}
         about = {"id": repo.name, "author": repo.name.split("/")[0], "sha": commit.id}
         dates = {"lastModified": _date(commit.date), "disabled": False, "tags": []}
@@ -172,14 +169,14 @@ class Endpoints:
         below = [path for path in [*commit.tree, *commit.folders] if path.startswith(prefix)]
         if not _true(call.query.get("recursive")):
             below = [path for path in below if "/" not in path.removeprefix(prefix)]
-        return self._page(call, self._entries(call, repo, commit, sorted(below)))
+        return self._page(call, [_entry(commit, path) for path in sorted(below)])
 
     def paths_info(self, call: Call, account: Account | None) -> Reply:
         repo = self.store.readable(call.route.repo, account)
         commit = repo.at(call.route.revision)
         form = parse_qs(call.body.decode())
         paths = [path for path in form["paths"] if path in commit.tree or path in commit.folders]
-        return json_reply(self._entries(call, repo, commit, paths))
+        return json_reply([_entry(commit, path) for path in paths])
 
     def commits(self, call: Call, account: Account | None) -> Reply:
         repo = self.store.readable(call.route.repo, account)
@@ -257,37 +254,19 @@ class Endpoints:
         more = {"Link": f'<{self.url}{call.raw_path}?{query}>; rel="next"'}
         return json_reply(items[start:end], headers=more if end < len(items) else None)
 
-    def _entries(
-        self, call: Call, repo: Repo, commit: Commit, paths: Iterable[str]
-    ) -> list[dict[str, Any]]:
-        expand = _true(call.query.get("expand")) or b"expand=true" in call.body.lower()
-        return [
-            {
-                **_entry(commit, path),
-                **(
-                    {"lastCommit": _commit_facts(repo.last_change(commit.id, path))}
-                    if expand
-                    else {}
-                ),
-            }
-            for path in paths
-        ]
-
 
 def _entry(commit: Commit, path: str) -> dict[str, Any]:
     if path not in commit.tree:
         oid = sha1(f"{commit.id} {path}".encode()).hexdigest()
-        return {"type": "directory", "path": path, "size": 0, "oid": oid}
+        facts = {"type": "directory", "path": path, "size": 0, "oid": oid}
+        return {**facts, "lastCommit": _commit_facts(commit)}
     blob = commit.tree[path]
-    entry = {"type": "file", "path": path, "size": len(blob.data), "oid": blob.oid}
+    entry = {
+        **{"type": "file", "path": path, "size": len(blob.data), "oid": blob.oid},
+        "lastCommit": _commit_facts(commit),
+    }
     lfs = {"oid": blob.sha256, "size": len(blob.data), "pointerSize": len(blob.pointer)}
     return {**entry, "lfs": lfs} if blob.lfs else entry
-
-
-def _blob_facts(blob: Blob) -> dict[str, Any]:
-    facts = {"size": len(blob.data), "blobId": blob.oid}
-    lfs = {"sha256": blob.sha256, "size": len(blob.data), "pointerSize": len(blob.pointer)}
-    return {**facts, "lfs": lfs} if blob.lfs else facts
 
 
 def _commit_facts(commit: Commit) -> dict[str, Any]:

@@ -63,10 +63,6 @@ wrong_bytes = Fault("wrong_bytes")
 """The right number of bytes with wrong values: in the request for `lfs_put`, else in the reply."""
 
 
-endless = Fault("endless")
-"""The right headers, then an endless body without a length."""
-
-
 def changed_json(change: Callable[[Any], Any]) -> Fault:
     """The right answer with changed JSON."""
 
@@ -76,24 +72,14 @@ def changed_json(change: Callable[[Any], Any]) -> Fault:
     return Fault("changed", change=changed)
 
 
-def with_headers(**headers: str) -> Fault:
-    """The right answer with other headers; `_` stands for `-`."""
-    more = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Fault("changed", change=lambda reply: replace(reply, headers=reply.headers | more))
-
-
 def status(
-    code: int,
-    headers: Mapping[str, str] | None = None,
-    *,
-    body: bytes | None = None,
-    takes_effect: bool = False,
+    code: int, headers: Mapping[str, str] | None = None, *, body: bytes | None = None
 ) -> Fault:
-    """An answer with this status; with `takes_effect` the request is carried out anyway."""
+    """An answer with this status; the request is not carried out."""
     message = "Invalid credentials in Authorization header" if code == 401 else f"fault {code}"
     content = json.dumps({"error": message}).encode() if body is None else body
     reply = Reply(code, content, {"X-Error-Message": message, **(headers or {})})
-    return Fault("status", reply=reply, takes_effect=takes_effect)
+    return Fault("status", reply=reply, takes_effect=False)
 
 
 def slow(seconds: float) -> Fault:
@@ -128,7 +114,6 @@ class Request(NamedTuple):
     method: str
     path: str
     bytes_in: int
-    bytes_out: int
     status: int
 
 
@@ -146,7 +131,6 @@ class HubServer(ThreadingHTTPServer):
         self.environment = environment(self.endpoint, home)
         self.log: list[Request] = []
         self.errors: list[str] = []
-        self.streamed = 0  # bytes of endless answers
         self.stopping = Event()
         self._plans: list[Plan] = []
         self._connections: set[socket.socket] = set()
@@ -177,10 +161,6 @@ class HubServer(ThreadingHTTPServer):
     def requests(self, *endpoints: str) -> list[Request]:
         """The log, or the part of it for these endpoints."""
         return [entry for entry in self.log if not endpoints or entry.endpoint in endpoints]
-
-    def bytes_in(self, *endpoints: str) -> int:
-        """Number of bytes sent to these endpoints."""
-        return sum(entry.bytes_in for entry in self.requests(*endpoints))
 
     def branch(self, repo: str, name: str = "main") -> dict[str, bytes]:
         """The files at the head of a branch."""
@@ -266,24 +246,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         path = unquote(self.path.partition("?")[0])
         code = reply.status if reply else 0
-        request = Request(where.endpoint, self.command, path, received, len(body), code)
-        self.server.log.append(request)
+        self.server.log.append(Request(where.endpoint, self.command, path, received, code))
         if reply is None:
             self._reset()
-        elif fault and fault.kind == "endless":
-            self._stream(reply)
         else:
             self.wfile.write(head + body)
-
-    def _stream(self, reply: Reply) -> None:
-        self.close_connection = True
-        chunked = {**reply.headers, "Content-Length": None, "Transfer-Encoding": "chunked"}
-        lines = [f"{name}: {value}" for name, value in chunked.items() if value]
-        self.wfile.write("\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode("latin-1"))
-        chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
-        for _ in range(20_000):  # more than a gigabyte, unless the client closes the connection
-            self.wfile.write(chunk)
-            self.server.streamed += 0x10000
 
     def _bytes(self, reply: Reply) -> tuple[bytes, bytes]:
         headers = {"Content-Length": len(reply.body), **reply.headers}
@@ -334,32 +301,23 @@ def _faulty(reply: Reply | None, fault: Fault | None, endpoint: str) -> Reply | 
 
 def _other_bytes(data: bytes, only_one: bool = True) -> bytes:
     """Wrong bytes: one byte of a file, so that only a checksum differs, or all bytes of JSON."""
-    if only_one:
-        middle = len(data) // 2
-        return (
-            data[:middle]
-            + bytes(byte ^ 255 for byte in data[middle : middle + 1])
-            + data[middle + 1 :]
-        )
-    return bytes(byte ^ 1 for byte in data)
+    first = len(data) // 2 if only_one else 0
+    end = first + 1 if only_one else len(data)
+    return data[:first] + bytes(byte ^ 1 for byte in data[first:end]) + data[end:]
 
 
-def environment(endpoint: str, home: Path, token: str | None = WRITER) -> dict[str, str]:
+def environment(endpoint: str, home: Path) -> dict[str, str]:
     """Environment of a process that uses this server as the Hub, without the caller's settings."""
     kept = {name: value for name, value in os.environ.items() if not _is_hub_setting(name)}
-    tokens = {"HF_TOKEN": token} if token else {}
-    return (
-        kept
-        | tokens
-        | {
-            "HF_ENDPOINT": endpoint,
-            "HF_HOME": str(home),
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "NO_PROXY": "127.0.0.1,localhost",
-        }
-    )
+    return kept | {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_TOKEN": WRITER,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+    }
 
 
 def _is_hub_setting(name: str) -> bool:
@@ -367,15 +325,13 @@ def _is_hub_setting(name: str) -> bool:
 
 
 @contextmanager
-def running_hub(
-    accounts: Mapping[str, Account] = ACCOUNTS, *, page_size: int = 1000
-) -> Iterator[HubServer]:
+def running_hub(*, page_size: int = 1000) -> Iterator[HubServer]:
     """A Hub that serves until the block ends.
 
     Inside the block the client of this process uses no Xet, no proxies and no token of the caller.
     """
     with tempfile.TemporaryDirectory() as home, _client_here(Path(home)):
-        server = HubServer(HubStore(accounts), Path(home), page_size)
+        server = HubServer(HubStore(ACCOUNTS), Path(home), page_size)
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import pairwise
 from pathlib import PurePosixPath
 from threading import RLock
 from typing import Any
@@ -138,14 +137,6 @@ class Repo:
             yield commit
             commit = self.commits[commit.parent] if commit.parent else None
 
-    def last_change(self, revision: str, path: str) -> Commit:
-        """The commit that last changed a path."""
-        history = list(self.history(revision))
-        for newer, older in pairwise(history):
-            if path in newer.folders or older.tree.get(path) != newer.tree.get(path):
-                return newer
-        return history[-1]
-
     def create_branch(self, branch: str, start: str | None) -> None:
         """A branch that begins where another revision is; without one, where `main` is."""
         if branch in self.branches:
@@ -182,18 +173,10 @@ class Repo:
             tree[path] = self.objects[value["oid"]]
         elif key == "deletedFile" and path in tree:
             del tree[path]
-        elif key == "deletedFolder" and (inside := _inside(path, tree)):
-            for name in inside:
-                del tree[name]
-        elif key in ("deletedFile", "deletedFolder"):
+        elif key == "deletedFile":
             raise HubError(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
         else:
             raise HubError(400, f"Unknown operation: {key}")
-
-
-def _inside(folder: str, tree: Mapping[str, Blob]) -> list[str]:
-    prefix = f"{folder.rstrip('/')}/"
-    return [path for path in tree if path.startswith(prefix)]
 
 
 class HubStore:

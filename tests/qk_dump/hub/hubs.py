@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
+from dumps import make_dump
 from hub_server import WRITER, HubServer, no_waiting
+from qk_dump.card import card
+from qk_dump.examples import Example, write_examples
+from qk_dump.hub.place import HubPlace
+from qk_dump.hub.pull import fetch_dump
+from qk_dump.hub.push import push_dump
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.source import open_dump
+from qk_dump.tokens import write_tokens
+from qk_toolkit.errors import ToolkitError
 
 REPO = "me/qk"
+TINY = HubPlace(REPO, "tiny")
 
 
 @contextmanager
@@ -31,10 +44,51 @@ def client_of(
         yield patch
 
 
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def client(hub: HubServer, cache: Path) -> Iterator[pytest.MonkeyPatch]:
+    with client_of(hub, cache) as patch:
+        yield patch
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    return small_dump(tmp_path / "dump")
+
+
+@pytest.fixture
+def commit(hub: HubServer, client: pytest.MonkeyPatch, dump: Path) -> str:
+    """The small dump is on the Hub."""
+    return upload(hub, dump)
+
+
+def small_dump(
+    root: Path, *, model: str | None = "org/tiny", examples: int = 4, **rows: int
+) -> Path:
+    """A dump of one layer with all files of a capture."""
+    settings = {"layers": 1, "q_heads": 2, "k_heads": 1, "n": 4, "d": 2}
+    make_dump(root, **{**settings, **rows})
+    manifest = DumpManifest(model=model, num_examples=examples)
+    write_manifest(root, manifest)
+    write_examples(root, [Example(number, f"text {number}", 8, "0") for number in range(examples)])
+    write_tokens(root, {number: f"token {number}" for number in range(3)})
+    text = card(manifest, list(open_dump(root).folders), True, tokens=True)
+    (root / "README.md").write_text(text, encoding="utf-8")
+    return root
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """The files below a folder by path."""
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
 def upload(hub: HubServer, folder: Path, branch: str = "tiny", below: str = "") -> str:
     """Make a branch hold exactly the files of the folder. Returns the commit id."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
     api = hub.api()
     api.create_repo(REPO, repo_type="dataset", exist_ok=True)
     if branch not in hub.branches(REPO):
@@ -54,9 +108,37 @@ def upload(hub: HubServer, folder: Path, branch: str = "tiny", below: str = "") 
     return str(done.oid)
 
 
+def on_branch(hub: HubServer, branch: str = "tiny", repo: str = REPO) -> dict[str, bytes]:
+    """The files of the branch, without `.gitattributes`; none if it does not exist."""
+    if repo not in hub.store.repos or branch not in hub.branches(repo):
+        return {}
+    return {path: data for path, data in hub.branch(repo, branch).items() if path[:4] != ".git"}
+
+
 def downloads(hub: HubServer) -> list[str]:
     """The downloaded files, in order."""
     marker = "/resolve/"
     return [
         entry.path.partition(marker)[2].partition("/")[2] for entry in hub.requests("resolve_get")
     ]
+
+
+def pull_refusal(place: HubPlace = TINY, **options: Any) -> str:
+    """The short line that a pull ends with; it contains no token."""
+    with pytest.raises(ToolkitError) as caught:
+        fetch_dump(place, **options)
+    return _short_line(caught.value)
+
+
+def push_refusal(dump: Path, repo: str = REPO, branch: str = "tiny", **options: Any) -> str:
+    """The short line that a push ends with; it contains no token."""
+    with pytest.raises(ToolkitError) as caught:
+        push_dump(dump, repo, branch, **options)
+    return _short_line(caught.value)
+
+
+def _short_line(error: ToolkitError) -> str:
+    assert "\n" not in str(error)
+    assert "hf_" not in str(error)
+    assert len(str(error)) < 600
+    return str(error)

@@ -1,8 +1,7 @@
-"""What is not published: files outside the dump, heads that nobody could read, lies of a Hub."""
+"""What is not published: files outside the dump, unreadable heads, and what may not be."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,83 +10,47 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import close_session, constants
 
 import hub_server
 from dumps import make_dump
-from hub_fault_table import files_of, small_dump
-from hub_server import HubServer, changed_json, status
-from hubs import client_of
+from hub_server import READER, WRITER, HubServer, status
+from hubs import REPO, TINY, files_of, on_branch, push_refusal, small_dump
+from hubs import cache as cache  # the fixtures
+from hubs import client as client
+from hubs import dump as dump
 from odd_files import NOT_REGULAR, claim, huge, replace_by
-from pushes import REPO, refusal
-from pushes import dump as dump  # the fixtures
-from pushes import waits as waits
-from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import fetch_dump
 from qk_dump.hub.push import push_dump
 from qk_toolkit.errors import ToolkitError
 
-pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
+pytestmark = [
+    pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS),
+    pytest.mark.usefixtures("client"),
+]
 hub = hub_server.hub
 HEAD = "l00h01q/data.parquet"
 
 
-def refused_unsent(hub: HubServer, dump: Path) -> str:
+def refused_unsent(hub: HubServer, dump: Path, **options: Any) -> str:
     """The message of a refusal before the Hub heard anything."""
-    message = refusal(dump)
+    message = push_refusal(dump, **options)
     assert not hub.log
-    assert not hub.store.repos
     return message
 
 
-@pytest.mark.parametrize(
-    ("name", "absolute"),
-    [(HEAD, True), (HEAD, False), ("examples.parquet", True), ("dump.json", False)],
-)
-def test_a_link_that_leaves_the_dump_is_refused(
-    hub: HubServer, dump: Path, name: str, absolute: bool
-) -> None:
-    secret = shutil.copy(dump / name, dump.parent / "secret")
-    (dump / name).unlink()
-    (dump / name).symlink_to(secret if absolute else os.path.relpath(secret, (dump / name).parent))
-    message = refused_unsent(hub, dump)
-    assert message.startswith(f"{dump / name}: is a link to ")
-    assert "replace the link with the file, then push" in message
-
-
-def test_a_head_folder_that_leaves_the_dump_is_refused(hub: HubServer, dump: Path) -> None:
-    shutil.move(dump / "l00h01q", dump.parent / "elsewhere")
-    (dump / "l00h01q").symlink_to(dump.parent / "elsewhere")
-    assert "l00h01q/data.parquet: is a link to " in refused_unsent(hub, dump)
-
-
-def test_a_link_inside_the_dump_is_published(hub: HubServer, dump: Path) -> None:
+def test_links_are_published_as_files(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+    """Files inside and outside the dump, and those of the client's cache."""
     expected = files_of(dump)
-    (dump / "files").mkdir()
-    shutil.move(dump / HEAD, dump / "files" / "q")
-    (dump / HEAD).symlink_to("../files/q")
-    push_dump(dump, REPO, "tiny")
-    assert {**hub.branch(REPO, "tiny")}.items() >= expected.items()
-
-
-def test_a_dump_that_is_itself_a_link_is_published(hub: HubServer, dump: Path) -> None:
+    shutil.move(dump / HEAD, tmp_path / "q")
+    (dump / HEAD).symlink_to(tmp_path / "q")
+    shutil.move(dump / "l00h00q", tmp_path / "head")
+    (dump / "l00h00q").symlink_to(tmp_path / "head")
     (dump.parent / "link").symlink_to(dump)
     push_dump(dump.parent / "link", REPO, "tiny")
-    assert hub.branch(REPO, "tiny").items() >= files_of(dump).items()
-
-
-def test_a_dump_that_was_fetched_can_be_published_again(
-    hub: HubServer, dump: Path, tmp_path: Path
-) -> None:
-    push_dump(dump, REPO, "tiny")
-    with client_of(hub, tmp_path / "cache"):
-        fetched = fetch_dump(HubPlace(REPO, "tiny"))
-    assert (fetched.folder / HEAD).is_symlink()
-    push_dump(fetched.folder, REPO, "again")
-    assert hub.branch(REPO, "again").items() >= files_of(dump).items()
-    head = fetched.folder / HEAD
-    head.unlink()
-    head.symlink_to(tmp_path / "dump" / HEAD)
-    assert "is a link to " in refusal(fetched.folder)
+    assert on_branch(hub) == expected
+    push_dump(fetch_dump(TINY).folder, REPO, "again")
+    assert on_branch(hub, "again") == expected
 
 
 @pytest.mark.parametrize("name", [HEAD, "examples.parquet"])
@@ -99,7 +62,7 @@ def test_what_is_no_regular_file_is_refused_unopened(
         replace_by(make, dump / name)
         message = refused_unsent(hub, dump)
         assert str(dump / name) in message
-        assert said in message or "is a link to " in message
+        assert said in message
 
 
 def without(column: str) -> Callable[[Path], object]:
@@ -117,7 +80,6 @@ def retyped(column: str, kind: pa.DataType) -> Callable[[Path], object]:
 
 GARBAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "text": (lambda path: path.write_text("a,b\n1,2\n" * 9), "is not a readable Parquet file"),
-    "nothing": (lambda path: path.write_bytes(b""), "is not a readable Parquet file"),
     "half": (
         lambda path: path.write_bytes(path.read_bytes()[:-200]),
         "is not a readable Parquet file",
@@ -140,74 +102,107 @@ def test_a_head_that_nobody_could_read_is_refused(
     assert said in message
 
 
-def test_examples_that_nobody_could_read_are_refused(hub: HubServer, dump: Path) -> None:
+def test_an_incomplete_dump_is_refused(hub: HubServer, dump: Path) -> None:
+    (dump / "attended/l00h00k").mkdir(parents=True)
+    assert "attended/l00h00k: holds no Parquet file; capture the" in refused_unsent(hub, dump)
+    shutil.rmtree(dump / "attended")
     (dump / "examples.parquet").write_text("garbage")
     assert "examples.parquet: is not a readable Parquet file" in refused_unsent(hub, dump)
-
-
-def test_a_shard_whose_name_is_not_utf8_is_refused(hub: HubServer, dump: Path) -> None:
     (dump / HEAD).rename(dump / "l00h01q" / "caf\udce9.parquet")
     assert "caf\\udce9.parquet: its name is not UTF-8; rename it" in refused_unsent(hub, dump)
+    (dump / ".capture").mkdir()
+    (dump / ".capture" / "plan.json").write_text("{}")
+    assert "capture is not finished; run the same capture again" in refused_unsent(hub, dump)
 
 
-LIES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "the dataset's commit": ("info", lambda info: {**info, "sha": "../../evil"}),
-    "the first commit": ("commits", lambda told: [{**one, "id": "/tmp/evil"} for one in told]),
-    "no commits": ("commits", lambda told: []),
-    "a branch's commit": (
-        "refs",
-        lambda refs: {**refs, "branches": [{**refs["branches"][0], "targetCommit": "../evil"}]},
-    ),
-    "the new commit": ("commit", lambda told: {**told, "commitOid": "../evil"}),
-    "a file's name": ("tree", lambda tree: [{**tree[0], "path": "../evil"}]),
-    "a file's hash": ("tree", lambda tree: [{**tree[0], "oid": "../evil"}]),
-}
-
-
-@pytest.mark.parametrize(("endpoint", "change"), LIES.values(), ids=LIES)
-def test_a_hub_that_lies_is_told(
-    hub: HubServer, dump: Path, endpoint: str, change: Callable[[Any], Any], tmp_path: Path
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "holds no run.json"),
+        ("{", "cannot be read"),
+        ("[]", "is not the file of an analysis"),
+        ('{"head_layout": {}, "tables": {"a": "../secret.csv"}}', "expected names of CSV files"),
+        ('{"head_layout": {}, "tables": {"a": "missing.csv"}}', "missing.csv"),
+    ],
+)
+def test_a_folder_that_is_no_analysis(
+    hub: HubServer, dump: Path, tmp_path: Path, content: str | None, said: str
 ) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    hub.fail(endpoint, changed_json(change), times=None)
-    message = refusal(dump)
-    assert message.startswith((f"{REPO}@tiny: ", f"{REPO}: ", f"{REPO}@main: "))
-    assert sorted(tmp_path.rglob("*")) == before
-    hub.heal()
-    push_dump(dump, REPO, "tiny")
-    assert hub.branch(REPO, "tiny").items() >= files_of(dump).items()
+    run = tmp_path / "run"
+    run.mkdir()
+    if content is not None:
+        (run / "run.json").write_text(content)
+    assert said in refused_unsent(hub, dump, run=run)
 
 
-def test_a_manifest_under_another_name_is_not_fetched(hub: HubServer, dump: Path) -> None:
-    hub.fail(
-        "paths_info",
-        changed_json(lambda told: [{**one, "path": "../../evil"} for one in told]),
-        times=None,
-    )
-    push_dump(dump, REPO, "tiny")
-    assert "| `tiny` |  |  |" in hub.branch(REPO)["README.md"].decode()
+def test_names_that_are_no_dataset_or_branch(hub: HubServer, dump: Path) -> None:
+    for repo in ("qk", "me/my qk", "me/a/b", "", "me/qk@tiny", "/qk", "mé/qk"):
+        assert "repo: expected owner/name, got " in refused_unsent(hub, dump, repo=repo)
+    for repo in ("me/-qk-", "me/a--b", "me/" + "a" * 100, "me/qk.git"):  # the client refuses them
+        assert refused_unsent(hub, dump, repo=repo).startswith(f"{repo}@tiny: ")
+    for branch in ("", "a b", "a..b", "-a", "a/", "/a", "a@b", "a%2Fb", "refs/x", "a" * 40):
+        assert "use letters, digits" in refused_unsent(hub, dump, branch=branch)
+    assert "main holds the list of branches" in refused_unsent(hub, dump, branch="main")
 
 
-ENDPOINTS = ["info", "refs", "commits", "tree", "preupload", "lfs_batch", "commit", "paths_info"]
+def test_private_never_means_public(hub: HubServer, dump: Path) -> None:
+    hub.store.create_repo(REPO)
+    assert "public; nothing was sent" in push_refusal(dump, private=True)
+    assert set(hub.branches(REPO)) == {"main"}
+    hub.store.repos[REPO].private = True
+    hub.fail("create_repo", status(403), times=None)  # a token for this dataset alone is enough
+    assert push_dump(dump, REPO, "tiny").changed  # without asking for it: stays as it is
+    assert hub.store.repos[REPO].private
 
 
-def outcome(dump: Path) -> str:
-    """What a push says that may end well."""
-    try:
-        push_dump(dump, REPO, "tiny")
-    except ToolkitError as error:
-        return str(error)
-    return ""
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(
+    ("token", "words"), [(READER, "write access"), ("hf_unknown", "HF_TOKEN or 'hf auth login'")]
+)
+def test_a_token_that_may_not(
+    hub: HubServer,
+    dump: Path,
+    token: str,
+    words: str,
+    there: bool,
+    client: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    client.setenv("HF_TOKEN", token)
+    if there:
+        hub.store.write(REPO, {"notes.md": b"x"}, "tiny")
+    assert words in push_refusal(dump)
+    assert token not in caplog.text
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_tokens_that_are_none(hub: HubServer, dump: Path, client: pytest.MonkeyPatch) -> None:
+    for token in ("hf_ünïcode", "hf_two words", "hf_tab\there"):
+        client.setenv("HF_TOKEN", token)
+        assert "HF_TOKEN: the token holds characters" in refused_unsent(hub, dump)
+    client.delenv("HF_TOKEN")
+    assert "needs a token; set HF_TOKEN or run 'hf auth login'" in refused_unsent(hub, dump)
+    assert push_dump(dump, REPO, "tiny", token=WRITER).changed
+
+
+def test_no_network_by_choice(hub: HubServer, dump: Path, client: pytest.MonkeyPatch) -> None:
+    client.setattr(constants, "HF_HUB_OFFLINE", True)
+    close_session()
+    assert "HF_HUB_OFFLINE is set; unset it" in refused_unsent(hub, dump)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["info", "refs", "commits", "tree", "preupload", "lfs_batch", "commit"]
+)
 def test_garbled_answers_are_told(hub: HubServer, dump: Path, endpoint: str) -> None:
     told = []
-    for body in (b"", b"null", b"5", b"[null]", b'{"a": 1}', b"[" * 100_000, b"<html>", b"\xff"):
+    for body in (b"", b"null", b'{"a": 1}', b"<html>", b"\xff"):
         hub.fail(endpoint, status(200, body=body), times=None)
-        told.append(outcome(dump))
+        try:
+            push_dump(dump, REPO, "tiny")
+        except ToolkitError as error:
+            told.append(str(error))
         hub.heal()
         hub.store.repos.clear()
-    assert any(told) or endpoint == "commit"  # which is looked up, and found made
-    assert all(not said or said.startswith((f"{REPO}@", f"{REPO}:")) for said in told)
-    assert "\n" not in "".join(told)
+    assert told
+    assert all(said.startswith(f"{REPO}@") and "\n" not in said for said in told)

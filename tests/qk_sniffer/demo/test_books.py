@@ -27,7 +27,7 @@ def test_more_pieces_than_there_are_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         write_pieces(tmp_path / "pieces.jsonl", "moby-dick", 13, 8192)
     assert str(caught.value) == (
-        "--texts: 13 given, but moby-dick has only 12 pieces of 8,192 tokens; give fewer texts or "
-        "a shorter --context"
+        "--pieces: 13 given, but moby-dick has only 12 pieces of 8,192 tokens; give fewer pieces "
+        "or a shorter --context"
     )
     assert not (tmp_path / "pieces.jsonl").exists()

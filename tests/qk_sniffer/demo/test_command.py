@@ -24,7 +24,7 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
     wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "demo"
-    flags = ["--context", "1024", "--texts", "2", "--wheel", str(wheel)]
+    flags = ["--context", "1024", "--pieces", "2", "--wheel", str(wheel)]
     words = ["demo", "--capture", "--output_dir", str(folder), *flags]
     assert main(words) == 0
     dump, results = folder / "dumps" / "moby-dick-1024", folder / "results" / "moby-dick-1024"
@@ -51,8 +51,8 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
         (["--capture", "--known_answer"], "choose one"),
         (["--capture", "--book", "ulysses"], "expected one of moby-dick, jargon-file"),
         (["--capture", "--context", "7"], "--context: expected an integer of at least 1024"),
-        (["--capture", "--texts", "many"], "--texts: expected an integer of at least 1"),
-        (["--capture", "--texts", "99"], "has only 12 pieces of 8,192 tokens"),
+        (["--capture", "--pieces", "many"], "--pieces: expected an integer of at least 1"),
+        (["--capture", "--pieces", "99"], "has only 12 pieces of 8,192 tokens"),
         (["--capture", "--wheel", "nowhere.whl"], "nowhere.whl: SmolLM2-135M"),
     ],
 )

@@ -17,7 +17,7 @@ from demo_weights import tiny_wheel
 from qk_sniffer.config import ModelSettings
 from qk_sniffer.demo import weights
 from qk_sniffer.demo.weights import FACTS, GGUF, NAME, demo_model
-from qk_sniffer.model.loading import load_model
+from qk_sniffer.engines.hf.loading import load_model
 from qk_toolkit.errors import ConfigError, ToolkitError
 from tiny_models import ARCHITECTURES
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qk_dump.layout import Kind
+from qk_dump.heads import Kind
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType, sample_heads
 
 BUCKET_SIZES = st.integers(1, 1 << 20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,15 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from attention_plasticity.cli import main
-from qk_sniffer.model import logits
+from qk_sniffer.engines.engine import Rotation, Rotations
+from qk_sniffer.engines.hf import logits
+from qk_sniffer.engines.hf.probing import probe
+from qk_sniffer.engines.hf.rotary import RotationCheck
 from qk_sniffer.verify import comparison as verification
+from qk_sniffer.verify.command import summary_lines
+from qk_sniffer.verify.comparison import LayerCheck, Verification
 from sniffing import sniff
+from tiny_models import ARCHITECTURES
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
 Captured = pytest.CaptureFixture[str]
@@ -72,8 +79,13 @@ def test_a_faithful_model(models: dict[str, Path], capsys: Captured) -> None:
 def test_a_wrong_scale_ends_with_1_and_names_the_worst_layer(
     models: dict[str, Path], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = verification.scale_of
-    monkeypatch.setattr(verification, "scale_of", lambda f: right(f) * (1.5 if f.layer == 2 else 1))
+    right = verification._check
+
+    def wrong(tapped: Any, facts: Any, *rest: Any) -> Any:
+        off = 1.5 if facts.layer == 2 else 1.0
+        return right(tapped, replace(facts, scale=off * facts.scale), *rest)
+
+    monkeypatch.setattr(verification, "_check", wrong)
     assert verify(models["llama"], "--max_length", 24) == 1
     out, _ = capsys.readouterr()
     assert [row[0] for row in rows_of(out) if row[-1] != "ok"] == ["2"]
@@ -164,7 +176,7 @@ def test_memory_that_runs_out_is_told(
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("qk_sniffer.model.loading.load_model", fail)
+    monkeypatch.setattr("qk_sniffer.engines.hf.loading.load_model", fail)
     assert verify(models["llama"]) == 1
     assert capsys.readouterr().err.startswith("error: out of memory (no room). Choose fewer tokens")
 
@@ -179,7 +191,7 @@ def test_help_ends_with_commands_that_can_be_pasted(
     for dtype, limit in logits.TOLERANCES.items():
         assert f"{limit:.0e}".replace("e-0", "e-") + f" in {dtype}" in text
     pasted = [line for line in text.splitlines() if line.startswith("  attention-plasticity")]
-    assert len(pasted) == 4
+    assert len(pasted) == 5
     asked = []
 
     def note(model: Any, settings: Any) -> Any:
@@ -187,7 +199,25 @@ def test_help_ends_with_commands_that_can_be_pasted(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("qk_sniffer.verify.command._run", note)
-    for line in pasted:
+    for line in pasted[:-1]:
         assert main(shlex.split(line)[1:]) == 130
         assert capsys.readouterr().err == "interrupted; nothing was written\n"
     assert asked[-1] == ("google/gemma-3-1b-pt", "eager", 1024)
+    assert main(shlex.split(pasted[-1])[1:]) == 2
+    assert capsys.readouterr().err.startswith("error: data/qwen3-8b: ")  # there is no dump here
+
+
+def test_a_wrong_rotary_record_is_reported_in_the_last_line() -> None:
+    layers = probe(ARCHITECTURES["llama"].model("eager")).layers
+    problem = Rotations(Rotation(problem="the reason"))
+    checks = (
+        LayerCheck(layers[0], 1e-7, 0, 1e-5, 0.0, RotationCheck(1e-5, True)),
+        LayerCheck(layers[1], 1e-7, 0, 1e-5, 0.0, RotationCheck(0.5, False)),
+        LayerCheck(replace(layers[2], rotations=problem), 1e-7, 0, 1e-5, 0.0),
+    )
+    found = Verification(checks, 50, "float32")
+    assert found.failed == [checks[1]]
+    lines = summary_lines(found)
+    assert "Layers 2 have no rotary record in a capture: the reason." in lines
+    assert lines[-1].startswith("NOT faithful: the rotary records of layers 1 do not predict")
+    assert summary_lines(Verification(checks[:1], 50, "float32"))[-1].startswith("Faithful")

@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM
 
 import qk_sniffer
-from qk_sniffer.model.attention_hooks import AttentionCall, attention_hook
-from qk_sniffer.model.layout import LayerFacts, decoder_of
-from qk_sniffer.model.logits import allowed
-from qk_sniffer.model.probing import probe
-from qk_sniffer.notebook import Tap
-from qk_sniffer.tapped_rows import TappedRows
+from qk_sniffer.engines.engine import LayerFacts
+from qk_sniffer.engines.hf.attention_hooks import AttentionCall
+from qk_sniffer.engines.hf.layout import decoder_of
+from qk_sniffer.engines.hf.logits import allowed
+from qk_sniffer.engines.hf.probing import probe
+from qk_sniffer.notebook import Tap, TappedRows
 from qk_sniffer.verify import comparison as verify
 from qk_sniffer.verify.comparison import (
     AttentionRecorder,
@@ -30,11 +29,10 @@ from qk_sniffer.verify.comparison import (
     visible,
 )
 from qk_toolkit.errors import ConfigError, ToolkitError
-from tiny_models import ARCHITECTURES, Architecture
+from tiny_models import ARCHITECTURES
 
 LENGTH = 40
 FEW_TOKENS = 13  # so that tokens repeat
-EVERY = [pytest.param(architecture, id=name) for name, architecture in ARCHITECTURES.items()]
 SLIDING, CHUNKED = "gemma3_text", "llama4_text"
 
 
@@ -47,28 +45,12 @@ def eager(model_type: str, **options: Any) -> Any:
     return ARCHITECTURES[model_type].model("eager", **options)
 
 
-@pytest.mark.parametrize("architecture", EVERY)
-def test_every_architecture_is_faithful(architecture: Architecture) -> None:
-    found = verify_model(architecture.model("eager"), tokens())
-    assert tuple(layer.facts.layer for layer in found.layers) == architecture.layers
-    assert not found.failed
-    assert found.worst.difference < 1e-6
-    assert all(layer.attention is not None and layer.attention < 1e-5 for layer in found.layers)
+def test_a_faithful_model() -> None:
+    found = verify_model(eager("llama"), tokens())
     assert (found.tokens, found.dtype) == (LENGTH, "float32")
     assert {layer.tolerance for layer in found.layers} == {1e-5}
+    assert not found.failed
     assert not found.untested_windows
-
-
-@pytest.mark.parametrize("architecture", EVERY)
-def test_the_weights_heard_are_those_the_model_tells(architecture: Architecture) -> None:
-    model = architecture.model("eager")
-    layers = probe(model).layers
-    own = AttentionRecorder(layers, tokens())
-    with attention_hook(own.record), torch.inference_mode():
-        told = model(input_ids=torch.tensor([tokens()]), use_cache=False, output_attentions=True)
-    weights = [w for w in told.attentions if w is not None and w.shape[-1] == LENGTH]
-    for facts, theirs in zip(layers, weights, strict=True):
-        assert torch.equal(own.of(facts).weights, theirs[0])
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on processors without bfloat16
@@ -112,7 +94,8 @@ def mispaired(original: Rows) -> Rows:
 def shifted(original: Rows) -> Rows:
     def rows(tapped: Tap, layer: int, head: int) -> TappedRows:
         right = original(tapped, layer, head)
-        return replace(right, vectors=np.roll(right.vectors, 1, axis=0))
+        moved = right.with_columns({"vector": np.roll(right.vectors, 1, axis=0)})
+        return TappedRows(moved.columns)
 
     return rows
 
@@ -129,8 +112,10 @@ def test_other_vectors_are_noticed_in_every_layer(
 
 
 def test_a_scale_that_is_off_by_a_hundredth_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = verify.scale_of
-    monkeypatch.setattr(verify, "scale_of", lambda facts: 1.01 * right(facts))
+    def wrong(q: Any, k: Any, seen: Any, scale: float, *rest: Any) -> Any:
+        return attention_scores(q, k, seen, 1.01 * scale, *rest)
+
+    monkeypatch.setattr(verify, "attention_scores", wrong)
     found = verify_model(eager("llama"), tokens())
     assert len(found.failed) == 4
     assert found.worst.difference == max(layer.difference for layer in found.layers)
@@ -206,16 +191,6 @@ def test_attention_that_returns_no_weights_is_refused() -> None:
         verify_model(ARCHITECTURES["llama"].model("sdpa"), tokens())
 
 
-def test_a_model_that_bypasses_the_registry_is_refused_as_by_a_capture() -> None:
-    config = AutoConfig.for_model("bloom", hidden_size=32, n_layer=2, n_head=4, vocab_size=64)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with pytest.raises(ConfigError) as of_a_capture:
-        probe(model)
-    with pytest.raises(ConfigError) as ours:
-        verify_model(model, [3, 4, 5])
-    assert str(ours.value) == str(of_a_capture.value)
-
-
 def test_a_model_that_fails_on_the_text_is_told() -> None:
     with pytest.raises(ToolkitError, match=r"failed on the text \(600 tokens\), try a smaller"):
         verify_model(eager("gpt2"), tokens(600))
@@ -248,24 +223,11 @@ def test_scores_and_weights_by_hand() -> None:
     np.testing.assert_allclose(softmax(scores, sink=2.5)[0], [share, 0])
 
 
-def test_what_a_layer_sees() -> None:
-    facts = probe(eager("llama"))[0]
-
-    def reach(**change: Any) -> list[list[int]]:
-        seen = visible(replace(facts, **change), 5)
-        return [list(np.flatnonzero(row)) for row in seen]
-
-    assert reach() == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
-    sliding = reach(type="sliding_attention", window=2)
-    assert sliding == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
-    chunked = reach(type="chunked_attention", window=2)
-    assert chunked == [[0], [0, 1], [2], [2, 3], [4]]
-
-
 @pytest.mark.parametrize("heads", [1, 4])
 def test_a_bias_that_the_call_carries_is_added(heads: int) -> None:
     """As in attention with a bias by distance (ALiBi), given to the attention function."""
-    facts = probe(eager("llama"))[0]
+    layout = probe(eager("llama"))
+    facts = layout[0]
     generator = torch.Generator().manual_seed(2)
     q = torch.randn(1, 4, 6, 16, generator=generator)
     k = torch.randn(1, 2, 6, 16, generator=generator)
@@ -280,15 +242,16 @@ def test_a_bias_that_the_call_carries_is_added(heads: int) -> None:
 
     mask = torch.full((6, 6), -math.inf).triu(1)
     options = {"position_bias": bias}
-    own = AttentionRecorder([facts], tokens(6))
-    own.record(AttentionCall(facts.module, q, k, k, (mask,), options, attention))
+    own = AttentionRecorder(layout, [facts], tokens(6))
+    module = layout.places[0].module
+    own.record(AttentionCall(module, q, k, k, (mask,), options, attention))
     heard = own.of(facts)
     for head in range(4):
         scores = attention_scores(
             q[0, head].numpy(),
             k[0, head // 2].numpy(),
             visible(facts, 6),
-            verify.scale_of(facts),
+            facts.scale,
             bias=heard.bias[head % len(heard.bias)].double().numpy(),
         )
         np.testing.assert_allclose(softmax(scores), heard.weights[head].numpy(), atol=1e-6)

@@ -1,0 +1,1 @@
+"""Several runs side by side: summaries, differences, correlations with scores, and their tables."""

@@ -1,0 +1,235 @@
+"""Several runs side by side, as `compare_runs` returns them and `study RUN RUN` prints them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from attention_plasticity.compare.cautions import (
+    Caution,
+    cautions_of,
+    cautions_table,
+    obstacles,
+)
+from attention_plasticity.compare.runs import NamedRun, baseline_pairs, main_of, named_runs
+from attention_plasticity.compare.summary import key_head_summary, summary
+from attention_plasticity.compare.tables import (
+    headings_of,
+    key_heads_table,
+    plasticity_tables,
+    rows_of,
+)
+from attention_plasticity.compare.writers import (
+    Table,
+    csv_text,
+    markdown_table,
+    markdown_text,
+    print_lines,
+    print_table,
+    summary_table,
+    table_files,
+)
+from attention_plasticity.tables.finished_run import AnyRun
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    PlasticityColumns,
+)
+from attention_plasticity.tables.names import clean
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import require_writable, user_path, write_text
+from qk_toolkit.formatting import count
+
+if TYPE_CHECKING:  # tables do not need matplotlib, which is slow to import
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Comparison:
+    """Several runs side by side. Notebooks show the tables.
+
+    `runs` are the runs with their names. `summary` has the means over heads of every run and their
+    differences from the first run, `key_heads` the means over key heads, `baselines` those of runs
+    that have baselines, and `notes` the cautions about these numbers.
+    """
+
+    runs: tuple[NamedRun, ...]
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Means over all heads, and the differences from the first run."""
+        return summary(self.runs)
+
+    @cached_property
+    def layer_types(self) -> pd.DataFrame:
+        """The same by types of layers; empty if every run has one type."""
+        if all(len(one.layers) == 1 for one in self.runs):
+            return self.summary.iloc[:0]
+        return summary(self.runs, "layer_type")
+
+    @cached_property
+    def key_heads(self) -> pd.DataFrame:
+        """Means over the key heads of every run that has their table."""
+        return key_head_summary(self.runs)
+
+    @cached_property
+    def baselines(self) -> pd.DataFrame:
+        """Runs with baselines, their baselines, and the runs minus their baselines."""
+        pairs = baseline_pairs(self.runs)
+        return summary([pair.run for pair in pairs], None, None, pairs)
+
+    @property
+    def baselines_table(self) -> Table:
+        """The same for readers."""
+        headings = headings_of(AT_ONE_POSITION)
+        caption = "Plasticity at one position of runs and of their baselines."
+        return summary_table(rows_of(self.baselines, headings), caption, headings=headings)
+
+    @cached_property
+    def cautions(self) -> tuple[Caution, ...]:
+        """What a reader must know about these numbers."""
+        return tuple(cautions_of(self.runs))
+
+    @property
+    def notes(self) -> pd.DataFrame:
+        """The cautions: what they concern, which runs, and the text."""
+        return cautions_table(self.cautions)
+
+    @property
+    def shown(self) -> PlasticityColumns:
+        """The plasticity of figures and first tables: at one position, if every run has it."""
+        return main_of(self.runs)
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """The tables for readers."""
+        return list(_tables(self))
+
+    def __repr__(self) -> str:
+        names = ", ".join(run.label for run in self.runs)
+        return f"Comparison({names}; {count(len(self.cautions), 'note')})"
+
+    def _repr_markdown_(self) -> str:
+        return self.to_markdown()
+
+    def to_csv(self) -> str:
+        """`summary` as CSV."""
+        return csv_text(self.summary)
+
+    def to_markdown(self) -> str:
+        """All tables and notes in GitHub Markdown."""
+        listed = "".join(f"- {markdown_text(clean(one.text))}\n" for one in self.cautions)
+        parts = [*map(markdown_table, self.tables), *([f"Notes:\n\n{listed}"] if listed else [])]
+        return "\n".join(parts)
+
+    def to_latex(self) -> str:
+        """All tables in LaTeX, each with a caption and a label; needs booktabs and graphicx."""
+        return table_files("compare", self.summary, self.tables)["compare.tex"]
+
+    def plot(self) -> Figure:
+        """Draw the mean profile of every run over the context."""
+        from attention_plasticity.figures.of_models import profiles_figure
+
+        return profiles_figure(self.runs)
+
+    def save(self, folder: str | os.PathLike[str], figures: str = "png") -> list[Path]:
+        """Write the tables and the figure (png, svg or pdf), and return their paths."""
+        return list(write_comparison(self, user_path(folder), figures))
+
+
+def compare_runs(
+    runs: Sequence[AnyRun], labels: Sequence[str] | None = None, force: bool = False
+) -> Comparison:
+    """Compare finished runs, given as `Run` objects or as folders.
+
+    `labels` are the names of the runs, by default those of the models. Runs whose settings differ
+    are refused; `force` compares them with a note.
+
+    Examples:
+        >>> from attention_plasticity import compare_runs, open_run
+        >>> run = open_run("results/sample")
+        >>> parts = [run.select(layers=[0]), run.select(layers=[29])]
+        >>> comparison = compare_runs(parts, labels=["first layer", "last layer"])
+        >>> table = comparison.summary.query("metric == 'ap_overall'").reset_index()
+        >>> table[["run", "minus", "heads", "mean"]].round(2)
+                   run        minus  heads  mean
+        0  first layer                   2  0.69
+        1   last layer                   2  0.76
+        2   last layer  first layer      4  0.08
+    """
+    return compared(runs, labels, None if force else "force=True")
+
+
+def compared(
+    runs: Sequence[AnyRun | NamedRun], labels: Sequence[str] | None, remedy: str | None
+) -> Comparison:
+    """Compare runs. `remedy` is how a caller forces a comparison; None: it is forced."""
+    named = named_runs(runs, labels)
+    if len(named) < 2:
+        raise ConfigError(f"runs: expected two runs or more, got {len(named)}")
+    found = obstacles(named)
+    if found and remedy is not None:
+        reasons = "; ".join(caution.text for caution in found)
+        raise ConfigError(f"these runs cannot be compared: {reasons}. {remedy} shows them anyway")
+    return Comparison(tuple(named))
+
+
+def _tables(data: Comparison) -> Iterator[Table]:
+    """Means and differences of each kind of plasticity, of types of layers, and of key heads."""
+    kinds = (data.shown, OVER_BUCKETS if data.shown is AT_ONE_POSITION else AT_ONE_POSITION)
+    for shown in kinds:
+        yield from plasticity_tables(data.summary, data.layer_types, shown)
+    if not data.baselines.empty:
+        yield data.baselines_table
+    if not data.key_heads.empty:
+        yield key_heads_table(data.key_heads)
+
+
+_FILES = (
+    *("compare.csv", "compare.md", "compare.tex", "layer_types.csv", "key_heads.csv"),
+    *("baselines.csv", "notes.csv"),
+)
+
+
+def require_files(folder: Path, form: str) -> None:
+    """Raise a `ConfigError` if a file of a comparison cannot be written."""
+    from attention_plasticity.figures.saving import require_target
+
+    require_target(folder / f"profiles.{form}")
+    for name in _FILES:
+        require_writable(folder / name, "Choose another folder.")
+
+
+def write_comparison(data: Comparison, folder: Path, form: str) -> Iterator[Path]:
+    """Write all files and yield the path of each finished file."""
+    from attention_plasticity.figures.saving import caption_path, save_figure
+
+    require_files(folder, form)
+    files = table_files("compare", data.summary, data.tables)
+    for name in ("layer_types", "key_heads", "baselines", "notes"):
+        frame = getattr(data, name)
+        if len(frame):
+            files[f"{name}.csv"] = csv_text(frame)
+    for name, content in files.items():
+        write_text(folder / name, content)
+        yield folder / name
+    figure = folder / f"profiles.{form}"
+    save_figure(data.plot(), figure)
+    yield figure
+    yield caption_path(figure)
+
+
+def print_comparison(data: Comparison, console: Console) -> None:
+    """Print the tables and all notes."""
+    for table in data.tables:
+        print_table(table, console)
+        console.print()
+    for one in data.cautions:
+        print_lines(console, one.text, first="note: ")

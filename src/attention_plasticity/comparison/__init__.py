@@ -1,1 +1,0 @@
-"""Comparison of several runs: table, figures, and correlation with benchmark scores."""

@@ -1,0 +1,195 @@
+"""Files of key heads, from a run: budgets for kvpress, and gates for DuoAttention."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.text import Text
+
+from attention_plasticity.export.division import PERCENTS, RULES, default_rule, prune_curves
+from attention_plasticity.export.folder import CONFIG, Content, array_file, json_file, text_file
+from attention_plasticity.export.order import UNIFORM, OrderedHeads, is_share
+from attention_plasticity.export.settings import ExportSettings
+from qk_toolkit.arrays import Array
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import count, index_ranges
+
+_CURVES, _TABLE, _GATES = "budget.npy", "budget.csv", "full_attention_heads.tsv"
+_WHERE = (
+    "In kvpress 0.5.5 with SmolLM2-135M-Instruct (4-bit weights; contexts of 2,048 to 7,168 tokens "
+    "of English prose; five scorers; 25 to 90 % compression; rule cube; "
+    "docs/findings-compression.md) budgets in this order "
+)
+EVIDENCE = {
+    "aligned_plasticity": (
+        f"{_WHERE}changed the output less (KL divergence) than equal budgets in 55 of 60 settings. "
+        "They did not with 90 % of 2,048 tokens pruned, for four of the scorers. Not tried: models "
+        "above 0.5B, long generation, other languages."
+    ),
+    "static_error": f"{_WHERE}changed the output less than equal budgets in 55 of 60 settings.",
+    "ap_aligned": f"{_WHERE}changed the output less than equal budgets in 60 of 60 settings.",
+    "ap_overall": f"{_WHERE}changed the output less than equal budgets in 43 of 60 settings.",
+    "far_mass": f"{_WHERE}changed the output more than equal budgets in 53 of 60 settings.",
+    "ap_attended": (
+        f"{_WHERE}were not tried. Those by attended plasticity of the queries as captured, without "
+        "turning them to one position, changed the output more than equal budgets in all 60 "
+        "settings."
+    ),
+    UNIFORM: "All key heads keep the same share, as without budgets.",
+}
+"""What was measured with an order."""
+_NOT_MEASURED = "Budgets in this order were not measured."
+_GATES_NOT_MEASURED = (
+    "How well gates from these values keep the output of a model was not measured."
+)
+_BUDGETS = (
+    "share of its keys that a head loses, for every percent of total compression; the total is "
+    "that of the counted heads, and a head with a larger value never loses more"
+)
+_NOT_COUNTED = "heads of layers with a window or chunks lose no keys: their cache is bounded"
+_SHOWN = (25, 50, 75, 90)  # percent of total compression in the table
+_EXTREMES = 4  # heads with the largest values, and with the smallest
+_HALF_INTERVAL = 1.96  # of 95 %, in standard errors
+
+
+def kept_at(heads: OrderedHeads, percent: int) -> Array:
+    """(n,) shares of their keys that heads keep by the default rule of their order."""
+    rule = default_rule(heads.order)
+    return np.asarray(1.0 - prune_curves(heads.value, heads.counted, rule)[percent - 1])
+
+
+def kvpress_budget(heads: OrderedHeads, settings: ExportSettings) -> Content:
+    """`budget.npy` and `budget.csv`: the keys of the counted heads, divided by their values."""
+    rule = settings.rule or default_rule(heads.order)
+    values = np.ones(len(heads.value)) if heads.order == UNIFORM else heads.value  # (n,)
+    curves = prune_curves(values, heads.counted, rule)  # (99, n)
+    rank, low, high = heads.ranks()  # (n,) each
+    kept = {f"kept_at_{percent}": np.round(1.0 - curves[percent - 1], 12) for percent in _SHOWN}
+    table = heads.table(rank=rank, rank_low=low, rank_high=high, **kept)
+    rules = {**heads.rules(), "rule": f"{rule}: {RULES[rule]}", "budgets": _BUDGETS}
+    if not heads.counted.all():
+        rules["not_counted"] = _NOT_COUNTED
+    evidence = EVIDENCE.get(heads.order, _NOT_MEASURED)
+    if heads.order in EVIDENCE and heads.order != UNIFORM and rule != "cube":
+        evidence += f" This order was not measured with the rule {rule}."
+    csv = table.to_csv(index=False, na_rep="nan", lineterminator="\n")
+    by_layer = curves.reshape(len(PERCENTS), *heads.shape)  # (99, layers, key heads)
+
+    def show(folder: Path, console: Console) -> None:
+        _print_budget(heads, rule, table, console)
+        console.print(Text(evidence))
+        console.print(Text("from kvpress import SnapKVPress"))
+        console.print(Text("from attention_plasticity.kvpress import BudgetPress"))
+        file = folder / _CURVES
+        console.print(Text(f'press = BudgetPress(SnapKVPress(), "{file}", compression_ratio=0.5)'))
+
+    files = {_CURVES: array_file(by_layer), _TABLE: text_file(csv)}
+    return Content(files, _entries(table), rules, evidence, show)
+
+
+def duo(heads: OrderedHeads, settings: ExportSettings) -> Content:
+    """`full_attention_heads.tsv`, one row per layer and one column per key head.
+
+    A gate of 1 keeps full attention, one of 0 sees the first and the last tokens. Heads of layers
+    with a window or chunks have the gate 1: they stay as they are.
+    """
+    threshold, share = settings.threshold, settings.share
+    if heads.order == UNIFORM:
+        raise ConfigError(f"--order: {UNIFORM} has no values, and --to duo needs them")
+    if threshold is None and share is None and not is_share(heads.order):
+        raise ConfigError(
+            f"--order: values of {heads.order} are not from 0 to 1, as gates are; give --share or "
+            "--threshold"
+        )
+    gate = np.ones(len(heads.value))  # (n,)
+    gate[heads.counted] = gates(heads.value[heads.counted], threshold, share)
+    rows = gate.reshape(heads.shape)  # (layers, key heads)
+    text = "".join("\t".join(f"{one:.6g}" for one in row) + "\n" for row in rows)
+    if threshold is not None:
+        rule = f"1 for values of {threshold:g} or more, else 0"
+    elif share is not None:
+        rule = f"1 for the share {share:g} of the others with the largest values"
+    else:
+        rule = "the values themselves, limited to 0 to 1"
+    rules = {
+        **heads.rules(),
+        "gates": f"{rule}; 1 for heads of layers with a window or chunks",
+        "full_attention_heads": int(np.count_nonzero(gate == 1.0)),
+    }
+    config = {"sink_size": settings.sink_size, "recent_size": settings.recent_size}
+    files = {_GATES: text_file(text), CONFIG: json_file(config)}
+    return Content(files, _entries(heads.table(gate=gate)), rules, _GATES_NOT_MEASURED)
+
+
+def gates(values: Array, threshold: float | None, share: float | None) -> Array:
+    """(n,) gates from 0 to 1, of values of which larger ones need full attention.
+
+    With `threshold`, 1 for values of at least this size, else 0. With `share`, 1 for this share of
+    key heads, those with the largest values; of equal values the first in the order of layers and
+    heads. With neither, the values themselves, limited to 0 to 1.
+    """
+    if threshold is not None:
+        return np.where(values >= threshold, 1.0, 0.0)
+    if share is None:
+        return np.clip(values, 0.0, 1.0)
+    found = np.zeros(len(values))
+    found[np.argsort(-values, kind="stable")[: round(share * len(values))]] = 1.0
+    return found
+
+
+def _entries(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table for `PROVENANCE.json`; null: not known."""
+    return [
+        {str(name): None if value != value else value for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]
+
+
+def _print_budget(heads: OrderedHeads, rule: str, table: pd.DataFrame, console: Console) -> None:
+    """Print the extremes of budget.csv, and how sure the order is."""
+    run, counted = heads.run, table[table["counted"] == 1]
+    kept = counted["kept_at_50"]
+    texts = "" if math.isnan(run.context) else f", texts of up to {run.context:,.0f} tokens"
+    how = heads.order if heads.order == UNIFORM else f"{heads.order}, rule {rule}"
+    console.print(
+        f"{run.model_name}: {count(len(counted), 'key head')}{texts}; order {how}; kept at 50 % "
+        f"compression: {kept.min():.3g} to {kept.max():.3g} of the keys"
+    )
+    others = table[table["counted"] == 0]
+    if len(others):
+        console.print(
+            f"not counted: {count(len(others), 'key head')} of layers "
+            f"{index_ranges(set(others['layer'].tolist()))}: a window or chunks bound their cache, "
+            "and they keep all of it"
+        )
+    if heads.order != UNIFORM:
+        console.print(Text(f"\n{_extremes(counted)}\n"))
+        console.print(Text(_about_ranks(counted[counted["filled"] == 0], heads.errors_from)))
+
+
+def _extremes(table: pd.DataFrame) -> str:
+    """The first and the last heads in the order of ranks, as text."""
+    ordered = table.sort_values("rank", kind="stable")
+    first = ordered.head(_EXTREMES)
+    shown = pd.concat([first, ordered.drop(first.index).tail(_EXTREMES)])
+    shown["± (95 %)"] = _HALF_INTERVAL * shown["value_se"]
+    columns = ["layer", "k_head", "value", "± (95 %)", "rank", "rank_low", "rank_high"]
+    return shown[[*columns, "kept_at_50"]].to_string(
+        index=False, na_rep="–", float_format="{:.4g}".format
+    )
+
+
+def _about_ranks(table: pd.DataFrame, errors_from: str) -> str:
+    """How sure the ranks are."""
+    width = table["rank_high"] - table["rank_low"]
+    if width.isna().any():
+        return "How sure the ranks are is not known: some heads have no standard error."
+    return (
+        f"The 95 % interval of a rank spans {width.median() + 1:.3g} of {len(table)} ranks in the "
+        f"median, from {errors_from}."
+    )

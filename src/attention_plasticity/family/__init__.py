@@ -1,1 +1,0 @@
-"""Numbers and figures of several models: lengths, depth, scores, checkpoints, roles, same heads."""

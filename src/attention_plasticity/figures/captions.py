@@ -1,0 +1,216 @@
+"""Captions of figures as plain text for a paper, and the words that figures share.
+
+A caption says what is drawn, of how many heads and texts, how errors are made, and how the values
+were measured. It is kept beside the matplotlib figure, so that `save_figure` can write it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attention_plasticity.metrics import ALIGNED_COUNTED, METRICS
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    FIFTH_WORDS,
+    OVER_BUCKETS,
+    PlasticityColumns,
+    main_plasticity,
+)
+from attention_plasticity.tables.names import PAIR_WORDS, clean, pair_words
+from qk_toolkit.formatting import count, index_ranges
+
+_PAIRS_OF = {
+    "bucket": "per key bucket",
+    "local": "for every key bucket",
+    "context": "for every eligible key bucket",
+}
+_QUERY_MODELS = {
+    "positional": "a Gaussian per bucket, with mean and variance along the drift from position",
+    "full": "a Gaussian per bucket with a full covariance",
+    "diagonal": "a Gaussian per bucket with independent dimensions",
+}
+_LABELS = {
+    **{
+        column: f"{AT_ONE_POSITION.name}, {fifth}"
+        for column, fifth in zip(AT_ONE_POSITION.fifths, FIFTH_WORDS, strict=True)
+    },
+    str(AT_ONE_POSITION.drop): f"drop of {AT_ONE_POSITION.name}",
+    ALIGNED_COUNTED: f"counted {AT_ONE_POSITION.name}",
+}
+"""Labels that say which plasticity a column is, where that of the metric is shorter."""
+_CAPTIONS: WeakKeyDictionary[Figure, str] = WeakKeyDictionary()
+
+
+def set_caption(figure: Figure, caption: str) -> None:
+    """Keep the caption of a figure."""
+    _CAPTIONS[figure] = caption
+
+
+def caption_of(figure: Figure) -> str | None:
+    """The caption of a figure; None if it has none.
+
+    Examples:
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.figures import caption_of
+        >>> "6 query heads" in caption_of(open_run("results/sample").plot("map"))
+        True
+    """
+    return _CAPTIONS.get(figure)
+
+
+def caption_text(
+    shows: str,
+    heads: str,
+    details: Iterable[str | None],
+    run: FinishedRun,
+    model: str,
+    shown: PlasticityColumns | None = None,
+) -> str:
+    """What is drawn; heads, texts and context; details; and how plasticity was measured.
+
+    `heads` is their number in words, such as `9 query heads`, and `model` the name of the model.
+    `shown` is the plasticity that the figure shows.
+    """
+    of = f" of {clean(model)}" if model else ""
+    sample = [f"{heads}{of}", *filter(None, [run.selection]), *_sample(run)]
+    sentences = [shows, "; ".join(sample) + ".", *filter(None, details)]
+    if shown is not None:
+        sentences.append(phase_sentence(shown))
+        sentences += _without_value(run, shown)
+        if measured := list(_settings(run, shown)):
+            sentences.append("; ".join(measured) + ".")
+    return " ".join(sentences)
+
+
+def interval_sentence(
+    what: str, groups: npt.ArrayLike, *, complete: bool = True, eligible: int | None = None
+) -> str:
+    """How the 95 % intervals are made. `what` is the beginning of the sentence.
+
+    `groups` are the numbers of groups of texts behind the values. Without `complete`, some values
+    have no interval. `eligible` is the number of heads from which the heads of a mean were sampled
+    at random; None if they are fixed.
+    """
+    numbers = np.asarray(groups, np.float64)
+    known = numbers[numbers > 0]  # false for NaN
+    made = "Student's t"
+    if known.size:
+        fewest, most = (f"{number:.0f}" for number in (known.min(), known.max()))
+        named = fewest if fewest == most else f"{fewest} to {most}"
+        made = f"{named} groups of texts, Student's t"
+    sampled = (
+        ""
+        if eligible is None
+        else (f" and over heads, which are a random sample of {eligible:,} heads")
+    )
+    missing = "" if complete else " Values without one have no known error."
+    return f"{what} from the variation over texts ({made}){sampled}.{missing}"
+
+
+def capitalised(text: str) -> str:
+    """The text with a first capital letter."""
+    return text[:1].upper() + text[1:]
+
+
+def column_label(metric: str) -> str:
+    """A column of the table of heads in words."""
+    known = METRICS.get(metric)
+    return _LABELS.get(metric) or (known.label if known else metric)
+
+
+def plasticity_of(metric: str) -> PlasticityColumns | None:
+    """Which plasticity a column is; None for another column."""
+    if metric in (*AT_ONE_POSITION.all, ALIGNED_COUNTED):
+        return AT_ONE_POSITION
+    return OVER_BUCKETS if metric == OVER_BUCKETS.level else None
+
+
+def phase_sentence(shown: PlasticityColumns) -> str:
+    """Whether the rotation of RoPE counts."""
+    if shown is OVER_BUCKETS:
+        return "Queries are compared as captured, so rotary phase counts."
+    return "Queries are compared at one position of their bin, so rotary phase does not count."
+
+
+def phase_note(shown: PlasticityColumns) -> str | None:
+    """The note below a figure of plasticity over a bucket."""
+    return "over a bucket: with rotary phase" if shown is OVER_BUCKETS else None
+
+
+def range_words(values: Sequence[float], form: str = ",.0f") -> str:
+    """`12`, or `3 to 12`."""
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
+    return low if low == high else f"{low} to {high}"
+
+
+def rank_correlation(x: Any, y: Any) -> str | None:
+    """Spearman's correlation in words; None if there is none."""
+    one, other = pd.Series(np.asarray(x, np.float64)), pd.Series(np.asarray(y, np.float64))
+    if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    rho = round(one.corr(other, method="spearman"), 2) + 0.0  # no -0.00
+    return f"Spearman's ρ {rho:.2f}".replace("-", "−")
+
+
+def _without_value(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
+    """How many heads have no plasticity at one position, in a run where others have it."""
+    if not run.has("head_metrics"):
+        return
+    metrics = run.head_metrics
+    known = main_plasticity(metrics) is AT_ONE_POSITION
+    missing = int(metrics[AT_ONE_POSITION.level].isna().sum()) if known else 0
+    if shown is OVER_BUCKETS and not known:
+        yield f"The run has no {AT_ONE_POSITION.name}."
+    if shown is AT_ONE_POSITION and missing:
+        has = "has" if missing == 1 else "have"
+        yield f"{count(missing, 'further head')} {has} no {AT_ONE_POSITION.name}."
+
+
+def _sample(run: FinishedRun) -> Iterable[str]:
+    config = run.settings
+    equal = config.get("equal_texts") is True
+    number = run.texts.get("count") or (None if equal else run.dump.get("num_examples"))
+    if isinstance(number, int):
+        yield count(number, "text")
+    if equal:
+        yield "only texts that reach the last fifth of the longest text"
+    if config.get("single_example") is True:
+        yield "all rows of a head as one sequence"
+    if not run.has("head_metrics"):
+        return
+    if not math.isnan(run.context):
+        yield f"context of {run.context:,.0f} tokens"
+    groups = layers_by_type(run.layer_types)
+    if len(groups) > 1:
+        for name, layers in groups.items():
+            yield f"layers {index_ranges(layers)}: {type_words(name)}"
+
+
+def _settings(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
+    config: Mapping[str, Any] = run.settings
+    in_bins = shown is AT_ONE_POSITION
+    pairs, size = config.get("pair_sampling"), run.info.get("bin_size")
+    if pairs in PAIR_WORDS:
+        number = config.get("num_pairs_per_bin" if in_bins else "num_pairs_per_bucket")
+        drawn = "per bin of queries" if in_bins else _PAIRS_OF[str(pairs)]
+        how_many = f", {number:,} {drawn}" if isinstance(number, int) else ""
+        reach = config.get("max_rel_dist")
+        near = f", at most {reach:g} of the sequence apart" if pairs == "local" and reach else ""
+        yield f"Key pairs: {pair_words(pairs, in_bins)}{near}{how_many}"
+    if in_bins and isinstance(size, int):
+        yield f"bins of {size:,} tokens"
+    model = config.get("query_model")
+    if not in_bins and model:
+        yield f"queries: {_QUERY_MODELS.get(str(model), clean(str(model)))}"
+    if config.get("seed") is not None:
+        yield f"seed {config['seed']}"

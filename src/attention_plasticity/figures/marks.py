@@ -1,0 +1,331 @@
+"""Marks on panels: intervals, tests, faded heads, types of layers, layers that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PatchCollection, PolyCollection
+from matplotlib.container import ErrorbarContainer
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+
+from attention_plasticity.figures.style import (
+    BLUE,
+    DASHES,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PINK,
+    QUIET,
+    SKY,
+    beside_axes,
+    figure_text,
+)
+from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
+from attention_plasticity.tables.intervals import (
+    benjamini_hochberg,
+    head_half_width,
+    p_values,
+    quantity_groups,
+)
+from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from attention_plasticity.tables.profiles import HEAD
+from qk_toolkit.formatting import index_ranges
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Entry = tuple[Any, str]
+"""A handle and its words in a legend."""
+
+_DOT, _RING = 2.2, 5.0  # points; diameters of the marks in large cells
+_VEIL = 0.72  # opacity of the white over a faded head
+_STRIP, _SPACE = 4.0, 2.0  # points; width of the strip of layer types, space beside it
+_TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
+_LONGEST_RANGES = 40  # characters; numbers of layers in a note
+
+
+class Mark(Protocol):
+    """Something that is drawn above the data of a panel."""
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """Draw it; return its entries of the legend."""
+        ...
+
+
+def whiskers(
+    axes: Axes,
+    x: Any,
+    y: Any,
+    half: Any,
+    colour: Any,
+    *,
+    horizontal: bool = False,
+    cap: float = 3.0,
+) -> ErrorbarContainer | None:
+    """Draw `value ± half` at every point where both are known; None if there is none.
+
+    `cap` is the length of the lines at both ends, in points.
+    """
+    places, values, halves = (np.asarray(part, np.float64) for part in (x, y, half))
+    known = np.isfinite(places) & np.isfinite(values) & np.isfinite(halves)
+    if not known.any():
+        return None
+    return axes.errorbar(
+        places[known],
+        values[known],
+        xerr=halves[known] if horizontal else None,
+        yerr=None if horizontal else halves[known],
+        fmt="none",
+        ecolor=colour,
+        elinewidth=0.9,
+        capsize=cap,
+        capthick=0.9,
+    )
+
+
+def band(axes: Axes, x: Floats, y: Floats, half: Floats, **options: Any) -> PolyCollection | None:
+    """Fill `value ± half`, with gaps where it is not known; None if it is known nowhere."""
+    if not np.isfinite(y + half).any():
+        return None
+    return axes.fill_between(x, y - half, y + half, linewidth=0, **options)
+
+
+def interval_note(mark: str, half: Floats, eligible: int | None = None) -> str | None:
+    """What a band or whiskers are, from their half widths; None if no half width is known.
+
+    `eligible` is the number of heads from which the heads were sampled at random, or None.
+    """
+    known = np.isfinite(half)
+    if not known.any():
+        return None
+    over = "texts" if eligible is None else f"texts and the {eligible:,} eligible heads"
+    return f"{mark}: 95 % interval over {over}{'' if known.all() else ', where it is known'}"
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A dashed line across a panel."""
+
+    place: float
+    label: str | None = None
+    vertical: bool = False
+    ground: bool = False  # a white line below it, over coloured cells
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """The line."""
+        line = axes.axvline if self.vertical else axes.axhline
+        if self.ground:
+            line(self.place, color="white", linewidth=2.0)
+        drawn = line(self.place, color=INK, linewidth=0.8, linestyle=DASHES)
+        return [(drawn, self.label)] if self.label else []
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Which heads have a value that differs from 0: dots and rings, and faded heads."""
+
+    heads: Ints  # (tested, 2) layer and query head
+    values: Floats  # (tested,)
+    excluded: npt.NDArray[np.bool_]  # (tested,) 0 is outside the 95 % interval
+    significant: npt.NDArray[np.bool_]  # (tested,) after Benjamini-Hochberg at 5 %
+    faded: npt.NDArray[np.bool_]  # (tested,) drawn in pale colours
+    groups: Floats  # (tested,) groups of texts behind the value
+
+    @classmethod
+    def of(
+        cls, metrics: pd.DataFrame, name: str, influences: pd.DataFrame | None, *, fade: bool
+    ) -> Tests | None:
+        """The tests of a column; None if no head has a standard error.
+
+        With `fade`, the heads whose 95 % interval contains 0 are to be faded.
+        """
+        p = p_values(metrics, name, influences)
+        tested = ~np.isnan(p)
+        if not tested.any():
+            return None
+        values = metrics[name].to_numpy(np.float64)
+        excluded = (np.abs(values) > head_half_width(metrics, name, influences))[tested]
+        return cls(
+            metrics[HEAD].to_numpy(np.int64)[tested],
+            values[tested],
+            excluded,
+            benjamini_hochberg(p)[tested],
+            ~excluded & fade,
+            quantity_groups(metrics, name, influences)[tested],
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The marks as sentences of a caption."""
+        faded = int(self.faded.sum())
+        pale = f" Heads whose interval contains 0 are faded ({faded:,})." if faded else ""
+        return (
+            f"A dot marks a head whose 95 % interval excludes 0 ({self.excluded.sum():,} of "
+            f"{len(self.heads):,} tested heads), a ring one that is significant at a false "
+            f"discovery rate of 5 % ({self.significant.sum():,} heads; Benjamini-Hochberg).{pale}"
+        )
+
+
+@dataclass(frozen=True)
+class TestMarks:
+    """The tests of heads on a map with these layers as rows and cells of this size, in points."""
+
+    tests: Tests
+    layers: Ints  # (rows,)
+    columns: int
+    cell: float
+    colours: ScalarMappable
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """Dots and rings, which are white in dark cells, and a veil over faded heads."""
+        tests = self.tests
+        dot, ring = min(_DOT, 0.4 * self.cell), min(_RING, 0.75 * self.cell)  # diameters
+        dark = self.colours.to_rgba(tests.values) @ [0.299, 0.587, 0.114, 0.0] < 0.5  # (tested,)
+        inks = np.where(dark, "white", INK)
+        row, head = np.searchsorted(self.layers, tests.heads[:, 0]), tests.heads[:, 1]
+        if tests.faded.any():
+            veil = np.ones((len(self.layers), self.columns, 4))  # (layers, heads, rgba), white
+            veil[..., 3] = 0.0
+            veil[row[tests.faded], head[tests.faded], 3] = _VEIL
+            axes.imshow(veil, aspect="auto", interpolation="nearest")
+        for marked, size, hollow in (
+            (tests.excluded, dot, False),
+            (tests.significant, ring, True),
+        ):
+            edges = inks[marked].tolist()
+            look: Any = {"facecolors": "none", "edgecolors": edges} if hollow else {"color": edges}
+            wide = 0.7 if hollow else 0.0
+            axes.scatter(head[marked], row[marked], s=size**2, linewidths=wide, **look)
+        return self._entries()
+
+    def _entries(self) -> list[Entry]:
+        tests, of = self.tests, len(self.tests.heads)
+        look: Any = {"linestyle": "", "marker": "o", "color": INK}
+        dot = Line2D([], [], markersize=_DOT, markeredgewidth=0, **look)
+        ring = Line2D([], [], markersize=_RING, fillstyle="none", markeredgewidth=0.7, **look)
+        entries: list[Entry] = [
+            (dot, f"95 % interval without 0: {tests.excluded.sum():,} of {of:,}"),
+            (ring, f"false discovery rate of 5 %: {tests.significant.sum():,}"),
+        ]
+        if faded := int(tests.faded.sum()):
+            patch = Patch(facecolor="#e4e0ea", edgecolor=FAINT, linewidth=0.6)
+            entries.append((patch, f"faded, interval with 0: {faded:,}"))
+        return entries
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Dots, or dashes beside the dots of tests, in cells without a value."""
+
+    values: Floats  # (rows, columns)
+    dashes: bool = False
+
+    @property
+    def number(self) -> int:
+        """How many cells have no value."""
+        return int(np.isnan(self.values).sum())
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """One mark per cell."""
+        row, column = np.nonzero(np.isnan(self.values))
+        if self.dashes:
+            axes.scatter(column, row, s=5, color=FAINT, marker="_", linewidths=0.7)
+        else:
+            axes.scatter(column, row, s=1.2, color=QUIET, linewidths=0)
+        return []
+
+
+@dataclass(frozen=True)
+class LayerGaps:
+    """Dashed lines where layers between two rows are left out."""
+
+    layers: Ints  # (rows,)
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """One line per gap."""
+        for row in np.flatnonzero(np.diff(self.layers) > 1) + 0.5:
+            axes.axhline(row, color="white", linewidth=2.4)
+            axes.axhline(row, color=INK, linewidth=0.8, linestyle=DASHES)
+        return []
+
+    @property
+    def sentence(self) -> str | None:
+        """What the lines are; None if there is none."""
+        missing = sorted(
+            set(range(self.layers[0], self.layers[-1] + 1)) - set(self.layers.tolist())
+        )
+        if not missing:
+            return None
+        named = index_ranges(missing)
+        if len(named) > _LONGEST_RANGES:
+            named = f"{len(missing):,} between {self.layers[0]} and {self.layers[-1]}"
+        return f"Dashed lines mark layers that are left out ({named})."
+
+
+@dataclass(frozen=True)
+class LayerTypes:
+    """A strip at the left with the type of every layer, if the types differ."""
+
+    types: dict[int, str]  # by layer
+    layers: Ints  # (rows,)
+
+    @property
+    def several(self) -> bool:
+        """Whether the types differ."""
+        return len(layers_by_type(self.types)) > 1
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """One tile per layer."""
+        if not self.several:
+            return []
+        groups = layers_by_type(self.types)
+        others = iter((BLUE, PINK, SKY, *[INK] * len(groups)))
+        colours = {name: _TYPE_COLOURS.get(name) or next(others) for name in groups}
+        left = beside_axes(axes, "y")
+        for row, layer in enumerate(self.layers):
+            place = (-_SPACE - _STRIP, row - 0.5)
+            colour = colours[self.types[int(layer)]]
+            options: Any = {"color": colour, "linewidth": 0, "transform": left, "clip_on": False}
+            axes.add_artist(Rectangle(place, _STRIP, 1.0, **options))
+        axes.spines["left"].set_position(("outward", 2 * _SPACE + _STRIP))
+        return [(Patch(color=colours[name]), figure_text(type_words(name))) for name in colours]
+
+
+@dataclass(frozen=True)
+class Hatched:
+    """Hatched cells: means over some of the heads only."""
+
+    cells: npt.NDArray[np.bool_]  # (rows, columns)
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """Thin lines over the cells."""
+        tiles = [Rectangle((x - 0.5, y - 0.5), 1, 1) for y, x in np.argwhere(self.cells)]
+        if tiles:
+            look: Any = {"facecolor": "none", "edgecolor": INK, "hatch": "/////", "alpha": 0.6}
+            axes.add_collection(PatchCollection(tiles, linewidth=0.0, **look))
+        return []
+
+
+@dataclass(frozen=True)
+class CellLines:
+    """Thin lines between cells, because neighbours often have one colour."""
+
+    across: Sequence[float] = ()
+    down: Sequence[float] = ()
+    width: float = 0.6
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """White lines."""
+        for place in self.across:
+            axes.axhline(place, color="white", linewidth=self.width)
+        for place in self.down:
+            axes.axvline(place, color="white", linewidth=self.width)
+        return []

@@ -1,0 +1,454 @@
+"""Figures over the context: plasticity by query position, by layer, by query and key position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from attention_plasticity.figures.captions import (
+    capitalised,
+    interval_sentence,
+    phase_note,
+    range_words,
+)
+from attention_plasticity.figures.marks import Hatched, interval_note
+from attention_plasticity.figures.shapes import Bar, Grid, Layout, Line, Lines, Spread, layer_bar
+from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION, Drawing, Request
+from attention_plasticity.figures.style import (
+    BLUE,
+    ORANGE,
+    PINK,
+    QUIET,
+    SEQUENTIAL,
+    VERMILION,
+    Axis,
+    bucket_ticks,
+    layer_shades,
+    share_axis,
+    whole,
+)
+from attention_plasticity.read.layout import MOST_BUCKETS
+from attention_plasticity.tables.baselines import BASELINES
+from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_bins
+from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.intervals import bucket_rows, mean_of_buckets
+from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from attention_plasticity.tables.main_plasticity import (
+    AT_ONE_POSITION,
+    OVER_BUCKETS,
+    PlasticityColumns,
+    main_plasticity,
+)
+from attention_plasticity.tables.profiles import HEAD, head_profiles, heads_with_gaps
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import count
+
+if TYPE_CHECKING:
+    from attention_plasticity.tables.finished_run import FinishedRun
+    from qk_dump.buckets import BucketGeometry
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_MOST_BANDS = 6  # heads that are drawn with a band each
+_TRENDS = {"rising": BLUE, "falling": VERMILION, "neither": QUIET}
+_QUANTILES = (0.05, 0.25, 0.75, 0.95)
+_LOOKS = {
+    BASELINES["random"]: (ORANGE, (0, (4.5, 1.8)), "the same model with random weights"),
+    BASELINES["shuffled"]: (
+        PINK,
+        (0, (1.2, 1.2)),
+        "the same model on texts whose tokens are shuffled",
+    ),
+}
+"""Colour and dashes of the line of a baseline, and what it is."""
+
+
+def cells_of(request: Request) -> tuple[pd.DataFrame, PlasticityColumns]:
+    """The table of bins, or of buckets, and which plasticity it has."""
+    run, asked = request.run, request.options.plasticity
+    if asked == "position" and not run.has("bins"):
+        raise ConfigError(f"{run.place}: {NONE_AT_ONE_POSITION}")
+    in_bins = asked == "position" or (asked is None and run.has("bins"))
+    if in_bins and asked is None and run.has("head_metrics"):
+        in_bins = main_plasticity(run.head_metrics) is AT_ONE_POSITION
+    table = run.table("bins" if in_bins else "bucket_plasticity")
+    require_values(table, "plasticity", run.path("bins" if in_bins else "bucket_plasticity"))
+    return table, AT_ONE_POSITION if in_bins else OVER_BUCKETS
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """Plasticity per head and bin or query bucket, where a head has a value."""
+
+    heads: pd.DataFrame  # layer and query head
+    x: Floats  # (heads, buckets)
+    values: Floats  # (heads, buckets)
+    half: Floats  # (heads, buckets) half widths; NaN if not known. Buckets have no errors
+    mean_x: Floats  # (buckets,)
+    mean: Floats  # (buckets,)
+    mean_half: Floats  # (buckets,)
+    groups: Floats  # (buckets,) groups of texts behind the mean
+    cells: pd.DataFrame
+    geometry: BucketGeometry | None
+    has_positions: bool
+
+    @classmethod
+    def of(cls, run: FinishedRun, table: pd.DataFrame, at_starts: bool = False) -> Profiles:
+        """The profiles of a table of bins or of buckets."""
+        geometry = bin_geometry(table) if has_bins(table) else run.geometry
+        cells = bin_cells(table, run.pair_sampling)
+        profiles = head_profiles(cells)
+        found = _by_head(profiles, "plasticity").dropna(axis="columns", how="all")
+        buckets, values = found.columns.to_numpy(), found.to_numpy(np.float64)
+        from_table = "q_position" in profiles and not at_starts
+        if from_table:
+            x = _by_head(profiles, "q_position")[found.columns].to_numpy(np.float64)
+        else:
+            starts = geometry.starts(buckets) if geometry else buckets
+            x = np.broadcast_to(starts.astype(np.float64), values.shape)
+        known = ~np.isnan(values)
+        half = np.full(values.shape, np.nan)
+        mean_half, groups = np.full(len(buckets), np.nan), np.empty(0)
+        if run.influences is not None and has_bins(table):
+            errors = bucket_rows(run.influences).drop(columns="value")
+            drawn = profiles[[*HEAD, "q_bucket"]].assign(value=profiles["plasticity"])
+            rows = drawn.merge(errors, on=[*HEAD, "q_bucket"], how="left")
+            half = _by_head(rows, "half_width")[buckets].to_numpy(np.float64)
+            mean = mean_of_buckets(rows, run.eligible_heads).set_index("q_bucket").reindex(buckets)
+            mean_half = mean["half_width"].to_numpy(np.float64)
+            groups = mean["n_groups"].to_numpy(np.float64)
+        heads = found.index.to_frame(index=False)
+        means = (_column_mean(x, known), _column_mean(values, known))
+        of_mean = (*means, mean_half, groups)
+        return cls(
+            heads, x, values, half, *of_mean, cells, geometry, from_table or geometry is not None
+        )
+
+    @property
+    def axis(self) -> Axis:
+        """The axis of positions."""
+        if not self.has_positions:
+            return Axis("query bucket", whole=True)
+        log = self.geometry is not None and self.geometry.type == "log"
+        return Axis("query position (tokens)", scale="doubling" if log else "positions")
+
+    @property
+    def texts(self) -> str | None:
+        """Numbers of texts behind the bins or buckets; None if they are not known."""
+        if "n_texts" not in self.cells:
+            return None
+        drawn = self.cells[self.cells["plasticity"].notna()]
+        numbers = drawn.groupby("q_bucket")["n_texts"].max().dropna()
+        return f"{range_words(numbers.tolist())} texts" if len(numbers) else None
+
+
+def plasticity(request: Request) -> Drawing:
+    """One line per head, and the mean over heads with its interval."""
+    table, shown = cells_of(request)
+    profiles = Profiles.of(request.run, table, request.at_starts)
+    options, heads = request.options, profiles.heads
+    several = heads["layer"].nunique() > 1
+    color = options.color or ("layer" if several else "none")
+    bar = layer_bar(heads["layer"], request.cmap(SEQUENTIAL)) if color == "layer" else None
+    entries: list[tuple[str, Any]] = [("one head", BLUE)] if color == "none" else []
+    colours: list[Any] = [BLUE] * len(heads)
+    if bar is not None:
+        shades = layer_shades(heads["layer"], request.cmap(SEQUENTIAL))
+        colours = list(map(tuple, shades.to_rgba(heads["layer"].to_numpy())))
+    elif color == "trend":
+        trends = [trend_of(row, options.trend_threshold) for row in profiles.values]
+        colours = [_TRENDS[trend] for trend in trends]
+        entries = [(f"{name} ({trends.count(name):,})", _TRENDS[name]) for name in _TRENDS]
+    known = ~np.isnan(profiles.x)
+    thin = [
+        np.column_stack([x[seen], y[seen]])
+        for x, y, seen in zip(profiles.x, profiles.values, known, strict=True)
+    ]
+    few = options.intervals and len(heads) <= _MOST_BANDS
+    own = zip(profiles.x, profiles.values, profiles.half, colours, known, strict=True)
+    bands = [
+        Line(x[seen], y[seen], half[seen], colour=colour, width=options.line_width, z=1.5)
+        for x, y, half, colour, seen in (own if few else ())
+    ]
+    lines, sentences = _mean_and_baselines(request, profiles, shown)
+    panel = Lines(
+        profiles.axis,
+        share_axis(shown.name, options.range == "unit"),
+        [*bands, *lines],
+        thin=thin,
+        thin_colours=colours,
+        thin_width=options.line_width,
+        thin_alpha=options.alpha or min(0.7, 0.3 + 6.0 / len(heads)),
+        thin_entries=entries,
+        bar=bar,
+    )
+    by = {"layer": ", coloured by layer,", "trend": ", coloured by trend with position,"}
+    shows = (
+        f"{capitalised(shown.name)}, by query position: one line per head"
+        f"{by.get(color, '') if bar or color == 'trend' else ''} and the mean over heads (black)."
+    )
+    width = None
+    if not few and np.isfinite(profiles.half).any():
+        width = f"95 % interval of one head: ± {np.nanmedian(profiles.half):.3f} (median)"
+    title = capitalised(shown.name)
+    return _over_context(request, panel, profiles, shown, title, shows, [*sentences], width)
+
+
+def profile(request: Request) -> Drawing:
+    """The mean over heads with its interval, and the spread over heads."""
+    table, shown = cells_of(request)
+    profiles = Profiles.of(request.run, table, request.at_starts)
+    low, q1, q3, high = np.nanquantile(profiles.values, _QUANTILES, axis=0)  # (buckets,)
+    spreads = [
+        Spread(profiles.mean_x, q1, q3, "middle 50 % of heads", 0.3),
+        Spread(profiles.mean_x, low, high, "middle 90 % of heads", 0.14),
+    ]
+    lines, sentences = _mean_and_baselines(request, profiles, shown)
+    y = share_axis(shown.name, request.options.range == "unit")
+    change = Lines(profiles.axis, share_axis("mean over heads"), lines[:1])
+    panel = Lines(profiles.axis, y, lines, spreads)
+    shows = (
+        f"{capitalised(shown.name)}, by query position: mean over heads, with bands of the middle "
+        "50 % and the middle 90 % of heads. The lower panel has the mean alone, on an axis of its "
+        "own."
+    )
+    title = f"{capitalised(shown.name)}, spread over heads"
+    drawing = _over_context(request, panel, profiles, shown, title, shows, sentences, None)
+    layout = Layout(height=1.55, columns=1, share_x=True)
+    return Drawing([panel, change], drawing.words, layout)
+
+
+def _mean_and_baselines(
+    request: Request, profiles: Profiles, shown: PlasticityColumns
+) -> tuple[list[Line], list[str | None]]:
+    """The lines of the mean and of the baselines, and their sentences."""
+    wanted, groups = request.options.intervals, profiles.groups
+    half = profiles.mean_half if wanted else np.full(len(profiles.mean), np.nan)
+    seen = bool(np.isfinite(half).any())
+    mean = Line(profiles.mean_x, profiles.mean, half, "mean over heads", halo=True)
+    lines: list[Line] = [mean]
+    parts: list[str] = []
+    baselines: Mapping[str, FinishedRun] = (
+        request.run.baselines if request.options.baselines else {}
+    )
+    for name, run in baselines.items():
+        in_bins = shown is AT_ONE_POSITION
+        if in_bins and not run.has("bins"):
+            continue
+        own = Profiles.of(run, run.table("bins") if in_bins else run.bucket_plasticity)
+        colour, dashes, meaning = _LOOKS[name]
+        reach = own.mean_half if wanted else None
+        lines.append(Line(own.mean_x, own.mean, reach, name, colour, dashes))
+        number = f" ({run.texts['count']:,} texts)" if run.texts.get("count") else ""
+        parts.append(f"{name}, {meaning}{number}")
+    eligible, complete = request.run.eligible_heads, bool(np.isfinite(half).all())
+    sentence = interval_sentence(
+        "The band is the 95 % interval of the mean,", groups, complete=complete, eligible=eligible
+    )
+    references = f"Reference lines: {'; '.join(parts)}." if parts else None
+    return lines, [sentence if seen else None, references]
+
+
+def _over_context(
+    request: Request,
+    panel: Lines,
+    profiles: Profiles,
+    shown: PlasticityColumns,
+    title: str,
+    shows: str,
+    details: list[str | None],
+    width: str | None,
+) -> Drawing:
+    gaps, heads = heads_with_gaps(profiles.cells), len(profiles.heads)
+    part = "bin" if shown is AT_ONE_POSITION else "bucket"
+    band = interval_note("band", profiles.mean_half, request.run.eligible_heads)
+    notes = [
+        request.heads(heads),
+        f"{gaps:,} of them have cells without a value, left as gaps" if gaps else None,
+        band if request.options.intervals else None,
+        width,
+        f"{profiles.texts} in a {part}" if profiles.texts else None,
+        phase_note(shown),
+    ]
+    texts = f"A {part} has queries of {profiles.texts}." if profiles.texts else None
+    details = [*details, first_part(profiles.cells, part), texts]
+    words = request.words(title, notes, shows, heads, details, shown)
+    return Drawing([panel], words, Layout(height=2.1))
+
+
+def first_part(cells: pd.DataFrame, part: str) -> str | None:
+    """Why the first bin or bucket has no value; None if it has one. `part` is the word for it."""
+    seen = cells[cells["plasticity"].notna()]
+    if seen["q_bucket"].min() <= seen["k_bucket"].min():
+        return None
+    return f"The first {part} has no value, because no {part} of keys comes before it."
+
+
+def trend_of(values: Floats, threshold: float) -> str:
+    """`rising`, `falling` or `neither`, by the Spearman correlation with the bucket order."""
+    seen = values[~np.isnan(values)]
+    if len(seen) < 3 or np.ptp(seen) == 0:
+        return "neither"
+    ranks = pd.Series(seen).rank()
+    correlation = float(np.corrcoef(np.arange(len(seen)), ranks)[0, 1])
+    if abs(correlation) < threshold:
+        return "neither"
+    return "rising" if correlation > 0 else "falling"
+
+
+def _by_head(profiles: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A column as heads × buckets."""
+    return profiles.pivot(index=HEAD, columns="q_bucket", values=column)
+
+
+def _column_mean(values: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
+    number = seen.sum(axis=0)
+    total = np.where(seen, values, 0.0).sum(axis=0)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+
+def heatmap(request: Request) -> Drawing:
+    """Every cell of query position and key position, over heads; a panel per type of layers."""
+    table, shown = cells_of(request)
+    run, options = request.run, request.options
+    geometry = bin_geometry(table) if has_bins(table) else run.geometry
+    cells = bin_cells(table)
+    buckets = _all_buckets(cells[cells["plasticity"].notna()])
+    types = run.layer_types if run.has("head_metrics") else {}
+    parts = _parts(cells, types)
+    grids = [_cell_grid(part, buckets, options.agg) for part in parts.values()]
+    low, high = _limits([values for values, _ in grids], request)
+    label = f"{shown.name}, {options.agg} over heads"
+    bar = Bar(label, low, high, request.cmap(SEQUENTIAL))
+    axes = {side: _bucket_axis(cells, buckets, geometry, side, len(parts)) for side in "qk"}
+    panels, fewest, numbers = [], [], []
+    for (name, part), (values, counts) in zip(parts.items(), grids, strict=True):
+        heads = len(part[HEAD].drop_duplicates())
+        some = (counts > 0) & (counts < heads)
+        fewest += counts[some].tolist()
+        numbers.append(heads)
+        title = f"{type_words(name)}\n{count(heads, 'head')}" if len(parts) > 1 else ""
+        panels.append(
+            Grid(
+                values.T,
+                axes["q"],
+                axes["k"],
+                bar,
+                equal=True,
+                frame=False,
+                marks=[Hatched(some.T)],
+                title=title,
+            )
+        )
+    heads, gaps = sum(numbers), heads_with_gaps(cells)
+    hatched = f"hatched: means over some heads only, at least {min(fewest)}" if fewest else None
+    notes = [
+        request.heads(heads),
+        f"{gaps:,} of them have cells without a value, left out" if gaps else None,
+        hatched,
+        phase_note(shown),
+    ]
+    panel = " Types of layers have panels of their own." if len(parts) > 1 else ""
+    shows = f"{capitalised(label)}, by query position and key position.{panel}"
+    details = [
+        f"Colours range from {low:.3g} to {high:.3g}.",
+        "Keys after their query have no cell.",
+        first_part(cells, "bin" if shown is AT_ONE_POSITION else "bucket"),
+        f"{capitalised(hatched)}." if hatched else None,
+    ]
+    words = request.words(
+        f"{capitalised(shown.name)}, query × key", notes, shows, heads, details, shown
+    )
+    wide = 1.4 if options.width == "text" else 1.0
+    layout = Layout(height=wide * (2.4 if len(parts) == 1 else 1.75), share_y=True, least=1.6)
+    return Drawing(panels, words, layout)
+
+
+def _parts(cells: pd.DataFrame, types: Mapping[int, str]) -> dict[str, pd.DataFrame]:
+    """The cells of the layers of each type, if several types have values."""
+    present = set(cells["layer"].tolist())
+    groups = layers_by_type({layer: name for layer, name in types.items() if layer in present})
+    parts = {name: cells[cells["layer"].isin(layers)] for name, layers in groups.items()}
+    parts = {name: part for name, part in parts.items() if part["plasticity"].notna().any()}
+    return parts if len(parts) > 1 else {"": cells}
+
+
+def _limits(grids: list[Floats], request: Request) -> tuple[float, float]:
+    """Values of the first and the last colour."""
+    low, high = 0.0, 1.0
+    if request.options.range == "data":
+        low = min(float(np.nanmin(values)) for values in grids)
+        high = max(float(np.nanmax(values)) for values in grids)
+    return colour_limits(request, low, high)
+
+
+def colour_limits(request: Request, low: float, high: float) -> tuple[float, float]:
+    """The range of the colours, with the ends that were asked for."""
+    vmin, vmax = request.options.vmin, request.options.vmax
+    if low == high and vmin is None and vmax is None:  # one value
+        return low - 0.01, high + 0.01
+    low, high = low if vmin is None else vmin, high if vmax is None else vmax
+    if low >= high:
+        raise ConfigError(f"vmin: must be below vmax, got {low:g} and {high:g}")
+    return low, high
+
+
+def _bucket_axis(
+    cells: pd.DataFrame,
+    buckets: Ints,
+    geometry: BucketGeometry | None,
+    side: str,
+    panels: int,
+) -> Axis:
+    name, limit = ("query" if side == "q" else "key"), 6 if panels == 1 else 3
+    ends = (-0.5, len(buckets) - 0.5)
+    means = None if geometry else _mean_positions(cells, buckets, side)
+    if geometry is not None:
+        ticks = bucket_ticks([whole(start) for start in geometry.starts(buckets)], limit, -0.5)
+        return Axis(f"{name} position (tokens)", *ends, ticks=ticks)
+    if means is not None:
+        ticks = bucket_ticks([whole(mean) for mean in means], limit, 0.0)
+        return Axis(f"mean {name} position (tokens)", *ends, ticks=ticks)
+    ticks = bucket_ticks([whole(bucket) for bucket in buckets], limit, 0.0)
+    return Axis(f"{name} bucket", *ends, ticks=ticks)
+
+
+def _all_buckets(cells: pd.DataFrame) -> Ints:
+    """All buckets from the first to the last. If these are too many, those that have a cell."""
+    seen = pd.concat([cells["q_bucket"], cells["k_bucket"]])
+    buckets = np.unique(seen.to_numpy(dtype=np.int64))
+    if buckets[-1] - buckets[0] < MOST_BUCKETS:
+        return np.arange(buckets[0], buckets[-1] + 1)
+    return buckets
+
+
+def _cell_grid(cells: pd.DataFrame, buckets: Ints, agg: str) -> tuple[Floats, Ints]:
+    """(query buckets × key buckets) values, and numbers of heads with a value."""
+    grouped = cells[cells["plasticity"].notna()].groupby(["q_bucket", "k_bucket"])["plasticity"]
+    found = grouped.mean() if agg == "mean" else grouped.median()
+    where = np.searchsorted(buckets, found.index.to_frame().to_numpy())  # (cells, 2)
+    values = np.full((len(buckets), len(buckets)), np.nan)
+    values[where[:, 0], where[:, 1]] = found.to_numpy()
+    counts = np.zeros(values.shape, np.int64)
+    counts[where[:, 0], where[:, 1]] = grouped.count().to_numpy()
+    return values, counts
+
+
+def _mean_positions(cells: pd.DataFrame, buckets: Ints, side: str) -> Floats | None:
+    """(buckets,) mean position of the queries (`q`) or keys (`k`) of every bucket; None if unknown.
+
+    A bucket without queries has the mean of its keys, and the reverse.
+    """
+    found = pd.Series(dtype=np.float64)
+    for one in (side, "k" if side == "q" else "q"):
+        if f"{one}_position" in cells:
+            means = cells.groupby(f"{one}_bucket")[f"{one}_position"].mean()
+            found = found.combine_first(means) if len(found) else means
+    places = np.asarray(found.reindex(buckets), np.float64)
+    return None if np.isnan(places).any() else places

@@ -1,0 +1,336 @@
+"""The registry of figures. A new figure is one entry here and, at most, a function for its data.
+
+An entry names its function as `module.function`, so that this file imports no library for figures.
+
+`plot`, `plot all`, the help, `run.plot`, studies and the gallery follow from the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+from attention_plasticity.figures.spec import Need, Spec, draw_figure, known
+from attention_plasticity.metrics import (
+    ALIGNED,
+    ALIGNED_DROP,
+    ATTENDED,
+    BEFORE_ROPE,
+    PHASE,
+    POOLED,
+)
+from attention_plasticity.roles import UNSURE
+from qk_toolkit.errors import ConfigError, in_short
+from qk_toolkit.settings import nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from attention_plasticity.tables.finished_run import FinishedRun
+
+_AGAIN = "attention-plasticity add-rotary, and analyze again"
+_ONE_POSITION = f"plasticity at one position: {_AGAIN}"
+_ATTENTION = "a dump with attention columns: capture.attention"
+_RECORDS = f"the rotary embedding and the texts: {_AGAIN}"
+_TEXTS = "the texts of queries and keys: analyze again"
+_HAS_PHASE = known("head_metrics", PHASE, _ONE_POSITION)
+_HAS_ROLES = known("roles", "role", _ATTENTION)
+_SURE_ROLES = Need(
+    "a head whose role is sure",
+    lambda run: bool((run.table("roles")["role"] != UNSURE).any()),
+)
+_HAS_BANDS = known("bands", "variance_share", _RECORDS)
+_CONTEXT = ("plasticity", "range", "intervals", "baselines")
+_COLOURS = ("range", "vmin", "vmax")
+_POINTS = ("color", "intervals")
+
+FIGURES: tuple[Spec, ...] = (
+    Spec(
+        "plasticity",
+        "lines",
+        "plasticity over the context: one line per head, and the mean",
+        "bins",
+        "over_context.plasticity",
+        options=(*_CONTEXT, "color", "trend_threshold", "alpha", "line_width"),
+    ),
+    Spec(
+        "profile",
+        "lines",
+        "plasticity over the context: mean over heads, and spread over heads",
+        "bins",
+        "over_context.profile",
+        options=_CONTEXT,
+    ),
+    Spec(
+        "depth",
+        "lines",
+        "one metric by layer: every head, and the mean of a layer",
+        "head_metrics",
+        "points.depth",
+        options=("metric", "intervals"),
+    ),
+    Spec(
+        "kernel",
+        "lines",
+        "mean logit by distance and the rotary kernel, of one head",
+        "kernel",
+        "distances.kernel",
+        x=("distance",),
+        y=("mean_logit", "kernel"),
+        needs=(known("kernel", "kernel", _RECORDS),),
+        options=("intervals",),
+    ),
+    Spec(
+        "heatmap",
+        "grid",
+        "plasticity by query position and key position",
+        "bins",
+        "over_context.heatmap",
+        options=("plasticity", "agg", *_COLOURS),
+    ),
+    Spec(
+        "map",
+        "grid",
+        "one metric of every head, layer × head",
+        "head_metrics",
+        "maps.of_heads",
+        options=("metric", "fade", "intervals", *_COLOURS),
+        variants={
+            "map-plasticity": {},
+            "map-drop": {"metric": ALIGNED_DROP},
+            "map-sink-mass": {"metric": "attn_sink_mass"},
+            "map-far-mass": {"metric": "attn_far_mass"},
+        },
+    ),
+    Spec(
+        "key-heads",
+        "grid",
+        "one metric of every key head: its static error",
+        "key_heads",
+        "maps.of_heads",
+        y=("static_error",),
+        needs=(known("key_heads", "static_error", _TEXTS),),
+        options=("metric", "intervals", *_COLOURS),
+    ),
+    Spec(
+        "roles",
+        "grid",
+        "the role of every head, layer × head",
+        "roles",
+        "maps.roles",
+        needs=(_HAS_ROLES,),
+    ),
+    Spec(
+        "bands",
+        "grid",
+        "rotary bands: one metric of all heads, or all metrics of one head",
+        "bands",
+        "maps.bands",
+        y=("variance_share", "norm_product", "q_concentration", "k_concentration"),
+        needs=(_HAS_BANDS,),
+        options=("metric", "intervals", *_COLOURS),
+    ),
+    Spec(
+        "phase",
+        "scatter",
+        "plasticity at one position against plasticity over a bin",
+        "head_metrics",
+        "points.equal_values",
+        x=(POOLED,),
+        y=(ALIGNED,),
+        title="Rotary phase",
+        caption="Plasticity over a bin (queries as captured) against plasticity at one position "
+        "(every query turned to one position of its bin), with the same bins, key pairs and "
+        "weights.",
+        needs=(_HAS_PHASE,),
+        options=("range", *_POINTS),
+    ),
+    Spec(
+        "predictability",
+        "scatter",
+        "variance from position against plasticity",
+        "head_metrics",
+        "points.predictability",
+        x=("q_R2_total", "q_R2_unrotated"),
+        title="Position against plasticity",
+        caption="Variance of the queries that a linear function of position explains (R²), against "
+        "plasticity.",
+        options=("plasticity", "range", *_POINTS),
+    ),
+    Spec(
+        "attended",
+        "scatter",
+        "plasticity against attended plasticity, both at one position",
+        "head_metrics",
+        "points.equal_values",
+        x=(ALIGNED,),
+        y=(ATTENDED,),
+        title="Attended plasticity",
+        caption="Plasticity of the key pairs of the run, against plasticity of two keys drawn in "
+        "proportion to the attention that they receive (attended plasticity).",
+        needs=(_HAS_PHASE, known("head_metrics", ATTENDED, _ATTENTION)),
+        options=("range", *_POINTS),
+    ),
+    Spec(
+        "frequencies",
+        "scatter",
+        "share of fast rotary bands against rotary phase",
+        "bands",
+        "points.frequencies",
+        y=(PHASE,),
+        title="Rotary phase and fast bands",
+        caption="Share of the variance of the logit in fast rotary bands, against the rotary "
+        "phase: plasticity over a bin minus plasticity at one position.",
+        needs=(_HAS_BANDS, _HAS_PHASE),
+        options=("limit", *_POINTS),
+    ),
+    Spec(
+        "drift",
+        "scatter",
+        "drift of queries against drift of keys, before and after RoPE",
+        "drift",
+        "points.drift",
+        x=(f"q_drift_r{BEFORE_ROPE}", "q_drift_r"),
+        y=(f"k_drift_r{BEFORE_ROPE}", "k_drift_r"),
+        title="Drift with position",
+        caption="Drift of queries against drift of keys.",
+        needs=(known("drift", "q_drift_r", _TEXTS),),
+        options=_POINTS,
+    ),
+    Spec(
+        "ranks",
+        "dots",
+        "heads with the largest and smallest values, with intervals of ranks",
+        "head_metrics",
+        "points.ranks",
+        options=("metric", "limit", "intervals"),
+    ),
+    Spec(
+        "by-role",
+        "dots",
+        "plasticity at one position and rotary phase by role",
+        "roles",
+        "points.by_role",
+        y=(ALIGNED, PHASE),
+        needs=(_HAS_ROLES, _HAS_PHASE, _SURE_ROLES),
+        options=("intervals",),
+    ),
+    Spec(
+        "fidelity",
+        "dots",
+        "how well scores without a query rank keys",
+        "fidelity",
+        "points.fidelity",
+        y=("spearman", "kept_50", "kept_25", "kept_10"),
+        title="Scores without a query",
+        caption="Scores that rank keys without a query, one point per key head: Spearman "
+        "correlation of the score with the attention that a key receives from later queries, and "
+        "share of the attention that remains when 50, 25 or 10 % of the keys of a text are kept.",
+        needs=(known("fidelity", "spearman", "attention-plasticity analyze … --fidelity"),),
+        options=("intervals",),
+    ),
+    Spec(
+        "attention",
+        "bars",
+        "attention by distance, of one head or as a mean over heads",
+        "attention",
+        "distances.attention",
+        needs=(known("attention", "mass_0", _ATTENTION),),
+        options=("by_position", "intervals"),
+    ),
+    Spec(
+        "components",
+        "bars",
+        "share of the linear position R² in each query dimension",
+        "component_weights",
+        "distances.components",
+        y=("weight",),
+        options=("limit", "agg", "ylabel"),
+    ),
+)
+_BY_NAME = {spec.name: spec for spec in FIGURES}
+_OF_METRIC = {
+    ALIGNED_DROP: _HAS_PHASE,
+    "attn_sink_mass": known("head_metrics", "attn_sink_mass", _ATTENTION),
+    "attn_far_mass": known("head_metrics", "attn_far_mass", _ATTENTION),
+}
+"""What the variants of a figure need beside the figure."""
+
+
+def spec_of(name: object) -> Spec:
+    """The entry with this name; `by_role` is the same as `by-role`."""
+    if not isinstance(name, str):
+        raise ConfigError(f"kind: expected one of {', '.join(_BY_NAME)}, got {in_short(name)}")
+    found = _BY_NAME.get(name.replace("_", "-"))
+    if found is None:
+        hint = nearest(name, _BY_NAME, otherwise=f"; there are {', '.join(_BY_NAME)}")
+        raise ConfigError(f"{in_short(name)}: unknown figure{hint}")
+    return found
+
+
+def file_names() -> list[str]:
+    """The names of all files of `plot all`, without their endings."""
+    return [name for spec in FIGURES for name in spec.files]
+
+
+def left_out(run: FinishedRun) -> dict[str, str]:
+    """The files of `plot all` that a run does not allow, each with what they need."""
+    found = {}
+    for spec in FIGURES:
+        reason = spec.obstacle([run])
+        for name, options in spec.files.items():
+            need = _OF_METRIC.get(str(options.get("metric")))
+            missing = reason or (need.reason if need and not need.met(run) else None)
+            if missing:
+                found[name] = missing
+    return found
+
+
+def left_out_lines(run: FinishedRun) -> list[str]:
+    """What `plot all` says about figures that it does not draw: one line for each reason."""
+    reasons = left_out(run)
+    return [
+        f"not drawn: {', '.join(name for name in reasons if reasons[name] == reason)} "
+        f"(needs {reason})"
+        for reason in dict.fromkeys(reasons.values())
+    ]
+
+
+def save_all(
+    run: FinishedRun,
+    folder: Path,
+    kind: str = "png",
+    only: Collection[str] | None = None,
+    **options: Any,
+) -> Iterator[Path]:
+    """Draw all figures of a run and yield the path of each finished file.
+
+    `only` has the names of the files that are wanted; None: all. Each figure takes those of the
+    `options` that it knows.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.figures import save_all
+        >>> run = open_run("results/sample")
+        >>> [path.name for path in save_all(run, Path("figures"), "svg", ["profile", "map-drop"])]
+        ['profile.svg', 'map-drop.svg']
+    """
+    from attention_plasticity.figures.saving import require_target, save_figure
+
+    layers, types, heads = (options.pop(one, None) for one in ("layers", "layer_type", "heads"))
+    chosen = run.select(layers, types, heads)
+    missing = left_out(chosen)
+    wanted = [
+        (spec, name, own)
+        for spec in FIGURES
+        for name, own in spec.files.items()
+        if name not in missing and (only is None or name in only)
+    ]
+    paths = [folder / f"{name}.{kind}" for _, name, _ in wanted]
+    for path in paths:
+        require_target(path)
+    for (spec, _, own), path in zip(wanted, paths, strict=True):
+        given = {name: value for name, value in options.items() if name in spec.taken}
+        save_figure(draw_figure(spec, [chosen], {**given, **own}), path)
+        yield path

@@ -1,1 +1,0 @@
-"""Rotary records for dumps that were captured without them."""

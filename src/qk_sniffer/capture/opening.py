@@ -1,0 +1,41 @@
+"""Load a model into the engine of the settings, and take rows from it."""
+
+from __future__ import annotations
+
+from qk_sniffer.config import CaptureConfig, CaptureSettings
+from qk_sniffer.engines.hf.files import Note
+from qk_sniffer.engines.hf.loading import LoadedModel, load_model
+from qk_sniffer.rows.plan import RowPlan
+from qk_sniffer.rows.source import EngineRows, RowSource
+from qk_sniffer.vllm.model import VllmModel, open_vllm
+from qk_toolkit.errors import ConfigError
+
+Model = LoadedModel | VllmModel
+
+
+def open_model(
+    config: CaptureConfig, device: str, note: Note, *, processes: int, most_tokens: int | None
+) -> Model:
+    """The model of the settings, on `device` unless they name another one.
+
+    `processes` share the capture. `most_tokens` is more than any text has, if that is known.
+    """
+    if config.engine != "vllm":
+        return load_model(config.model, device, note)
+    if processes > 1:
+        raise ConfigError(
+            "engine: vllm starts its own processes; start this command once, without torchrun, "
+            "accelerate or srun"
+        )
+    return open_vllm(config, note, most_tokens)
+
+
+def row_source(model: Model, plan: RowPlan, settings: CaptureSettings, padding: int) -> RowSource:
+    """What runs texts and takes the rows of a plan; no token of a text attends to `padding`."""
+    if isinstance(model, VllmModel):
+        return model.row_source(plan)
+    layers = [layer.facts.layer for layer in plan.wanted]
+    engine = model.engine(
+        layers, pre_rope=settings.capture_pre_rope, rules=plan.attention, padding=padding
+    )
+    return EngineRows(engine, plan)

@@ -1,0 +1,293 @@
+"""A capture from its settings to the dump: texts in batches → the model → sampled rows → files.
+
+`run_capture` chooses where the capture runs. `run_rank` has the steps of one process: prepare, open
+the folder, work, finish, publish. Three threads share the work: one claims chunks and makes
+batches, the main thread runs the model (`_forward`), one checks rows and writes chunks (`_store`).
+Each holds one or two batches, so memory does not grow with the number of texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from qk_dump.manifest import MANIFEST_NAME, read_manifest
+from qk_sniffer.capture.batches import Batch
+from qk_sniffer.capture.description import capture_plan, manifest_of
+from qk_sniffer.capture.finish import finish
+from qk_sniffer.capture.folder import CaptureFolder, made_folder, open_capture
+from qk_sniffer.capture.publishing import publish, require_publishable
+from qk_sniffer.capture.ranks import Ranks, ranks_from
+from qk_sniffer.capture.result import CaptureResult
+from qk_sniffer.capture.segments import DamagedSegmentError, read_segments, remove_segment
+from qk_sniffer.capture.setup import Setup, prepare
+from qk_sniffer.capture.setup_notes import empty_note, left_out_note, note_setup
+from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
+from qk_sniffer.capture.url_target import UrlTarget
+from qk_sniffer.capture.work import Step, Work, chunk_size
+from qk_sniffer.capture.work_folder import plan_in
+from qk_sniffer.config import CaptureConfig
+from qk_sniffer.engines.hf.memory import is_out_of_memory, out_of_memory_advice
+from qk_sniffer.extras import require_vllm
+from qk_sniffer.rows.checks import stored_rows
+from qk_sniffer.rows.source import Taken
+from qk_sniffer.sampling.bucket_counts import bucket_counts
+from qk_sniffer.texts.token_texts import token_texts
+from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.files import user_path
+from qk_toolkit.formatting import count
+from qk_toolkit.raised_in import is_our_bug
+from qk_toolkit.ray_cluster import import_ray
+from qk_toolkit.urls import is_remote
+from qk_toolkit.watcher import Watcher
+
+_TRIES = 3  # when rows on disk are damaged
+_LESS_MEMORY = (
+    "Lower inference.batch_size or tokenizer.max_length, load in bfloat16 (model.dtype), use sdpa "
+    "or flash attention (model.attn_implementation), or spread the model over several GPUs "
+    "(model.device_map: auto). With other settings the capture starts again (overwrite); with "
+    "the same settings, and more memory, it continues."
+)
+
+
+def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> CaptureResult:
+    """Make the dump that a config describes, or complete it, and publish it where asked for.
+
+    Examples:
+        >>> from qk_dump.source import open_dump
+        >>> from qk_sniffer import make_config, run_capture
+        >>> files = {"model": {"name": "model"}, "dataset": {"path": "texts"}}  # two folders
+        >>> result = run_capture(make_config(files, output={"data_root": "data/mine"}))
+        >>> result.complete
+        True
+        >>> len(open_dump(result.folder).query_heads)  # four layers, four query heads each
+        16
+    """
+    watcher = watcher or Watcher()
+    if config.engine == "ray":
+        import_ray()  # before anything is written, also to a URL
+    if config.engine == "vllm":
+        require_vllm()
+    if not is_remote(config.data_root):
+        return _run_on_engine(config, watcher)
+    target = UrlTarget(config, watcher)
+    target.take_over()  # what the URL has of this dump; another dump is refused
+    with target.named_in_errors():
+        result = _run_on_engine(target.work_config, target.work_watcher)
+    if result.left_to_others:
+        return result
+    return replace(result, url=target.url, sent=target.send())
+
+
+def _run_on_engine(config: CaptureConfig, watcher: Watcher) -> CaptureResult:
+    if config.engine == "ray":
+        from qk_sniffer.capture.ray_actors import run_on_ray
+
+        return run_on_ray(config, watcher, run_rank)
+    return run_rank(config, watcher, ranks_from())
+
+
+def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
+    """Run the part of one process, which may be the only one."""
+    folder = user_path(config.data_root)
+    require_publishable(config)
+    with made_folder(folder), out_of_memory_advice(_LESS_MEMORY):
+        setup = _prepared(config, folder, ranks, watcher)
+        note_setup(setup, watcher)
+        with _opened(folder, setup, ranks) as capture:
+            was_complete = capture.complete
+            if was_complete:
+                _check_number(setup.texts.total, folder)
+                watcher.note(f"{folder}: is complete already; nothing to do")
+            elif not _work_and_finish(setup, capture, ranks, watcher):
+                return CaptureResult(folder, left_to_others=True)
+    published = None
+    if ranks.rank == 0 or not was_complete:  # rank 0, or the process that has written the dump
+        published = publish(config, folder, watcher)
+    return CaptureResult(folder, was_complete=was_complete, published=published)
+
+
+def _prepared(config: CaptureConfig, folder: Path, ranks: Ranks, watcher: Watcher) -> Setup:
+    watcher.busy("loading texts and model")
+    try:
+        begun = None if config.overwrite else plan_in(folder)
+        return prepare(config, ranks, watcher.note, begun)
+    finally:
+        watcher.stop()
+
+
+@contextmanager
+def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
+    """Open the folder of the capture; with `overwrite`, one process empties it for all."""
+    overwrite = setup.config.overwrite
+    if overwrite and ranks.rank > 0:
+        ranks.wait_for_all()  # until the first process has emptied the folder
+    first = ranks.rank == 0 or ranks.starts_first
+    plan, size = capture_plan(setup), chunk_size(setup)
+    with closing(open_capture(folder, plan, size, overwrite=overwrite and first)) as capture:
+        if overwrite and first:
+            ranks.wait_for_all()  # the others go on
+        yield capture
+
+
+def _work_and_finish(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> bool:
+    """Run chunks and write the dump. False if another process writes it."""
+    for _ in range(_TRIES):
+        work = Work(setup, capture, ranks.world - 1)
+        run_chunks(work, watcher)
+        if ranks.world > 1 and not (work.saw_others or ranks.knows_folder_is_shared):
+            watcher.note(f"no other process was seen in {capture.folder}; is the folder shared?")
+        lock = capture.lock_to_finish()
+        if lock is None:
+            return False
+        try:
+            _finish(work, watcher)
+        except DamagedSegmentError as error:
+            remove_segment(error)
+        else:
+            return True
+        finally:
+            lock.release()
+        watcher.note("rows on disk are damaged; their texts are run again")
+    raise ToolkitError(
+        f"{capture.folder}: rows on disk were damaged {_TRIES} times. Use another disk, or run the "
+        "same command again."
+    )
+
+
+def run_chunks(work: Work, watcher: Watcher) -> None:
+    """Run the chunks that no other process runs, and wait for those of others."""
+    setup, done = work.setup, work.texts_done
+    if done:
+        watcher.note(f"continuing: {count(done, 'text')} {'is' if done == 1 else 'are'} finished")
+    if work.left_out:
+        watcher.note(left_out_note(work.left_out, work.capture.folder))
+    watcher.start("texts", setup.texts.total, done, rate="tokens")
+    writer = BackgroundWriter[tuple[Batch, int]]()
+    report = partial(_report, work, writer, watcher)
+    try:
+        while True:  # another round if a process has died and left chunks
+            with closing(prepared_ahead(work.steps())) as steps:
+                for step in steps:
+                    _run_step(step, setup, writer)
+                    report()
+            writer.wait()
+            report()
+            if not work.wait(report):
+                break
+    finally:
+        writer.close()
+        work.close()
+        watcher.stop()
+    if work.num_chunks == 0:
+        raise ConfigError(f"dataset.path: {setup.config.dataset.path}: holds no texts")
+
+
+def _run_step(step: Step, setup: Setup, writer: BackgroundWriter[tuple[Batch, int]]) -> None:
+    """Run the model on a batch; its rows are stored in the background."""
+    if step.alone:
+        writer.wait()
+    step.claim.begin(step.batch)
+    taken = _forward(setup, step.batch)
+    writer.submit(partial(_store, step, setup.half, taken))
+    if step.alone:
+        writer.wait()
+
+
+def _forward(setup: Setup, batch: Batch) -> Taken | None:
+    """Run the model on a batch and take the sampled rows; None without texts to run."""
+    if not batch.token_ids:
+        return None
+    try:
+        return setup.row_source.take(batch.texts, batch.token_ids)
+    except ToolkitError:
+        raise
+    except (RuntimeError, IndexError, ValueError) as error:
+        if is_out_of_memory(error) or is_our_bug(error):
+            raise
+        ids = ", ".join(str(number) for number in batch.texts.examples)
+        raise ToolkitError(
+            f"the model failed on text {ids} ({max(batch.texts.lengths):,} tokens): "
+            f"{' '.join(str(error).split())[:300]}"
+        ) from error
+
+
+def _store(step: Step, half: bool, taken: Taken | None) -> tuple[Batch, int]:
+    """Check the rows of a batch and add them to its chunk. Returns their number, of all heads."""
+    rows = {}
+    if taken is not None:
+        known = taken.known_attention
+        rows = {
+            head: stored_rows(head, part, half=half, known_attention=head.layer in known)
+            for head, part in taken.rows().items()
+        }
+    step.claim.add(step.batch, rows)
+    return step.batch, sum(map(len, rows.values()))
+
+
+def _report(work: Work, writer: BackgroundWriter[tuple[Batch, int]], watcher: Watcher) -> None:
+    """Tell the watcher which batches were stored, and which chunks others have saved.
+
+    Raises the error of a batch that could not be stored.
+    """
+    for batch, rows in writer.finished():
+        watcher.advance(len(batch.examples), tokens=batch.num_tokens, rows=rows)
+    for segment in work.saved_by_others():
+        tokens = sum(example.num_tokens for example in segment.examples)
+        watcher.advance(len(segment.examples), tokens=tokens, rows=segment.num_rows)
+
+
+def _finish(work: Work, watcher: Watcher) -> None:
+    """Write the dump from the chunks on disk, and say what it lacks."""
+    setup, capture = work.setup, work.capture
+    segments = read_segments(capture.folder)
+    if not sum(segment.num_rows for segment in segments):
+        _refuse_no_rows(setup)
+    examples = [example for segment in segments for example in segment.examples]
+    try:
+        finish(
+            capture,
+            work.num_chunks,
+            work.schemas,
+            manifest_of(setup, {one.num_tokens for one in examples}),
+            on_head=partial(watcher.show, "writing heads"),
+            token_texts=(
+                partial(token_texts, setup.tokenizer) if setup.config.capture.tokens else None
+            ),
+        )
+    finally:
+        watcher.stop()
+    left_out = [text for segment in segments for text in segment.left_out]
+    if left_out:
+        watcher.note(left_out_note(left_out))
+    empty = [one.original_id for one in examples if not one.num_tokens]
+    if empty:
+        watcher.note(empty_note(empty))
+    if setup.config.capture.capture_queries:
+        warning = bucket_counts(setup.sampler, [one.num_tokens for one in examples]).warning()
+        if warning is not None:
+            watcher.note(warning)
+
+
+def _refuse_no_rows(setup: Setup) -> None:
+    """Refuse a dump without a single row."""
+    sampler = setup.sampler
+    raise ConfigError(
+        f"capture.sampler: no position of any text was kept (type {sampler.type}, base_rate "
+        f"{sampler.base_rate:g}, min_bucket_size {sampler.min_bucket_size}). Raise "
+        "capture.sampler.base_rate, or give longer texts, and add --overwrite."
+    )
+
+
+def _check_number(texts: int | None, folder: Path) -> None:
+    """Refuse when texts were added or removed after the dump was complete."""
+    manifest = read_manifest(folder / MANIFEST_NAME)
+    held = manifest.num_examples if manifest else None
+    if texts is not None and held is not None and texts != held:
+        raise ConfigError(
+            f"{folder}: holds a complete dump of {held:,} texts, but the dataset now has "
+            f"{texts:,}; use another output.data_root, or overwrite to start again"
+        )

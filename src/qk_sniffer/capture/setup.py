@@ -1,0 +1,216 @@
+"""Load and check the inputs of a capture before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from qk_sniffer.capture.opening import Model, open_model, row_source
+from qk_sniffer.capture.ranks import Ranks
+from qk_sniffer.capture.refusals import refuse_other_settings
+from qk_sniffer.config import CaptureConfig, CaptureSettings
+from qk_sniffer.engines.engine import ModelLayout
+from qk_sniffer.engines.hf.files import Note
+from qk_sniffer.engines.hf.loading import load_tokenizer
+from qk_sniffer.rows.plan import RowPlan
+from qk_sniffer.rows.source import RowSource
+from qk_sniffer.sampling.attended_keys import AttendedSampler, default_number, recorded_number
+from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
+from qk_sniffer.sampling.heads import WantedLayer, choose_heads
+from qk_sniffer.sampling.positions import PositionSampler
+from qk_sniffer.texts.encoding import TextEncoder
+from qk_sniffer.texts.sources import tokenize
+from qk_sniffer.texts.synthetic import TextSource, open_source
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import user_path
+
+_MOST_SPECIAL = 64  # special tokens that a tokenizer adds to a text
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The inputs of a capture, loaded and checked."""
+
+    config: CaptureConfig
+    texts: TextSource
+    tokenizer: Any
+    loaded: Model
+    layout: ModelLayout
+    wanted: tuple[WantedLayer, ...]
+    sampler: PositionSampler
+    max_length: int | None
+    attended: AttendedSampler | None  # None if no keys are drawn by attention
+    attended_layers: frozenset[int]  # layers of which keys can be drawn by attention
+    choice: AutoChoice | None = None  # of the sampler auto
+
+    @cached_property
+    def row_plan(self) -> RowPlan:
+        """What is kept of every forward."""
+        settings = self.config.capture
+        return RowPlan(
+            self.wanted,
+            self.sampler,
+            settings.attention,
+            settings.tokens,
+            self.attended,
+            self.attended_layers,
+        )
+
+    @cached_property
+    def row_source(self) -> RowSource:
+        """What runs the model and takes rows."""
+        return row_source(self.loaded, self.row_plan, self.config.capture, self._padding)
+
+    @property
+    def half(self) -> bool:
+        """Whether vectors are stored as float16."""
+        return self.config.output.vector_dtype == "float16"
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """What turns texts into tokens."""
+        return TextEncoder(self.config, self.tokenizer, self.max_length, self.loaded.vocabulary)
+
+    @property
+    def batch_size(self) -> int:
+        """Texts per batch: 1 if rotary angles would depend on the other texts of the batch."""
+        return 1 if self.loaded.angles_depend_on_batch else self.config.inference.batch_size
+
+    @cached_property
+    def special_tokens(self) -> str:
+        """A message that names the special tokens of every text."""
+        made = self.config.dataset.made
+        if made is not None and made.texts is None:
+            return "special tokens added: none"
+        ids = tokenize(self.tokenizer, "a", None, self.config.tokenizer.add_special_tokens)
+        begins = ids[:1] == [self.tokenizer.bos_token_id]
+        ends = ids[-1:] == [self.tokenizer.eos_token_id]
+        added = [name for name, flag in (("BOS", begins), ("EOS", ends)) if flag]
+        return f"special tokens added: {' and '.join(added) or 'none'}"
+
+    @property
+    def _padding(self) -> int:
+        """The padding token; the tokens of a text do not attend to it."""
+        known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
+        return next((int(token) for token in known if token is not None), 0)
+
+
+def prepare(
+    config: CaptureConfig,
+    ranks: Ranks,
+    note: Note = lambda text: None,
+    begun: Mapping[str, Any] | None = None,
+) -> Setup:
+    """Load texts, tokenizer and model, and choose heads and sampler.
+
+    `note` is called with a message before each slow step. `begun` is the plan of a capture that
+    has begun in the same folder; what the sampler auto chose for it is kept, and the default number
+    of keys drawn by attention.
+    """
+    refuse_other_settings(user_path(config.data_root), config, begun)
+    texts = open_source(config.dataset)
+    tokenizer = load_tokenizer(config.tokenizer, config.model, note)
+    loaded = open_model(
+        config, ranks.device, note, processes=ranks.world, most_tokens=_most_tokens(texts)
+    )
+    layout = loaded.layout
+    wanted = choose_heads(layout, config.capture)
+    max_length = config.tokenizer.max_length or loaded.context
+    choice = None
+    if config.capture.sampler.type == "auto":
+        encoder = TextEncoder(config, tokenizer, max_length, loaded.vocabulary)
+        choice = recorded_choice(begun) or auto_choice(texts, encoder)
+    return Setup(
+        config=config,
+        texts=texts,
+        tokenizer=tokenizer,
+        loaded=loaded,
+        layout=layout,
+        wanted=wanted,
+        sampler=sampler_of(config.capture, choice),
+        max_length=max_length,
+        attended=attended_sampler_of(config.capture, number_of_texts(config, texts), begun),
+        attended_layers=attended_layers(wanted),
+        choice=choice,
+    )
+
+
+def _most_tokens(texts: TextSource) -> int | None:
+    """More tokens than any text has, if the sizes of texts are known."""
+    if not texts.has_index:
+        return None
+    return max(texts.sizes(), default=0) + _MOST_SPECIAL  # a token has a byte or more
+
+
+def sampler_of(settings: CaptureSettings, choice: AutoChoice | None = None) -> PositionSampler:
+    """The sampler of positions; the sampler auto needs its choice."""
+    chosen = settings.sampler
+    if chosen.type == "auto":
+        if choice is None:
+            raise ConfigError(
+                "capture.sampler.type: auto needs the texts of a data set; choose log_uniform, "
+                "uniform or all"
+            )
+        return choice.sampler(chosen.seed)
+    default = PositionSampler()
+    return PositionSampler(
+        chosen.type,
+        settings.min_bucket_size or default.min_bucket_size,
+        chosen.base_rate or default.base_rate,
+        chosen.seed,
+        chosen.key_base_rate,
+    )
+
+
+def number_of_texts(config: CaptureConfig, texts: TextSource) -> int | None:
+    """The number of texts; `dataset.max_samples` if the data set does not tell it."""
+    return texts.total if texts.total is not None else config.dataset.max_samples
+
+
+def auto_choice(texts: TextSource, encoder: TextEncoder) -> AutoChoice:
+    """What the sampler auto chooses for these texts."""
+    config = encoder.config
+    number = number_of_texts(config, texts)
+    if number is None:
+        raise ConfigError(
+            "dataset.max_samples: is required, because the sampler auto needs the number of texts, "
+            "which a streamed data set does not tell; or name a capture.sampler.type"
+        )
+    longest, names = 0, list[str]()
+    for text in islice(texts, TEXTS_LOOKED_AT):
+        longest = max(longest, len(encoder.tokens(text)))
+        names.append(str(text.original_id))
+        if longest == encoder.max_length:
+            break
+    if not names:
+        raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
+    if not longest:
+        raise ConfigError(
+            f"dataset.path: {config.dataset.path}: the first texts have no tokens "
+            f"({', '.join(names)}), so the sampler auto cannot choose buckets; remove them, or "
+            "name a capture.sampler.type"
+        )
+    return choose(number, longest, config.capture.min_bucket_size)
+
+
+def attended_sampler_of(
+    settings: CaptureSettings, texts: int | None, begun: Mapping[str, Any] | None = None
+) -> AttendedSampler | None:
+    """How keys are drawn by attention, given the number of texts; None if they are not drawn.
+
+    Without a setting, the plan of a capture that has begun keeps its number.
+    """
+    number = settings.attended_keys
+    if number is None:
+        number = recorded_number(begun) or default_number(texts)
+    if not number or not settings.attention or not settings.capture_keys:
+        return None
+    return AttendedSampler(number, settings.attended_queries, settings.sampler.seed)
+
+
+def attended_layers(wanted: Sequence[WantedLayer]) -> frozenset[int]:
+    """Layers of which keys can be drawn by attention: those whose logits are known."""
+    return frozenset(layer.facts.layer for layer in wanted if layer.facts.logits is not None)

@@ -1,0 +1,100 @@
+"""What a capture says about its model and settings before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from qk_dump.layout import UNFINISHED
+from qk_sniffer.capture.setup import Setup
+from qk_sniffer.capture.work_folder import ENDED
+from qk_toolkit.formatting import count, index_ranges
+from qk_toolkit.watcher import Watcher
+
+_MOST_NAMES = 5  # of texts in a line
+
+
+def note_setup(setup: Setup, watcher: Watcher) -> None:
+    """Say which model, heads and texts the capture has, and what is special about them."""
+    layers = [layer.facts.layer for layer in setup.wanted]
+    q = sum(len(layer.q) for layer in setup.wanted)
+    k = sum(len(layer.k) for layer in setup.wanted)
+    context = f"{setup.max_length:,} tokens" if setup.max_length else "whole texts"
+    watcher.note(
+        f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
+        f"{q} query and {k} key heads of layers {index_ranges(layers)}; {context}; "
+        f"{setup.special_tokens}"
+    )
+    for note in _notes(setup):
+        watcher.note(note)
+
+
+def _notes(setup: Setup) -> Iterator[str]:
+    layout = setup.layout
+    if setup.choice is not None:
+        yield setup.choice.describe(setup.config.capture.min_bucket_size)
+    silent, compressed = layout.layers_without_attention, layout.compressed_layers
+    selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
+    if silent:
+        yield f"layers {index_ranges(silent)} have no self-attention and are left out"
+    if compressed:
+        yield (
+            f"layers {index_ranges(compressed)} attend to compressed keys, which are not tokens, "
+            "and are left out"
+        )
+    if selective:
+        yield (
+            f"layers {index_ranges(selective)} choose by content which keys a query sees; "
+            "dump.json records them as selective"
+        )
+    yield from _rotary_notes(setup)
+    unknown = [layer.facts.layer for layer in setup.wanted if layer.facts.logits is None]
+    is_eager = setup.loaded.attention == "eager"
+    remedy = "" if is_eager else "; try model.attn_implementation: eager"
+    if unknown and setup.config.capture.attention:
+        yield (
+            f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
+            f"unknown way ({setup.loaded.attention}), so the attention columns are null{remedy}"
+        )
+    slower = setup.loaded.slower_than_float32()
+    if slower > 3:
+        yield (
+            f"{setup.loaded.dtype} is about {slower:.0f} times slower than float32 on this CPU; "
+            "model.dtype: float32 is faster"
+        )
+    if setup.batch_size < setup.config.inference.batch_size:
+        yield (
+            "rotary angles of this model depend on the longest text of a batch; texts are run one "
+            "at a time, and inference.batch_size has no effect"
+        )
+
+
+def _rotary_notes(setup: Setup) -> Iterator[str]:
+    """Layers whose rotation is not known, by reason."""
+    reasons: dict[str, list[int]] = {}
+    for layer in setup.wanted:
+        found = layer.facts.rotation(setup.config.capture.capture_pre_rope)
+        if found.problem is not None:
+            reasons.setdefault(found.problem, []).append(layer.facts.layer)
+    for problem, layers in reasons.items():
+        yield f"layers {index_ranges(layers)} have no rotary record: {problem}"
+
+
+def empty_note(ids: Sequence[object]) -> str:
+    """The names of texts without tokens."""
+    names = ", ".join(map(str, ids[:_MOST_NAMES])) + (", …" if len(ids) > _MOST_NAMES else "")
+    return f"warning: {count(len(ids), 'text')} without tokens ({names}); no row is kept of them"
+
+
+def left_out_note(texts: Sequence[int], unfinished: Path | None = None) -> str:
+    """Which texts are left out, why, and how to try them again in an unfinished capture."""
+    remedy = "dump.json names them (left_out); to try them again, capture with --overwrite"
+    if unfinished is not None:
+        remedy = (
+            f"to try them again, remove {unfinished / UNFINISHED / ENDED} and run the same command "
+            "again before the capture is complete"
+        )
+    return (
+        f"left out: text {index_ranges(texts)}. Processes ended without a message each time it was "
+        f"in the model (killed, or memory was short); {remedy}"
+    )

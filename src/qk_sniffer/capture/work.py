@@ -1,0 +1,313 @@
+"""The work of a capture: chunks of batches, which its processes claim one after the other.
+
+A chunk is a run of consecutive batches. A process that holds its lock runs it, and releases the
+lock when the rows of the chunk are on disk. The operating system releases the locks of a process
+that ends, and the next process runs the chunk again. While a batch is in the model, a file names
+its texts. So the next process knows with which texts a process has ended.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from filelock import FileLock
+
+from qk_dump.columns import EXAMPLE
+from qk_dump.examples import Example
+from qk_dump.heads import HeadId
+from qk_dump.rows import Rows
+from qk_sniffer.capture.batches import Batch, make_batch
+from qk_sniffer.capture.dump_heads import head_schemas, text_bytes
+from qk_sniffer.capture.folder import CaptureFolder
+from qk_sniffer.capture.segments import (
+    Segment,
+    read_segment,
+    read_segments,
+    saved_chunks,
+    segment_path,
+    write_segment,
+)
+from qk_sniffer.capture.setup import Setup
+from qk_sniffer.texts.sources import Text
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import cannot_write
+
+_CHUNK_BYTES = 64 << 20  # of the rows of a chunk, at most
+_MOST_CHUNKS = 256  # unless chunks are smaller than a batch
+_STREAMED = 16  # batches of a chunk at most, if the number of texts is not known
+_SECONDS_BETWEEN_LOOKS = 1.0  # for what others have saved
+_SECONDS_BETWEEN_WAITS = 0.2  # of a process that has no chunk to run
+_SECONDS_TO_NEXT_CHUNK = 0.02  # between looks whether the last chunk is saved
+_FEW = 4  # chunks per process; with more, the next one is claimed while the last one runs
+
+
+def chunk_size(setup: Setup) -> int:
+    """The number of batches of a chunk, by the size of their rows and the number of texts."""
+    total, longest = setup.texts.total, setup.max_length or 0
+    if setup.texts.has_index:
+        sizes = max(setup.texts.sizes(), default=0)  # bytes, at least as many as tokens
+        longest = min(longest or sizes, sizes)
+    size = setup.batch_size * text_bytes(setup.row_plan, max(1, longest), half=setup.half)
+    most = _STREAMED
+    if total is not None:
+        most = -(-total // (setup.batch_size * _MOST_CHUNKS))
+    return max(1, min(int(_CHUNK_BYTES // max(1.0, size)), most))
+
+
+class Claim:
+    """A chunk that this process runs: its lock, and the rows of its batches so far."""
+
+    def __init__(
+        self,
+        capture: CaptureFolder,
+        schemas: Mapping[HeadId, pa.Schema],
+        number: int,
+        lock: FileLock,
+    ) -> None:
+        self.steps = 0  # that make the chunk complete
+        self.left_out: list[int] = []
+        self._capture = capture
+        self._schemas = schemas
+        self._number = number
+        self._lock = lock
+        self._running: set[Path] = set()
+        self._examples: list[Example] = []
+        self._rows: dict[HeadId, list[Rows]] = {}
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the chunk is locked by this process."""
+        return bool(self._lock.is_locked)
+
+    def begin(self, batch: Batch) -> None:
+        """A batch is about to be in the model."""
+        path = self._running_file(batch)
+        try:
+            path.write_text(json.dumps(batch.texts.examples.tolist()))
+        except OSError as error:
+            raise cannot_write(self._capture.folder, error) from error
+        self._running.add(path)
+
+    def add(self, batch: Batch, rows: Mapping[HeadId, Rows]) -> None:
+        """Add the rows of a batch that was computed. The last batch saves the chunk."""
+        self._running_file(batch).unlink(missing_ok=True)
+        self._running.discard(self._running_file(batch))
+        self._examples += batch.examples
+        for head, part in rows.items():
+            self._rows.setdefault(head, []).append(part)
+        self.steps -= 1
+        if not self.steps:
+            self._save()
+            self.release()
+
+    def _save(self) -> None:
+        rows = {head: _in_order(Rows.joined(parts)) for head, parts in self._rows.items()}
+        examples = sorted(self._examples, key=lambda example: example.example_id)
+        target = segment_path(self._capture.folder, self._number)
+        try:
+            write_segment(target, rows, self._schemas, examples, self.left_out)
+        except OSError as error:
+            raise cannot_write(self._capture.folder, error) from error
+
+    def release(self) -> None:
+        """Release the chunk; another process may run it if it is not saved."""
+        for path in self._running:
+            path.unlink(missing_ok=True)
+        self._running.clear()
+        self._rows.clear()
+        self._lock.release()
+
+    def _running_file(self, batch: Batch) -> Path:
+        return self._capture.running_file(self._number, batch.examples[0].example_id)
+
+
+def _in_order(rows: Rows) -> Rows:
+    """The rows sorted by text. They are not if a text of a batch was run alone."""
+    ids = rows[EXAMPLE]
+    return rows if (ids[1:] >= ids[:-1]).all() else rows[np.argsort(ids, kind="stable")]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch of a claimed chunk."""
+
+    claim: Claim
+    batch: Batch
+    alone: bool  # no other batch may be in the model: a process has ended with one of its texts
+
+
+class Work:
+    """The chunks of a capture, some of which this process runs.
+
+    The process runs what `steps` gives. It then calls `wait`, which tells whether there is more.
+    """
+
+    def __init__(self, setup: Setup, capture: CaptureFolder, others: int = 0) -> None:
+        """`others` processes were started with this one; they may come later."""
+        self._started_with = others
+        self.setup = setup
+        self.capture = capture
+        self._texts = setup.texts
+        self._per_chunk = setup.batch_size * capture.chunk_size
+        capture.count_ended()
+        self._finished = {segment.number: segment for segment in read_segments(capture.folder)}
+        self._seen = {*self._finished}  # chunks that are in the counts of the watcher
+        self._last_look = 0.0
+        self._claims: list[Claim] = []
+        self._closed = False
+        self.saw_others = False  # in the folder
+        self.schemas = head_schemas(setup.row_plan, half=setup.half)
+        self.num_chunks = -(-(setup.texts.total or 0) // self._per_chunk)  # of all processes
+
+    @property
+    def texts_done(self) -> int:
+        """The number of texts that were finished when this process started."""
+        return sum(len(segment.examples) for segment in self._finished.values())
+
+    def steps(self) -> Iterator[Step]:
+        """Batches of chunks that no other process has; the next chunk is claimed when needed."""
+        for number, texts in self._numbered():
+            segment = self._finished.get(number)
+            if segment is None or not self._is_done(segment, texts()):
+                yield from self._steps_of(number, texts)
+
+    def wait(self, on_look: Callable[[], None]) -> bool:
+        """Wait until all chunks are saved. True as soon as a chunk is free that is not saved."""
+        self._finished.clear()  # texts are compared once
+        while self.capture.is_open:
+            self._last_look = 0.0
+            on_look()
+            missing = {*range(self.num_chunks)} - saved_chunks(self.capture.folder)
+            if not missing or self.capture.num_free_chunks(missing):
+                return bool(missing)
+            time.sleep(_SECONDS_BETWEEN_WAITS)
+        return False
+
+    def saved_by_others(self) -> list[Segment]:
+        """The chunks that other processes have saved since the last look at the folder."""
+        now = time.monotonic()
+        if now < self._last_look + _SECONDS_BETWEEN_LOOKS:
+            return []
+        self._last_look = now
+        self.saw_others = self.saw_others or self.capture.has_others()
+        new = saved_chunks(self.capture.folder) - self._seen
+        self._seen |= new
+        found = [read_segment(segment_path(self.capture.folder, number)) for number in new]
+        return [segment for segment in found if segment is not None]
+
+    def close(self) -> None:
+        """Release the chunks that are not saved, and claim no others."""
+        self._closed = True
+        for claim in self._claims:
+            claim.release()
+
+    def _numbered(self) -> Iterator[tuple[int, Callable[[], list[Text]]]]:
+        """The chunks and their texts: finished ones first, then the longest, or as streamed."""
+        if self._texts.has_index:
+            order = longest_first(self._texts.sizes(), self.setup.batch_size, self._per_chunk)
+            for number in sorted(order, key=lambda number: number not in self._finished):
+                end = min((number + 1) * self._per_chunk, self._texts.total or 0)
+                yield number, partial(self._texts.between, number * self._per_chunk, end)
+            return
+        source, number = iter(self._texts), 0
+        while group := list(islice(source, self._per_chunk)):
+            yield number, group.copy
+            number += 1
+            self.num_chunks = max(self.num_chunks, number)
+
+    def _steps_of(self, number: int, texts: Callable[[], list[Text]]) -> Iterator[Step]:
+        """The batches of a chunk, if this process can claim it."""
+        while self._has_chunk() and not self._closed and self._others_need_chunks():
+            time.sleep(_SECONDS_TO_NEXT_CHUNK)
+        lock = None if self._closed else self.capture.lock_chunk(number)
+        if lock is None:
+            return
+        claim = Claim(self.capture, self.schemas, number, lock)
+        self._claims.append(claim)
+        path = segment_path(self.capture.folder, number)
+        segment, group = read_segment(path), texts()
+        if not claim.is_held:  # the capture was stopped while the texts were read
+            return
+        if segment is not None and self._is_done(segment, group):
+            claim.release()
+            return
+        for old in (path, *path.parent.glob(f".{path.name}.part-*")):
+            shutil.rmtree(old, ignore_errors=True)
+        self._seen.add(number)
+        ended = self.capture.ended()
+        claim.left_out = [
+            one.example_id for one in group if self._is_out(ended.get(one.example_id, 0))
+        ]
+        parts = self._parts(group, ended)
+        claim.steps = len(parts)
+        for part in parts:
+            batch = part[0].example_id // self.setup.batch_size
+            alone = any(ended.get(text.example_id) for text in part)
+            yield Step(claim, make_batch(self.setup, batch, part, claim.left_out), alone)
+
+    def _has_chunk(self) -> bool:
+        """Whether this process has a chunk that is not saved."""
+        self._claims = [claim for claim in self._claims if claim.is_held]
+        return bool(self._claims)
+
+    def _others_need_chunks(self) -> bool:
+        """Whether other processes would have no chunk if this one claimed its next one early."""
+        others = max(self.capture.num_others(), self._started_with)
+        missing = {*range(self.num_chunks)} - saved_chunks(self.capture.folder)
+        if not others or len(missing) > _FEW * (others + 1):
+            return False
+        return self.capture.num_free_chunks(missing) <= others
+
+    @property
+    def left_out(self) -> list[int]:
+        """The texts with which so many processes ended that they are not run."""
+        return sorted(text for text, number in self.capture.ended().items() if self._is_out(number))
+
+    def _is_out(self, ended: int) -> bool:
+        """Processes may end twice with a batch, and then with each of several texts alone."""
+        return ended >= (2 if self.setup.batch_size == 1 else 3)
+
+    def _parts(self, group: Sequence[Text], ended: Mapping[int, int]) -> list[list[Text]]:
+        """The batches of a chunk. A text with which two processes ended is one of its own."""
+        parts = []
+        size = self.setup.batch_size
+        for start in range(0, len(group), size):
+            batch = group[start : start + size]
+            single = [text for text in batch if ended.get(text.example_id, 0) >= 2]
+            rest = [text for text in batch if text not in single]
+            parts += [part for part in (rest, *([text] for text in single)) if part]
+        return parts
+
+    def _is_done(self, segment: Segment, texts: Sequence[Text]) -> bool:
+        """Whether a segment has all these texts. Raises an error if they have changed."""
+        if len(segment.examples) > len(texts):
+            raise ConfigError(
+                f"dataset.path: {self.setup.config.dataset.path}: has fewer texts than when this "
+                "capture began; use another output.data_root, or overwrite to start again"
+            )
+        for text, example in zip(texts, segment.examples, strict=False):
+            if example.text_digest != text.digest:
+                raise ConfigError(
+                    f"dataset.path: text {text.example_id} (id {text.original_id!r}) has changed "
+                    "since this capture began; use another output.data_root, or overwrite to start "
+                    "again"
+                )
+        again = segment.left_out and not {*segment.left_out} <= {*self.left_out}
+        return len(segment.examples) == len(texts) and not again
+
+
+def longest_first(sizes: Sequence[int], batch_size: int, per_chunk: int) -> list[int]:
+    """The numbers of all chunks, ordered by the sizes of the longest text of every batch."""
+    longest = [max(sizes[start : start + batch_size]) for start in range(0, len(sizes), batch_size)]
+    step = per_chunk // batch_size
+    costs = [sum(longest[start : start + step]) for start in range(0, len(longest), step)]
+    return sorted(range(len(costs)), key=lambda number: (-costs[number], number))

@@ -1,0 +1,408 @@
+"""Load a model and its tokenizer.
+
+Weights are loaded in the chosen precision and never cast afterwards: `model.to(bfloat16)` would
+also cast the rotary frequencies and give wrong angles at the positions of long texts.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import transformers
+from torch import nn
+
+from qk_sniffer.config import ModelSettings, TokenizerSettings
+from qk_sniffer.engines.hf.engine import HfEngine
+from qk_sniffer.engines.hf.files import Note, files_hash, require_unchanged
+from qk_sniffer.engines.hf.gguf import (
+    add_special_tokens_of,
+    converted_model,
+    gguf_path,
+    model_title,
+)
+from qk_sniffer.engines.hf.layout import (
+    HfLayout,
+    decoder_config,
+    decoder_of,
+    text_config,
+    vocabulary_of,
+)
+from qk_sniffer.engines.hf.overrides import checked_overrides
+from qk_sniffer.engines.hf.probing import probe
+from qk_sniffer.engines.hf.random_weights import random_model, spread_over
+from qk_toolkit.errors import ConfigError, SettingError, in_short
+from qk_toolkit.files import user_path
+from qk_toolkit.raised_in import is_our_bug
+from qk_toolkit.settings import merged
+
+_MULTI_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run, and its origin."""
+
+    model: Any
+    commit: str | None  # of a model from the Hub
+    files: str | None = None  # hash of the files of a local model
+    title: str = ""  # its name for readers, such as the name in the header of a GGUF file
+
+    @property
+    def text_config(self) -> Any:
+        """The decoder's config."""
+        return text_config(self.model)
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the weights."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def attention(self) -> str:
+        """The attention implementation in use."""
+        return str(self.text_config._attn_implementation)
+
+    @property
+    def device(self) -> str:
+        """The type of the device."""
+        return str(self.model.device.type)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens that have an embedding."""
+        return vocabulary_of(decoder_of(self.model))
+
+    @cached_property
+    def layout(self) -> HfLayout:
+        """The layers of the model, measured with forwards of a few tokens."""
+        return probe(self.model)
+
+    @property
+    def engine_record(self) -> Mapping[str, Any]:
+        """Nothing: every dump records the version of transformers."""
+        return {}
+
+    @property
+    def angles_depend_on_batch(self) -> bool:
+        """Whether the rotary angles of a text depend on the longest text of its batch."""
+        return bool(self.layout.rotary_tables)
+
+    def engine(self, layers: Collection[int], **how: Any) -> HfEngine:
+        """What runs texts and gives the calls of some layers; `how` as for `HfEngine`."""
+        return HfEngine(decoder_of(self.model), self.layout, layers, **how)
+
+    def slower_than_float32(self) -> float:
+        """Time of a CPU matrix product relative to float32; 1 on other devices."""
+        dtype = self.model.dtype
+        if self.model.device.type != "cpu" or dtype == torch.float32:
+            return 1.0
+        return _product_seconds(dtype) / _product_seconds(torch.float32)
+
+    @property
+    def context(self) -> int | None:
+        """The context length in the model's config."""
+        return context_of(self.text_config)
+
+
+def _product_seconds(dtype: torch.dtype) -> float:
+    """The shortest of five measured times of a small matrix product on the CPU."""
+    left, right = torch.ones(64, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    seconds = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns about a slower implementation
+        for _ in range(5):
+            began = time.perf_counter()
+            left @ right
+            seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+def context_of(config: Any) -> int | None:
+    """The context length in a decoder's config."""
+    positions = getattr(config, "max_position_embeddings", None)
+    return int(positions) if positions else None
+
+
+def precision_of(settings: ModelSettings, config: Any) -> torch.dtype:
+    """The precision of the weights when they are loaded."""
+    if settings.dtype != "auto":
+        return cast(torch.dtype, getattr(torch, settings.dtype))
+    found = getattr(decoder_config(config), "dtype", None) or getattr(config, "dtype", None)
+    return found if isinstance(found, torch.dtype) else torch.float32
+
+
+def load_model_config(settings: ModelSettings) -> Any:
+    """The model's config with the overrides merged in."""
+    with _loading_errors("model.name", settings.name):
+        auto = transformers.AutoConfig
+        config = auto.from_pretrained(_source(settings.name), **_options(settings))
+    if not settings.config_overrides:
+        return config
+    overrides = checked_overrides(config, settings.config_overrides, settings.name)
+    with _loading_errors("model.config_overrides", str(settings.config_overrides)):
+        return type(config).from_dict(merged(config.to_dict(), overrides))
+
+
+def load_model(settings: ModelSettings, device: str, note: Note = lambda text: None) -> LoadedModel:
+    """The model with its weights, on `device` or as `device_map` specifies.
+
+    A GGUF file is converted first. `note` is called with a message before each slow step.
+    """
+    _require_device(settings.device_map)
+    original, settings = settings, converted(settings, note)
+    folder = user_path(settings.name)
+    files = files_hash(folder, settings.gguf_file, note)
+    config = load_model_config(settings)
+    device = settings.device_map or device
+    title = original.name
+    if original.gguf_file is not None:
+        title = model_title(gguf_path(original))
+    if settings.random_weights:
+        title += " (random weights)"
+        with quiet_transformers(), loading_model(settings):
+            model = _random_model(settings, config, device)
+    else:
+        with quiet_transformers(), loading_model(settings):
+            model = _with_weights(settings, config, device)
+    require_unchanged(folder, settings.gguf_file, files)
+    return LoadedModel(model.eval(), commit_of(original), files, title)
+
+
+def _with_weights(settings: ModelSettings, config: Any, device: str) -> Any:
+    options = {
+        "config": config,
+        "dtype": settings.dtype,
+        "device_map": device,
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # they are named below
+        **_attention(settings, config),
+        **_options(settings),
+    }
+    kinds: list[Any] = [transformers.AutoModel, transformers.AutoModelForCausalLM]
+    for kind in kinds:
+        model, report = kind.from_pretrained(_source(settings.name), **options)
+        if not report["missing_keys"]:  # some checkpoints fit only the class with an output head
+            break
+    for problem in ("missing_keys", "mismatched_keys"):
+        keys = sorted(key if isinstance(key, str) else str(key[0]) for key in report[problem])
+        if keys:
+            raise ConfigError(
+                f"model.name: {settings.name}: {len(keys)} weights are missing or have the wrong "
+                f"shape in the checkpoint, the first is {keys[0]}; fetch the model again, or "
+                "correct model.config_overrides"
+            )
+    return model
+
+
+def converted(settings: ModelSettings, note: Note, *, convert_now: bool = True) -> ModelSettings:
+    """The settings, changed to load the converted checkpoint of their GGUF file."""
+    _refuse_bare_gguf(settings)
+    with _loading_errors("model.name", settings.name), quiet_transformers():
+        return converted_model(settings, note, convert_now=convert_now)
+
+
+def _refuse_bare_gguf(settings: ModelSettings) -> None:
+    """Refuse a folder of GGUF files if `model.gguf_file` is missing."""
+    folder = user_path(settings.name)
+    if settings.gguf_file is not None or not folder.is_dir() or (folder / "config.json").exists():
+        return
+    found = sorted(path.name for path in folder.glob("*.gguf"))
+    if found:
+        raise ConfigError(
+            f"model.name: {settings.name}: holds GGUF files only; set model.gguf_file to {found[0]}"
+        )
+
+
+def _require_device(device_map: str | None) -> None:
+    """Refuse a device that does not exist on this machine."""
+    if device_map is None or device_map in _MULTI_DEVICE_MAPS:
+        return
+    try:
+        torch.empty(0, device=device_map)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"model.device_map: {device_map}: cannot be used on this machine; expected cpu, cuda, "
+            f"cuda:1 or auto ({' '.join(str(error).split())[:100]})"
+        ) from error
+
+
+class LoadingError(SettingError):
+    """An error of transformers, or of the code of a model, while a model is loaded."""
+
+    def __init__(self, setting: str, value: str, reason: str) -> None:
+        super().__init__(setting, f"{value}: {reason}")
+        self.reason = reason
+
+
+@contextmanager
+def loading_model(settings: ModelSettings) -> Iterator[None]:
+    """Name the setting in a loading error.
+
+    It is model.name, model.attn_implementation or model.config_overrides.
+    """
+    attention, overrides = settings.attn_implementation, settings.config_overrides
+    try:
+        with _loading_errors("model.name", settings.name):
+            yield
+    except LoadingError as error:
+        message = error.reason
+        if error.setting != "model.name":
+            raise
+        if attention is not None and re.search("attn_implementation|FlashAttention", message):
+            raise ConfigError(f"model.attn_implementation: {attention}: {message}") from error
+        if overrides and _fails_only_with_overrides(settings):
+            shown = in_short(overrides)
+            raise ConfigError(f"model.config_overrides: {shown}: {message}") from error
+        raise
+
+
+def _fails_only_with_overrides(settings: ModelSettings) -> bool:
+    """Whether the model can be built, without its weights, only if the overrides are left out."""
+    without = settings.model_copy(update={"config_overrides": {}})
+    return not _can_be_built(settings) and _can_be_built(without)
+
+
+def _can_be_built(settings: ModelSettings) -> bool:
+    try:
+        with quiet_transformers(), torch.device("meta"):
+            built_model(settings, load_model_config(settings), torch.bfloat16)
+    except Exception:  # of any code of the model; the caller raises the first error
+        return False
+    return True
+
+
+def _attention(settings: ModelSettings, config: Any) -> dict[str, Any]:
+    """The attention of the settings; eager for models with a softcap, which sdpa ignores.
+
+    transformers 5.21 and newer make the same choice.
+    """
+    name = settings.attn_implementation
+    if name is None and getattr(decoder_config(config), "attn_logit_softcapping", None):
+        name = "eager"
+    return {} if name is None else {"attn_implementation": name}
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Hide warnings of transformers, such as its report of unused weights."""
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+def commit_of(settings: ModelSettings) -> str | None:
+    """The commit of a model from the Hub, from the path of its files in the cache."""
+    if user_path(settings.name).exists():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    file = settings.gguf_file or "config.json"
+    found = try_to_load_from_cache(settings.name, file, revision=settings.revision)
+    snapshot = re.search(r"snapshots/([0-9a-f]{40})/", Path(str(found)).as_posix())
+    return snapshot[1] if snapshot else None
+
+
+def built_model(settings: ModelSettings, config: Any, dtype: torch.dtype | None) -> nn.Module:
+    """The model that the config describes, without the weights of the checkpoint.
+
+    Without `dtype` it has the precision of the config.
+    """
+    options = {"trust_remote_code": settings.trust_remote_code, **_attention(settings, config)}
+    if dtype is not None:
+        options["dtype"] = dtype
+    auto: Any = transformers.AutoModel
+    model: nn.Module = auto.from_config(config, **options)
+    return model
+
+
+def _random_model(settings: ModelSettings, config: Any, device: str) -> nn.Module:
+    dtype = None if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    model = random_model(lambda: built_model(settings, config, dtype), settings.random_seed)
+    if device not in _MULTI_DEVICE_MAPS:
+        return model.to(device)  # the precision stays
+    return spread_over(model, device)
+
+
+def load_tokenizer(
+    settings: TokenizerSettings,
+    model: ModelSettings,
+    note: Note = lambda text: None,
+    *,
+    convert_now: bool = True,
+) -> Any:
+    """The tokenizer of the settings, or of the model."""
+    if settings.name is None:
+        model = converted(model, note, convert_now=convert_now)
+        name, options = model.name, _options(model)
+        if settings.revision is not None:
+            options["revision"] = settings.revision
+    else:
+        name = settings.name
+        options = {"revision": settings.revision, "trust_remote_code": model.trust_remote_code}
+    is_tokenizer_fault = settings.name or settings.revision or user_path(name).is_dir()
+    setting = "tokenizer.name" if is_tokenizer_fault else "model.name"
+    with _loading_errors(setting, name):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            _source(name, setting),
+            **{key: value for key, value in options.items() if value is not None},
+        )
+        if settings.name is None and model.gguf_file is not None:
+            add_special_tokens_of(gguf_path(model), tokenizer)
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # there was no tokenizer file
+        raise ConfigError(
+            f"tokenizer.name: {name}: has no vocabulary; set tokenizer.name to a model or folder "
+            "that has tokenizer files"
+        )
+    return tokenizer
+
+
+def _options(settings: ModelSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {"trust_remote_code": settings.trust_remote_code}
+    if settings.revision is not None:
+        options["revision"] = settings.revision
+    if settings.gguf_file is not None:
+        options["gguf_file"] = settings.gguf_file
+    return options
+
+
+def _source(name: str, setting: str = "model.name") -> str:
+    path = user_path(name)
+    if path.is_dir():
+        return str(path)
+    if path.exists():
+        hint = " (and model.gguf_file for a GGUF file)" if setting == "model.name" else ""
+        raise ConfigError(f"{setting}: {name}: is a file; give its folder{hint}")
+    if name.startswith((".", "/", "~")):
+        raise ConfigError(f"{setting}: {name}: does not exist")
+    return name
+
+
+@contextmanager
+def _loading_errors(setting: str, value: str) -> Iterator[None]:
+    """Turn a loading error into one line that names the setting and its value."""
+    try:
+        yield
+    except (ConfigError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # transformers and the code of models raise errors of all types
+        if is_our_bug(error):
+            raise
+        message = " ".join(str(error).split())
+        if "trust_remote_code" in message:
+            message = "needs its own code; if you trust this code, set model.trust_remote_code"
+        elif isinstance(error, OSError) and not user_path(value).exists():
+            message = f"is neither a local folder nor a model that can be fetched: {message}"
+        raise LoadingError(setting, value, message[:400]) from error

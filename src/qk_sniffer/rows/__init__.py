@@ -1,0 +1,1 @@
+"""Rows: what is kept of the attention calls of one forward."""

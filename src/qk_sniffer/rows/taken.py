@@ -1,0 +1,198 @@
+"""Rows that were taken from a forward: from host tensors to the columns of a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from qk_dump.columns import (
+    ARGMAX_POSITION,
+    ARGMAX_TOKEN,
+    BUCKET,
+    COLUMNS,
+    EXAMPLE,
+    INCLUSION,
+    MASS_BINS,
+    MASSES,
+    POSITION,
+    RECEIVED,
+    TOKEN_ID,
+    VALUE_NORM,
+    VECTOR,
+    WINDOW,
+)
+from qk_dump.heads import HeadId, Kind
+from qk_dump.rows import Rows
+from qk_sniffer.attention.totals import attention_columns
+from qk_sniffer.rows.attended import AttendedRows
+from qk_sniffer.rows.plan import ForwardTexts, RowPlan
+from qk_sniffer.sampling.heads import WantedLayer
+from qk_sniffer.sampling.rows import KindRows
+
+Columns = dict[str, npt.NDArray[Any]]
+
+
+@dataclass
+class LayerRows:
+    """Host tensors of one layer; their copies may still be running."""
+
+    queries: Tensor | None = None  # (heads, n, d)
+    keys: Tensor | None = None  # (key heads, n, d)
+    attention: Tensor | None = None  # (heads, n, COLUMNS); None if not known
+    value_norms: Tensor | None = None  # (key heads, n); None if not known
+    attended: AttendedRows | None = None  # None if no keys were drawn
+
+
+class TakenRows:
+    """The rows of one forward; `rows()` waits for them."""
+
+    def __init__(self, plan: RowPlan, texts: ForwardTexts) -> None:
+        self.layers: dict[int, LayerRows] = {}
+        self._plan = plan
+        self._texts = texts
+        self._devices: set[torch.device] = set()
+        self._events: list[torch.cuda.Event] = []
+
+    def add_layer(self, layer: int, device: torch.device) -> None:
+        """Begin the rows of a layer, which are on a device."""
+        self.layers[layer] = LayerRows()
+        if device.type == "cuda":
+            self._devices.add(device)
+
+    def record_events(self) -> None:
+        """Record an event on every GPU in use; all copies are complete when it has passed."""
+        self._events = [
+            torch.cuda.current_stream(device).record_event() for device in self._devices
+        ]
+
+    def wait(self) -> None:
+        """Wait until all copies are complete, and so the forward."""
+        for event in self._events:
+            event.synchronize()
+        self._events.clear()
+
+    @property
+    def missing(self) -> list[int]:
+        """The wanted layers without an attention call."""
+        wanted = [layer.facts.layer for layer in self._plan.wanted]
+        return [layer for layer in wanted if layer not in self.layers]
+
+    @property
+    def known_attention(self) -> set[int]:
+        """The layers whose attention was computed, for queries or for keys."""
+        return {
+            layer
+            for layer, rows in self.layers.items()
+            if rows.attention is not None or rows.attended is not None
+        }
+
+    def rows(self) -> dict[HeadId, Rows]:
+        """The rows of every wanted head, and of the keys drawn by attention.
+
+        Keys come first: their NaN would also be in the attention of the queries. Vectors are in
+        float32, which is exact.
+        """
+        self.wait()
+        return {
+            head: rows
+            for layer in self._plan.wanted
+            for head, rows in self._of_layer(layer, self.layers[layer.facts.layer])
+        }
+
+    def _of_layer(self, layer: WantedLayer, found: LayerRows) -> Iterator[tuple[HeadId, Rows]]:
+        number = layer.facts.layer
+        for place, head in enumerate(layer.k):
+            yield HeadId(number, head, "k"), self._keys(layer, found, place)
+        for place, head in enumerate(layer.q):
+            yield HeadId(number, head, "q"), self._queries(layer, found, place)
+        if found.attended is not None:
+            for place, head in enumerate(layer.k):
+                yield HeadId(number, head, "k", attended=True), self._drawn(layer, found, place)
+
+    def _queries(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
+        assert found.queries is not None
+        rows = self._texts.rows[layer.facts.layer, "q"]
+        columns = self._shared(layer, rows) | {VECTOR: found.queries[place].float().numpy()}
+        if found.attention is not None:
+            attention = attention_columns(found.attention[place].numpy())
+            if self._texts.tokens is not None:
+                attention[ARGMAX_TOKEN] = self._tokens(rows, attention[ARGMAX_POSITION])
+            columns |= attention
+        return self._complete(layer, "q", columns)
+
+    def _keys(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
+        assert found.keys is not None
+        rows = self._texts.rows[layer.facts.layer, "k"]
+        columns = self._shared(layer, rows) | {VECTOR: found.keys[place].float().numpy()}
+        if found.value_norms is not None:
+            columns[VALUE_NORM] = found.value_norms[place].numpy()
+        rates = self._plan.sampler.rate(columns[BUCKET], "k")  # (n,)
+        columns[INCLUSION] = rates
+        if found.attended is not None:
+            columns |= found.attended.of_base(place, rates)
+        return self._complete(layer, "k", columns)
+
+    def _drawn(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
+        assert found.attended is not None
+        base = self._texts.rows[layer.facts.layer, "k"]
+        drawn = found.attended.drawn(place, self._plan.sampler, base)
+        return self._complete(layer, "k", self._shared(layer, drawn.rows) | drawn.columns)
+
+    def _shared(self, layer: WantedLayer, rows: KindRows) -> Columns:
+        """The columns that all heads of a layer and kind share."""
+        window = -1 if layer.facts.window is None else layer.facts.window
+        columns: Columns = {
+            BUCKET: self._plan.sampler.bucket(rows.position),
+            EXAMPLE: self._texts.examples[rows.sequence],
+            POSITION: rows.position,
+            WINDOW: np.full(len(rows), window, np.int32),
+        }
+        if self._texts.tokens is not None:
+            columns[TOKEN_ID] = self._tokens(rows, rows.position)
+        return columns
+
+    def _tokens(self, rows: KindRows, position: npt.NDArray[np.integer]) -> npt.NDArray[np.int32]:
+        """(n,) the tokens at some positions (n,) of the texts of the rows."""
+        assert self._texts.tokens is not None
+        lengths = np.array(self._texts.lengths, np.int64)[rows.sequence]  # (n,)
+        inside = np.clip(position, 0, lengths - 1)  # logits that overflow have no largest one
+        places = self._texts.starts[rows.sequence] + inside  # (n,)
+        return np.asarray(self._texts.tokens[places], np.int32)
+
+    def _complete(self, layer: WantedLayer, kind: Kind, columns: Columns) -> Rows:
+        """The columns of the plan; those that are not known are NaN or −1."""
+        names = self._plan.names(kind, tokens=self._texts.tokens is not None)
+        return _with_all(names, layer, len(columns[POSITION]), columns)
+
+
+def empty_rows(plan: RowPlan, head: HeadId) -> Rows:
+    """No rows of a head, with the columns of the plan."""
+    layer = next(layer for layer in plan.wanted if layer.facts.layer == head.layer)
+    vectors = np.empty((0, layer.facts.width), np.float32)
+    return _with_all(plan.names(head.kind), layer, 0, {VECTOR: vectors})
+
+
+def _with_all(names: Sequence[str], layer: WantedLayer, number: int, columns: Columns) -> Rows:
+    """The named columns; those that are not known are NaN or −1."""
+    widths = {MASSES: (MASS_BINS,), RECEIVED: (layer.facts.group,)}
+    return Rows(
+        {
+            name: columns[name]
+            if name in columns
+            else _unknown(name, (number, *widths.get(name, ())))
+            for name in names
+        }
+    )
+
+
+def _unknown(name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    if pa.types.is_integer(COLUMNS[name].type):
+        return np.full(shape, -1, np.int32)
+    return np.full(shape, np.nan, np.float32)

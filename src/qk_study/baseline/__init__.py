@@ -1,1 +1,0 @@
-"""Baselines of a run: the same capture with random weights and with shuffled tokens."""

@@ -1,0 +1,229 @@
+"""The verb `study`: captures, analyses, tables, figures, page and README of one or more models."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from qk_toolkit.command_line import FlagParser, allow_closed_stdout, command_parser, guarded
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.flags import parse_flags
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from filelock import FileLock
+    from pydantic import BaseModel
+
+    from qk_study.results import StudyResults
+    from qk_study.settings import StudySettings
+
+_PROGRAM = "attention-plasticity study"
+_STORY = """\
+Study one or more models: capture and analyse what is missing, and write one folder with tables
+(CSV, Markdown, LaTeX), figures with captions, one page and a README.
+
+PLACE is a model (captured and analysed; a name on the Hub or a folder), a dump (analysed) or a run
+(read). Several places are compared with the first. Or give a YAML file with one entry per model:
+
+  texts: {path: texts/}
+  capture: {tokenizer: {max_length: 4096}}
+  analysis: {pair_sampling: bucket}
+  models:
+    - {label: small, model: HuggingFaceTB/SmolLM2-135M, family: SmolLM2, size: 135e6}
+    - {label: large, dump: dumps/large}
+    - {label: tuned, run: results/tuned}
+  scores: scores.csv
+
+Flags of capture and analyze work too, such as --model.dtype bfloat16, --tokenizer.max_length 4096
+or --max_workers 2. Flags come before the file.
+"""
+_EXAMPLES = """\
+commands to paste:
+  attention-plasticity study HuggingFaceTB/SmolLM2-135M --texts texts/ --dry_run
+  attention-plasticity study HuggingFaceTB/SmolLM2-135M --texts texts/ --baselines
+  attention-plasticity study results/base results/tuned --labels base,tuned
+  attention-plasticity study results/mine --baselines 3 --baseline_texts 16
+  attention-plasticity study study.yaml
+
+A command that was interrupted continues when it is repeated.
+Exit codes: 0 success, 1 some models, heads or figures failed, 2 wrong usage or config,
+130 interrupted.
+"""
+_INTERRUPTED = "finished texts and heads are kept; run the same command again to continue"
+_LOCK = ".study.lock"
+_NOT_FLAGS = {"texts", "capture", "analysis", "models", "description"}
+_OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "dumps")
+"""Fields and sections of captures and analyses that the study sets itself."""
+
+
+def study(arguments: Sequence[str]) -> int:
+    """Run `attention-plasticity study PLACE …` and return the exit code."""
+    return guarded(lambda: _study(arguments), _INTERRUPTED)
+
+
+def _study(arguments: Sequence[str]) -> int:
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
+    return run_study(settings_of(arguments))
+
+
+def run_study(settings: StudySettings) -> int:
+    """Do what is missing, write everything, and return the exit code."""
+    from qk_study.dry_run import dry_run, tell_time
+    from qk_study.figures import wanted_figures
+    from qk_study.outputs import write_study
+    from qk_study.plan import make_plans
+    from qk_study.results import StudyResults
+    from qk_study.scores import study_scores
+    from qk_study.steps import study_models
+
+    wanted, plans = wanted_figures(settings), make_plans(settings)
+    scores = study_scores(settings)
+    for plan in plans:
+        plan.refuse_other_settings()
+    if settings.content.dry_run:
+        return dry_run(settings, plans)
+    _refuse_several_processes()
+    lock = _locked(settings.folder)
+    try:
+        tell_time(settings, plans)
+        results = StudyResults(settings, tuple(study_models(settings, plans)), scores)
+        drawn = write_study(results, wanted)
+    finally:
+        lock.release()
+    with allow_closed_stdout():
+        _print_end(results, drawn.failures)
+    heads = sum(one.failed_heads for one in results.models)
+    return 1 if results.failed or heads or drawn.failures else 0
+
+
+def settings_of(arguments: Sequence[str]) -> StudySettings:
+    """The settings from the words of a command."""
+    from attention_plasticity.config import RunnerConfig
+    from qk_sniffer.config import CaptureConfig
+    from qk_study.reading import read_study
+    from qk_study.settings import DRAWS, StudyFile
+    from qk_toolkit.settings import fields_of, place_flags, section_of
+
+    parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
+    parser.usage = f"{_PROGRAM} PLACE … | STUDY.yaml [--texts PATH] [--FIELD VALUE …]"
+    parser.add_argument("places", metavar="PLACE", nargs="+", help="models, dumps, runs, or a file")
+    parser.add_argument(
+        "--texts", metavar="PATH", help="texts of captures: file, folder, or dataset on the Hub"
+    )
+    parser.add_argument("--labels", metavar="A,B", help="names of the places [their own names]")
+    _add_study_flags(parser, StudyFile, DRAWS)
+    sections: dict[str, type[BaseModel]] = {"capture": CaptureConfig, "analysis": RunnerConfig}
+    names = {
+        kind: [
+            name
+            for name, field in fields_of(model).items()
+            if name.partition(".")[0] not in _OF_THE_STUDY
+            and (section_of(field) is None or field.default is None)
+        ]
+        for kind, model in sections.items()
+    }
+    of_texts = [name for name in fields_of(StudyFile) if name.startswith("texts.")]
+    _add_hidden(parser, [*of_texts, *(name for own in names.values() for name in own)])
+    given: dict[str, Any] = parse_flags(parser, arguments)
+    places, labels = given.pop("places"), given.pop("labels")
+    if (texts := given.pop("texts")) is not None:
+        given["texts.path"] = texts
+    own = {
+        kind: place_flags({}, model, {name: given[name] for name in names[kind] if name in given})
+        for kind, model in sections.items()
+    }
+    flags = {name: value for name, value in given.items() if name in fields_of(StudyFile)}
+    settings = read_study(places, flags, labels.split(",") if labels else None, own)
+    return replace(settings, words=tuple(arguments))
+
+
+def _add_study_flags(parser: FlagParser, model: type[BaseModel], draws: int) -> None:
+    """A flag per field of the study, under the title of the field."""
+    from qk_toolkit.flags import add_flags
+
+    shown = argparse.ArgumentParser(add_help=False)
+    add_flags(shown, model)
+    groups: dict[str | None, argparse._ArgumentGroup] = {}
+    for name, field in model.model_fields.items():
+        if name in _NOT_FLAGS:
+            continue
+        [action] = [one for one in shown._actions if f"--{name}" in one.option_strings]
+        if field.title not in groups:
+            groups[field.title] = parser.add_argument_group(field.title)
+        options: dict[str, Any] = {"help": action.help, "metavar": action.metavar}
+        if name in ("baselines", "dry_run", "one_length"):
+            options |= {"nargs": "?", "const": str(draws) if name == "baselines" else "true"}
+        groups[field.title].add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
+
+
+def _add_hidden(parser: FlagParser, names: Sequence[str]) -> None:
+    """Flags of captures and analyses, which the help of these verbs explains."""
+    for name in dict.fromkeys(names):
+        parser.add_argument(
+            f"--{name}", nargs="?", const="true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+
+
+def _refuse_several_processes() -> None:
+    """A study is one process; its captures use several GPUs with engine ray."""
+    from qk_sniffer.capture.ranks import ranks_from
+
+    world = ranks_from().world
+    if world > 1:
+        raise ConfigError(
+            f"study: is one process, got {world}; use capture: {{engine: ray}} for several GPUs, "
+            "or capture each model with torchrun and give its dump"
+        )
+
+
+def _locked(folder: Path) -> FileLock:
+    """The lock of the folder, so that two commands do not write the same tables."""
+    from qk_toolkit.files import try_lock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = try_lock(folder / _LOCK)
+    if lock is None:
+        raise ConfigError(f"{folder}: another study is being made there; wait until it ends")
+    return lock
+
+
+def _print_end(results: StudyResults, failures: Sequence[str]) -> None:
+    from attention_plasticity.compare.writers import print_lines
+    from attention_plasticity.comparison import Comparison, print_comparison
+    from attention_plasticity.tables.summary import print_summary
+    from qk_study.outputs import PAGE, README
+    from qk_toolkit.terminal import command_console
+
+    folder = results.settings.folder
+    console = command_console()
+    if len(results.runs) > 1:
+        print_comparison(Comparison(tuple(results.runs)), console)
+        print()
+    elif results.finished:
+        print_summary(results.finished[0][1], console, with_next=False)
+    for text in results.study_cautions:
+        print_lines(console, text, first="note: ")
+    for text in failures:
+        print(f"failed: {text}")
+    if failed := ", ".join(_failed_models(results)):
+        print(f"failed: {failed}; the reasons are in {folder / README}")
+    print(f"tables, figures, commands and cautions: {folder / README}")
+    if results.finished:
+        print(f"open the page in a browser: {folder / PAGE}")
+
+
+def _failed_models(results: StudyResults) -> Iterator[str]:
+    """The labels of models that failed, and those of runs without some of their heads."""
+    from qk_toolkit.formatting import count
+
+    for one in results.models:
+        if one.failure:
+            yield one.plan.label if one.run is None else f"{one.plan.label} (baselines)"
+        elif one.failed_heads:
+            yield f"{one.plan.label} ({count(one.failed_heads, 'head')})"

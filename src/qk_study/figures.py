@@ -1,0 +1,216 @@
+"""The figures of a study: those that show several models, and all figures of every run.
+
+A figure of several models is an entry of `FIGURES`: a function that takes the results of the study
+and returns a matplotlib `Figure` with its caption, or the reason why the study does not have it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from attention_plasticity.compare.correlations import correlations
+from attention_plasticity.compare.groups import layer_kinds, rope_kinds
+from attention_plasticity.compare.matched import matched_heads, role_counts
+from attention_plasticity.compare.summary import summary
+from attention_plasticity.figures import of_models
+from attention_plasticity.figures.registry import file_names, left_out, save_all
+from attention_plasticity.tables.finished_run import FinishedRun
+from qk_study.results import StudyResults
+from qk_study.settings import StudySettings
+from qk_toolkit.errors import ConfigError, ToolkitError, in_short
+from qk_toolkit.settings import split_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Draw = Callable[[StudyResults], "Figure | str"]
+
+
+@dataclass
+class DrawnFigures:
+    """The figures that were drawn, and those that were not."""
+
+    of_study: list[str] = field(default_factory=list)  # names of files, in `figures/`
+    of_models: dict[str, list[str]] = field(default_factory=dict)  # by the folder of the model
+    left_out: list[str] = field(default_factory=list)  # sentences with the reasons
+    failures: list[str] = field(default_factory=list)
+
+
+def _shown(table: pd.DataFrame, results: StudyResults) -> pd.DataFrame:
+    """The rows of a table with the metrics of figures, in the order of these metrics."""
+    places = {name: place for place, name in enumerate(results.map_metrics)}
+    own = table[table["metric"].isin(places)]
+    return own.sort_values("metric", key=lambda names: names.map(places), kind="stable")
+
+
+def _profiles(results: StudyResults) -> Figure | str:
+    return "needs two models" if len(results.runs) < 2 else of_models.profiles_figure(results.runs)
+
+
+def _lengths(by: str) -> Draw:
+    def draw(results: StudyResults) -> Figure | str:
+        table = summary(results.runs, by, None, [])
+        if table.empty:
+            return "needs plasticity at one position"
+        return of_models.lengths_figure(table, results.runs, by)
+
+    return draw
+
+
+def _depth(results: StudyResults) -> Figure | str:
+    table = summary(results.runs, "depth", results.metrics, [])
+    return of_models.depth_figure(_shown(table, results), results.runs)
+
+
+def _kinds(by: str, kinds: Callable[[FinishedRun], Mapping[int, str]], words: str) -> Draw:
+    def draw(results: StudyResults) -> Figure | str:
+        if all(len(set(kinds(one.run).values())) < 2 for one in results.runs):
+            return f"needs a model with {words}"
+        table = summary(results.runs, by, results.metrics, [])
+        return of_models.kinds_figure(_shown(table, results), results.runs)
+
+    return draw
+
+
+def _roles(results: StudyResults) -> Figure | str:
+    table = role_counts(results.runs)
+    if table.empty:
+        return "needs attention columns in a dump"
+    return of_models.roles_figure(table, results.runs)
+
+
+def _bands(results: StudyResults) -> Figure | str:
+    table = summary(results.runs, "band", None, results.pairs)
+    if table.empty:
+        return "needs the rotary embedding in a dump"
+    return of_models.bands_figure(table, results.runs)
+
+
+def _relations(results: StudyResults) -> Figure | str:
+    from attention_plasticity.figures.of_scores import relations_figure
+
+    if results.scores is None:
+        return "needs scores"
+    if len(results.runs) < 2:
+        return "needs two models"
+    means = summary(results.runs, None, results.map_metrics, [])
+    scores = results.scores.of(results.labels)
+    found = correlations(means, scores, results.families)
+    return relations_figure(found, means, scores, results.runs, results.scores.errors)
+
+
+def _trajectories(results: StudyResults) -> Figure | str:
+    from attention_plasticity.figures.of_training import trajectories_figure
+
+    given = [one for one in results.runs if one.checkpoint is not None]
+    numbers = {(one.family, one.checkpoint) for one in given}
+    several = [one for one in given if sum(family == one.family for family, _ in numbers) > 1]
+    if not several:
+        return "needs two checkpoints of one family"
+    families = list(dict.fromkeys(one.family for one in several))
+    ordered = sorted(several, key=lambda one: (families.index(one.family), one.checkpoint or 0.0))
+    return trajectories_figure(_shown(summary(ordered, None, None, []), results), ordered)
+
+
+def _matched(results: StudyResults) -> Figure | str:
+    if not results.pairs:
+        return "needs two models of one family and architecture"
+    table = matched_heads(results.pairs, results.map_metrics)
+    return of_models.matched_figure(table, results.pairs, results.map_metrics[0])
+
+
+FIGURES: dict[str, Draw] = {
+    "profiles": _profiles,
+    "lengths": _lengths("length"),
+    "phase-fifths": _lengths("fifth"),
+    "depth": _depth,
+    "layer-types": _kinds("layer_type", layer_kinds, "full and window layers"),
+    "rope-layers": _kinds("rope", rope_kinds, "RoPE and NoPE layers"),
+    "role-shares": _roles,
+    "band-shares": _bands,
+    "relations": _relations,
+    "trajectories": _trajectories,
+    "matched-heads": _matched,
+}
+"""A figure of several models, or the reason why it cannot be drawn."""
+
+
+def wanted_figures(settings: StudySettings) -> tuple[str, ...] | None:
+    """The names of the figures that are wanted; None: all. Raises for names that do not exist."""
+    given, where = settings.content.figures, f"{settings.file}: figures"
+    if given in ("all", "none"):
+        return None if given == "all" else ()
+    listed = split_names(given)
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise ConfigError(f"{where}: expected all, none or a list of names, got {in_short(given)}")
+    known = [*FIGURES, *file_names()]
+    for name in listed:
+        if name not in known:
+            close = difflib.get_close_matches(name[:100], known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise ConfigError(f"{where}: {in_short(name)}: unknown figure; {hint}")
+    return tuple(dict.fromkeys(listed))
+
+
+def draw_figures(
+    results: StudyResults,
+    folder: Path,
+    wanted: Sequence[str] | None,
+    show: Callable[[str], None] = lambda text: None,
+) -> DrawnFigures:
+    """Draw the wanted figures, each with its caption beside it. `show` gets what is drawn next.
+
+    A figure that fails is named and does not stop the others.
+    """
+    from attention_plasticity.figures.saving import save_figure
+
+    form, drawn = results.settings.content.format, DrawnFigures()
+    for name, draw in FIGURES.items():
+        if not _is_wanted(name, wanted):
+            continue
+        show(name)
+        file = f"{name}.{form}"
+        try:
+            figure = draw(results)
+            if isinstance(figure, str):
+                drawn.left_out.append(f"{name} ({figure})")
+                continue
+            save_figure(figure, folder / file)
+            drawn.of_study.append(file)
+        except ToolkitError as error:
+            drawn.failures.append(f"{file}: {error}")
+    names = None if wanted is None else [name for name in wanted if name in file_names()]
+    for plan, run in results.finished if names is None or names else []:
+        own = folder / plan.model.folder
+        show(f"figures of {plan.label}")
+        try:
+            files = [path.name for path in save_all(run, own, form, names, model_name=plan.label)]
+            drawn.of_models[plan.model.folder] = files
+        except ToolkitError as error:
+            drawn.failures.append(f"{plan.label}: {error}")
+    drawn.left_out += _left_out_of_runs(results, wanted)
+    return drawn
+
+
+def _left_out_of_runs(results: StudyResults, wanted: Collection[str] | None) -> list[str]:
+    """Figures that the tables of some runs do not allow, with the reasons and the models."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for plan, run in results.finished:
+        for name, reason in left_out(run).items():
+            if _is_wanted(name, wanted):
+                labels.setdefault((name, f"needs {reason}"), []).append(plan.label)
+    everybody = len(results.finished)
+    return [
+        f"{name} of {'every model' if len(found) == everybody else ', '.join(found)} ({reason})"
+        for (name, reason), found in labels.items()
+    ]
+
+
+def _is_wanted(name: str, wanted: Collection[str] | None) -> bool:
+    return wanted is None or name in wanted

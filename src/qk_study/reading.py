@@ -1,0 +1,226 @@
+"""From the words, flags and YAML file of a command to the checked settings of a study.
+
+A study is given in one of two ways: a YAML file, or models, dumps and runs one after another. Both
+give the same settings, so that everything later is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attention_plasticity.metrics import HEAD_NUMBERS, IDS
+from attention_plasticity.tables.names import clean
+from attention_plasticity.tables.run_info import RUN_FILE
+from qk_dump.heads import parse_head
+from qk_dump.hub.place import is_hub_path
+from qk_dump.manifest import MANIFEST_NAME
+from qk_study.labels import default_label, folder_names
+from qk_study.settings import (
+    HarnessScore,
+    ModelEntry,
+    ScoreSource,
+    StudyFile,
+    StudyModel,
+    StudySettings,
+    is_study_file,
+)
+from qk_toolkit.errors import ConfigError, in_short
+from qk_toolkit.files import user_path
+from qk_toolkit.settings import load_yaml, nearest, place_flags, validated
+from qk_toolkit.store import Store
+from qk_toolkit.urls import is_remote
+
+_MOST_MODELS = 1000
+_METRICS = tuple(name for name in HEAD_NUMBERS if name not in IDS)
+_WORDS = "study"  # how messages name a study without a file
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_RECORD = "study.json"
+
+
+def read_study(
+    places: Sequence[str],
+    flags: Mapping[str, str] | None = None,
+    labels: Sequence[str] | None = None,
+    sections: Mapping[str, dict[str, Any]] | None = None,
+) -> StudySettings:
+    """Check everything that can be checked without loading models and dumps.
+
+    `places` is a YAML file, or models, dumps and runs. `flags` are fields of the file as text,
+    `labels` names of the places, and `sections` settings of captures and analyses, which come
+    before those of the file.
+    """
+    given = dict(flags or {})
+    is_file = len(places) == 1 and is_study_file(places[0])
+    file = places[0] if is_file else _WORDS
+    values = load_yaml(user_path(file)) if is_file else {"models": _entries(places, labels)}
+    if is_file and labels:
+        raise ConfigError("--labels: a YAML file has a label in each entry; leave it out")
+    place_flags(values, StudyFile, given)
+
+    def source_of(name: str) -> str:
+        return f"--{name}" if name in given or not is_file else f"{file}: {name}"
+
+    content = validated(StudyFile, values, source_of)
+    _check_metrics(content.metrics, source_of("metrics"))
+    models = _models(content, file)
+    output_dir = content.output_dir or _default_folder(file, models, is_file=is_file)
+    if is_remote(output_dir):
+        raise ConfigError("output_dir: a study is made in a folder of this machine, got a URL")
+    sources = score_sources(content.scores, source_of("scores"))
+    _check_results(models, sources, file)
+    own = {name: dict((sections or {}).get(name, {})) for name in ("capture", "analysis")}
+    return StudySettings(file, output_dir.rstrip("/") or "/", content, models, sources, own)
+
+
+def _default_folder(file: str, models: Sequence[StudyModel], *, is_file: bool) -> str:
+    if is_file:
+        return f"results/{Path(file).stem}"
+    return f"results/study-{models[0].folder}" if len(models) == 1 else "results/study"
+
+
+def _entries(places: Sequence[str], labels: Sequence[str] | None) -> list[dict[str, str]]:
+    """An entry for every model, dump and run of a command."""
+    if labels and len(labels) != len(places):
+        raise ConfigError(
+            f"--labels: {len(labels)} given for {len(places)} places; give one for each"
+        )
+    entries = [{kind_of(place): place} for place in places]
+    for entry, label in zip(entries, labels or [], strict=False):
+        entry["label"] = label
+    return entries
+
+
+def kind_of(place: str) -> str:
+    """`run`, `dump` or `model`: what a place holds. A name of the Hub is a model."""
+    if is_hub_path(place):
+        return "dump"
+    if is_remote(place):
+        return "run" if Store(place).file(RUN_FILE) is not None else "dump"
+    folder = user_path(place)
+    if folder.is_dir():
+        if (folder / _RECORD).is_file():
+            raise ConfigError(f"{place}: is the folder of a study; give the runs in {place}/runs")
+        if (folder / RUN_FILE).is_file() or (folder / "head_metrics.csv").is_file():
+            return "run"
+        if (folder / MANIFEST_NAME).is_file() or any(
+            parse_head(path.name) for path in folder.glob("l*")
+        ):
+            return "dump"
+        return "model"
+    if folder.exists() or not _HUB_NAME.fullmatch(place):
+        raise ConfigError(
+            f"{place}: expected a YAML file (.yaml), the folder of a run, a dump or a model, a URL "
+            "of a run or a dump, or the name of a model on the Hub"
+        )
+    return "model"
+
+
+def _check_metrics(names: Sequence[str], where: str) -> None:
+    for name in names:
+        if name not in _METRICS:
+            hint = nearest(name, _METRICS, otherwise="; docs/data-format.md lists the columns")
+            raise ConfigError(
+                f"{where}: {in_short(name)}: is no numeric column of head_metrics.csv{hint}"
+            )
+
+
+def _models(content: StudyFile, file: str) -> tuple[StudyModel, ...]:
+    given = content.models
+    if not isinstance(given, list) or not given:
+        raise ConfigError(
+            f"{file}: models: expected a list with one entry per model, got {in_short(given)}"
+        )
+    if len(given) > _MOST_MODELS:
+        raise ConfigError(f"{file}: models: {len(given):,} given, at most {_MOST_MODELS:,} work")
+    entries: list[ModelEntry] = []
+    labels: list[str] = []
+    for number, values in enumerate(given, start=1):
+        where = f"{file}: model {number}"
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{where}: expected name: value pairs, got {in_short(values)}")
+        entry = validated(ModelEntry, values, lambda name, where=where: f"{where}: {name}")  # type: ignore[misc]
+        label = clean(default_label(entry.place) if entry.label is None else entry.label)
+        _check_label(label, labels, where)
+        if entry.model is not None and content.texts is None:
+            remedy = "texts: {path: FOLDER}" if file != _WORDS else "--texts FOLDER"
+            what = "" if user_path(entry.model).exists() else " (no folder here has this name)"
+            raise ConfigError(
+                f"{where}: {label} is a model{what}, and its capture needs texts; add {remedy}"
+            )
+        entries.append(entry)
+        labels.append(label)
+    folders = folder_names(labels)
+    return tuple(
+        StudyModel(label, folder, entry, _results(entry, f"{file}: {label}"))
+        for label, folder, entry in zip(labels, folders, entries, strict=True)
+    )
+
+
+def _check_label(label: str, earlier: list[str], where: str) -> None:
+    if not label:
+        raise ConfigError(f"{where}: label: is empty; give the model a name")
+    if "," in label:
+        raise ConfigError(f"{where}: label: {label!r}: a comma separates labels; leave it out")
+    if label in earlier:
+        number = earlier.index(label) + 1
+        raise ConfigError(
+            f"{where}: label: {label!r} is also that of model {number}; give one another label"
+        )
+
+
+def _results(entry: ModelEntry, where: str) -> tuple[str, ...]:
+    """The results files of a model."""
+    listed = entry.results if isinstance(entry.results, list) else [entry.results]
+    found = [one for one in listed if one is not None]
+    for one in found:
+        if not isinstance(one, str) or not one:
+            raise ConfigError(f"{where}: results: expected the path of a file, got {in_short(one)}")
+    return tuple(found)
+
+
+def _check_results(
+    models: tuple[StudyModel, ...], sources: tuple[ScoreSource, ...], file: str
+) -> None:
+    """Results files and scores with a task need each other."""
+    with_task = [source.name for source in sources if source.task is not None]
+    with_results = [model.label for model in models if model.results]
+    if with_results and not with_task:
+        raise ConfigError(
+            f"{file}: {with_results[0]}: results: no score has a task; choose the tasks with "
+            "scores: {NAME: {task: TASK}}"
+        )
+    if with_task and not with_results:
+        raise ConfigError(
+            f"{file}: scores: {with_task[0]}: has a task, but no model has results; add "
+            "results: FILE.json to the models"
+        )
+
+
+def score_sources(given: Any, where: str) -> tuple[ScoreSource, ...]:
+    """The entries of `scores`: one CSV file, or a mapping from names to CSV files and tasks."""
+    if given is None:
+        return ()
+    if isinstance(given, str) and given:
+        return (ScoreSource(None, given),)
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(
+            f"{where}: expected a CSV file, or {{NAME: FILE.csv}}, or {{NAME: {{task: TASK}}}}, "
+            f"got {in_short(given)}"
+        )
+    return tuple(_score_source(str(name), value, where) for name, value in given.items())
+
+
+def _score_source(name: str, value: Any, where: str) -> ScoreSource:
+    if not clean(name) or name in ("label", "model"):
+        raise ConfigError(f"{where}: {in_short(name)}: is no name of a score; choose another")
+    if isinstance(value, str) and value:
+        return ScoreSource(name, value)
+    if not isinstance(value, Mapping):
+        raise ConfigError(
+            f"{where}: {name}: expected a CSV file or {{task: TASK}}, got {in_short(value)}"
+        )
+    found = validated(HarnessScore, value, lambda field: f"{where}: {name}: {field}")
+    return ScoreSource(name, task=found.task, metric=found.metric)

@@ -1,0 +1,146 @@
+"""What a study finds out about texts before a capture: whether they changed, and one length."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from qk_sniffer.config import CaptureConfig
+from qk_sniffer.text_settings import DatasetSettings
+from qk_study.plan import LENGTH, REPEATED, Part
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import read_json, user_path, write_text
+from qk_toolkit.formatting import count
+
+_LOOKED_AT = 64  # texts whose lengths are measured
+_LEAST_TEXTS = 4  # for errors
+
+
+@dataclass(frozen=True)
+class OneLength:
+    """The length to which texts are cut."""
+
+    tokens: int
+    texts: int  # that reach it
+    looked_at: int
+
+    def describe(self) -> str:
+        """A sentence for the user."""
+        shorter = self.looked_at - self.texts
+        rest = f"; {count(shorter, 'text')} of {self.looked_at} have fewer" if shorter else ""
+        return (
+            f"texts are cut to {self.tokens:,} tokens, so that they have one length{rest} "
+            "(--one_length false keeps whole texts)"
+        )
+
+
+def one_length(lengths: Sequence[int]) -> OneLength:
+    """The length that keeps most tokens in texts that reach it.
+
+    At least half of the texts reach it, and at least four if there are as many.
+    """
+    ordered = sorted(filter(None, lengths), reverse=True)
+    least = min(len(ordered), max(_LEAST_TEXTS, (len(ordered) + 1) // 2))
+    kept = [
+        (number * ordered[number - 1], number) for number in range(max(1, least), len(ordered) + 1)
+    ]
+    texts = max(kept, default=(0, 0))[1]
+    if not texts:
+        raise ConfigError("texts: hold no tokens; give other texts")
+    return OneLength(ordered[texts - 1], texts, len(lengths))
+
+
+def chosen(part: Part, *, again: bool = False) -> tuple[Part, str | None]:
+    """The part with the value that the study chooses, and a sentence about it.
+
+    A value that an earlier command has chosen is kept, except with `again`.
+    """
+    if part.chosen is None:
+        return part, None
+    recorded = None if again else part.recorded_choice
+    if recorded is not None:
+        return part.with_choice(recorded), None
+    assert isinstance(part.config, CaptureConfig)
+    if part.chosen == LENGTH:
+        found = one_length(_lengths(part.config))
+        return part.with_choice(found.tokens), found.describe()
+    assert part.chosen == REPEATED
+    return part.with_choice(_repeated_length(part.config)), None
+
+
+def _lengths(config: CaptureConfig) -> list[int]:
+    """The tokens of the first texts, at most the context of the model."""
+    from qk_sniffer.capture.estimate import encoder_of
+
+    texts, encoder = encoder_of(config)
+    return [len(encoder.tokens(text)) for text in islice(texts, _LOOKED_AT)]
+
+
+def _repeated_length(config: CaptureConfig) -> int:
+    """The tokens of a text of repeated tokens: fewer if the vocabulary or the context is small."""
+    from qk_sniffer.capture.estimate import encoder_of
+
+    assert config.dataset.synthetic is not None
+    _, encoder = encoder_of(config)
+    most = min(encoder.max_length or config.dataset.synthetic.tokens, 2 * len(encoder.plain_tokens))
+    return min(config.dataset.synthetic.tokens, most // 2 * 2)
+
+
+def refuse_long_repeated(part: Part) -> None:
+    """Raise a `ConfigError` if a given length of repeated tokens is more than the model has."""
+    config = part.config
+    assert isinstance(config, CaptureConfig)
+    made = config.dataset.made
+    if part.chosen is None and made is not None and made.texts is None:
+        allowed = _repeated_length(config)
+        if made.tokens > allowed:
+            raise ConfigError(
+                f"repeated_length: {made.tokens:,} given, but the vocabulary and the context of "
+                f"the model allow {allowed:,}; give at most {allowed}, or leave it out"
+            )
+
+
+def fingerprint(dataset: DatasetSettings) -> str | None:
+    """A hash of the files with texts; None for texts that are made or not on this machine."""
+    from qk_sniffer.texts.sources import local_files
+
+    made = dataset.made
+    path = dataset.path if made is None else made.texts
+    root = None if path is None else user_path(path)
+    if root is None or not root.exists():
+        return None
+    digest = hashlib.sha256()
+    for file in local_files(root)[0]:
+        name = "" if file == root else file.relative_to(root).as_posix()
+        with file.open("rb") as content:
+            own = hashlib.file_digest(content, "sha256").hexdigest()
+        digest.update(f"{name}\0{own}\n".encode())
+    return digest.hexdigest()
+
+
+def texts_changed(part: Part) -> bool:
+    """Whether the texts of a capture are others than when it began.
+
+    Texts that are not there any more are not changed texts.
+    """
+    assert isinstance(part.config, CaptureConfig)
+    try:
+        recorded = read_json(user_path(_record(part)))["sha256"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+    found = fingerprint(part.config.dataset)
+    return found is not None and found != recorded
+
+
+def record_texts(part: Part) -> None:
+    """Record the texts of a capture that begins."""
+    assert isinstance(part.config, CaptureConfig)
+    found = fingerprint(part.config.dataset)
+    if found is not None:
+        write_text(user_path(_record(part)), f'{{"sha256": "{found}"}}\n')
+
+
+def _record(part: Part) -> str:
+    return part.file.removesuffix(".yaml") + ".texts.json"

@@ -1,0 +1,105 @@
+"""Small runs for comparisons, and means over their CSV files by plain loops."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from attention_plasticity.compare.runs import NamedRun
+from attention_plasticity.tables.finished_run import FinishedRun
+from report_runs import write_run
+
+STUDENT_11 = 2.2009851600  # 97.5 % point of Student's t with 11 degrees of freedom, from a table
+GROUPS = [f"group_{number:02d}" for number in range(16)]
+
+Head = tuple[int, int]
+Row = dict[str, str]
+
+
+def small_models(folder: Path, number: int, digests: str = "") -> list[NamedRun]:
+    """Models `m0`, `m1` and so on, with plasticity at one position and errors.
+
+    `digests` has a letter per model; models with the same letter have the same texts.
+    """
+    names = [f"m{place}" for place in range(number)]
+    for seed, name in enumerate(names):
+        write_run(folder / name, seed, f"owner/{name}", position=True)
+        if digests:
+            edit_info(folder / name, input__texts={"count": 12, "digest": digests[seed]})
+    return [opened(folder / name, name) for name in names]
+
+
+def opened(folder: Path, label: str, **about: Any) -> NamedRun:
+    return NamedRun(label, FinishedRun.open(folder), **about)
+
+
+def edit_info(folder: Path, **changes: Any) -> None:
+    """Change entries of run.json: `input__texts` is `texts` in `input`."""
+    info = json.loads((folder / "run.json").read_text())
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        place = info
+        for parent in parents:
+            place = place[parent]
+        place[name] = value
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+def rows_of(folder: Path, table: str) -> list[Row]:
+    with (folder / f"head_{table}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def head_of(row: Row) -> Head:
+    return int(row["layer"]), int(row["q_head"])
+
+
+def values_of(folder: Path, column: str, table: str = "metrics") -> dict[Head, float]:
+    """The values of a column that are known, by head."""
+    found = {head_of(row): float(row[column] or "nan") for row in rows_of(folder, table)}
+    return {head: value for head, value in found.items() if not math.isnan(value)}
+
+
+def shares_of(
+    folder: Path, quantity: str, bins: Iterable[int] | None = None
+) -> dict[Head, list[float]]:
+    """The influences of a quantity by head, as means over its bins if it has bins."""
+    found: dict[Head, list[list[float]]] = {}
+    wanted = None if bins is None else set(bins)
+    for row in rows_of(folder, "influences"):
+        place = float(row["bin"])
+        if row["quantity"] != quantity or math.isnan(float(row["value"])):
+            continue
+        if wanted is None or place in wanted:
+            found.setdefault(head_of(row), []).append([float(row[name]) for name in GROUPS])
+    return {
+        head: [sum(one) / len(one) for one in zip(*rows, strict=True)]
+        for head, rows in found.items()
+    }
+
+
+def mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)
+
+
+def mean_shares(shares: dict[Head, list[float]], heads: Iterable[Head]) -> list[float]:
+    """The influence of each group on the mean over some heads."""
+    return [mean(one) for one in zip(*(shares[head] for head in heads), strict=True)]
+
+
+def length(shares: Iterable[float]) -> float:
+    return math.sqrt(sum(share * share for share in shares))
+
+
+def plain_mean(
+    folder: Path, column: str, keep: Callable[[Head], bool] = lambda head: True
+) -> tuple[float, float, int]:
+    """Mean over some heads, its standard error, and the number of heads."""
+    values = {head: value for head, value in values_of(folder, column).items() if keep(head)}
+    shares = mean_shares(shares_of(folder, column), values)
+    return mean(values.values()), length(shares), len(values)

@@ -1,0 +1,190 @@
+"""Parts of the context, against plain sums over the rows of the CSV files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.compare.lengths import fifth_parts, length_parts, part_start
+from attention_plasticity.compare.runs import NamedRun
+from attention_plasticity.compare.summary import summary
+from plain_runs import (
+    STUDENT_11,
+    Head,
+    edit_info,
+    head_of,
+    length,
+    mean,
+    mean_shares,
+    opened,
+    rows_of,
+    shares_of,
+    small_models,
+)
+from report_runs import BIN_SIZE, write_run
+from run_tables import write_run as write_old_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+    return small_models(tmp_path_factory.mktemp("lengths"), 2, "aa")
+
+
+def test_the_parts_of_long_and_short_contexts() -> None:
+    names = {tokens: [part.name for part in length_parts(tokens)] for tokens in (16384, 131072)}
+    assert names[16384] == ["0–2K", "2–4K", "4–8K", "8–16K"]
+    assert names[131072] == ["0–8K", "8–16K", "16–32K", "32–64K", "64–128K"]
+    assert [part.name for part in length_parts(131073)][-1] == "128–256K"
+    assert [part.name for part in length_parts(16385)] == ["0–8K", "8–16K", "16–32K"]
+    assert [part.name for part in length_parts(896)] == ["0–128", "128–256", "256–512", "512–1K"]
+    for tokens in (1, 2, 100, 8192, 40_000):
+        parts = length_parts(tokens)
+        assert parts[0].start == 0
+        assert parts[-1].start < tokens <= parts[-1].end
+        assert [part_start(part.name) for part in parts] == [part.start for part in parts]
+    assert [part_start(part.name) for part in fifth_parts(100)] == [0, 20, 40, 60, 80]
+
+
+def sums(
+    folder: Path, quantity: str, bins: range
+) -> tuple[dict[Head, float], dict[Head, list[float]]]:
+    """Mean over the bins of each head of the values, and of the influences."""
+    found: dict[Head, list[float]] = {}
+    for row in rows_of(folder, "influences"):
+        if row["quantity"] == quantity and float(row["bin"]) in bins and row["value"] != "nan":
+            found.setdefault(head_of(row), []).append(float(row["value"]))
+    return {head: mean(own) for head, own in found.items()}, shares_of(folder, quantity, bins)
+
+
+def expected(folder: Path, bins: range, first: range) -> dict[str, tuple[float, float]]:
+    """Value and error of the four metrics of a part, whose drops are from another part."""
+    found = {}
+    for name, part in (("own", bins), ("first", first)):
+        aligned, shares = sums(folder, "ap_bin", part)
+        pooled, others = sums(folder, "ap_bin_pooled", part)
+        level, groups = mean(aligned.values()), mean_shares(shares, aligned)
+        over, their = mean(pooled.values()), mean_shares(others, pooled)
+        found[name] = (
+            level,
+            over - level,
+            groups,
+            [a - b for a, b in zip(their, groups, strict=True)],
+        )
+    (level, phase, groups, shares_), (start, start_phase, zero, zeros) = (
+        found["own"],
+        found["first"],
+    )
+    return {
+        "ap_aligned": (level, length(groups)),
+        "ap_phase": (phase, length(shares_)),
+        "ap_aligned_drop": (
+            start - level,
+            length(a - b for a, b in zip(zero, groups, strict=True)),
+        ),
+        "ap_phase_drop": (
+            start_phase - phase,
+            length(a - b for a, b in zip(zeros, shares_, strict=True)),
+        ),
+    }
+
+
+@pytest.mark.parametrize(("part", "bins"), [("128–256", range(2, 4)), ("512–1K", range(8, 14))])
+def test_values_and_errors_are_those_of_plain_sums(
+    runs: list[NamedRun], part: str, bins: range
+) -> None:
+    table = summary(runs, "length")
+    chosen = (table["run"] == "m1") & (table["minus"] == "") & (table["group"] == part)
+    rows = table[chosen].set_index("metric")
+    plain = expected(runs[1].run.folder, bins, range(1, 2))  # bin 0 has no value
+    assert set(rows.index) == set(plain)
+    for metric, (value, error) in plain.items():
+        row = rows.loc[metric]
+        assert row["mean"] == pytest.approx(value, abs=1e-12)
+        assert row["se"] == pytest.approx(error, abs=1e-12)
+        assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8)
+        assert row["heads"] == 29
+
+
+def test_fifths_of_the_longest_text(runs: list[NamedRun]) -> None:
+    """896 tokens: fifths end at 179.2, 358.4, 537.6, ...; the middle of bin b is at 64 b + 32."""
+    table = summary(runs[:1], "fifth")
+    rows = table[table["group"] == "20–40 %"].set_index("metric")
+    for metric, (value, error) in expected(runs[0].run.folder, range(3, 6), range(1, 3)).items():
+        assert rows.loc[metric, "mean"] == pytest.approx(value, abs=1e-12)
+        assert rows.loc[metric, "se"] == pytest.approx(error, abs=1e-12)
+    assert set(table[table["group"] == "0–20 %"]["metric"]) == {"ap_aligned", "ap_phase"}
+
+
+def test_the_profile_has_every_bin_at_its_middle(runs: list[NamedRun]) -> None:
+    table = summary(runs[:1], "bin")
+    own = table[table["metric"] == "ap_aligned"]
+    assert own["group"].tolist() == [f"{BIN_SIZE * (place + 0.5):g}" for place in range(1, 14)]
+    for place in (1, 13):
+        values, shares = sums(runs[0].run.folder, "ap_bin", range(place, place + 1))
+        row = own.iloc[place - 1]
+        assert row["mean"] == pytest.approx(mean(values.values()), abs=1e-12)
+        assert row["se"] == pytest.approx(length(mean_shares(shares, values)), abs=1e-12)
+
+
+def test_a_run_without_bins_has_buckets_without_errors(tmp_path: Path) -> None:
+    folder = write_old_run(tmp_path / "old")
+    table = summary([opened(folder, "old")], "bin")
+    cells: dict[tuple[str, Head], tuple[float, float]] = {}
+    for row in rows_of(folder, "bucket_plasticity"):
+        key, pairs = (row["q_position"], head_of(row)), float(row["n_pairs"])
+        total, weight = cells.get(key, (0.0, 0.0))
+        cells[key] = total + pairs * float(row["plasticity"]), weight + pairs
+    places = sorted({place for place, _ in cells}, key=float)
+    assert table["group"].tolist() == [f"{float(place):g}" for place in places]
+    for place, value in zip(places, table["mean"], strict=True):
+        heads = [total / weight for (own, _), (total, weight) in cells.items() if own == place]
+        assert value == pytest.approx(mean(heads))
+    assert set(table["metric"]) == {"ap_overall"}
+    assert table["se"].isna().all()
+
+
+def test_types_of_layers_are_parts_of_a_run(runs: list[NamedRun]) -> None:
+    parts = runs[0].parts
+    assert [part.label for part in parts] == ["m0", "m0 · full attention", "m0 · sliding window"]
+    table = summary(parts, "length", pairs=[])
+    rows = table[(table["group"] == "256–512") & (table["metric"] == "ap_aligned")]
+    assert rows["heads"].tolist() == [29, 23, 6]
+    own, _ = sums(runs[0].run.folder, "ap_bin", range(4, 8))
+    windowed = mean(value for (layer, _), value in own.items() if layer == 1)
+    assert rows["mean"].iloc[2] == pytest.approx(windowed, abs=1e-12)
+
+
+def test_a_bin_without_a_value_takes_part_in_no_mean(tmp_path: Path) -> None:
+    """Bin 3 has too few texts; the part from 128 to 256 has the bins 2 and 3."""
+    folder = write_run(tmp_path / "run", position=True)
+    for file, column, names in (
+        ("head_bin_plasticity.csv", "q_bin", ["plasticity", "pooled"]),
+        ("head_influences.csv", "bin", ["value"]),
+    ):
+        table = pd.read_csv(folder / file)
+        table.loc[table[column] == 3, names] = np.nan
+        table.to_csv(folder / file, index=False, na_rep="nan")
+    table = summary([opened(folder, "m")], "length")
+    row = table[(table["group"] == "128–256") & (table["metric"] == "ap_aligned")].iloc[0]
+    own, shares = sums(folder, "ap_bin", range(2, 3))
+    assert row["mean"] == pytest.approx(mean(own.values()), abs=1e-12)
+    assert row["se"] == pytest.approx(length(mean_shares(shares, own)))
+
+
+def test_a_run_without_influences_has_values_and_no_errors(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", position=True)
+    (folder / "head_influences.csv").unlink()
+    tables = json.loads((folder / "run.json").read_text())["tables"]
+    edit_info(folder, tables={name: file for name, file in tables.items() if name != "influences"})
+    table = summary([opened(folder, "m")], "length")
+    assert table["mean"].notna().all()
+    assert table["se"].isna().all()
+    row = table[(table["group"] == "0–128") & (table["metric"] == "ap_aligned")].iloc[0]
+    values = [
+        float(one["plasticity"]) for one in rows_of(folder, "bin_plasticity") if one["q_bin"] == "1"
+    ]
+    assert row["mean"] == pytest.approx(mean(values), abs=1e-12)

@@ -1,0 +1,132 @@
+"""The same heads in two models, and their roles, against the rows of the CSV files."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from scipy import stats
+
+from attention_plasticity.compare.matched import (
+    MATCHED_COLUMNS,
+    changed_counts,
+    matched_heads,
+    role_changes,
+    role_counts,
+)
+from attention_plasticity.compare.runs import NamedRun, Pair
+from plain_runs import head_of, length, opened, rows_of, shares_of, small_models, values_of
+from role_runs import add_roles
+
+METRIC = "ap_aligned"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+    """Two models on the same texts with roles, a third on other texts without roles."""
+    found = small_models(tmp_path_factory.mktemp("matched"), 3, "aab")
+    for one in found[:2]:
+        add_roles(one.run.folder)
+    return [opened(one.run.folder, one.label) for one in found]
+
+
+@pytest.mark.parametrize(("other", "paired"), [(1, True), (2, False)])
+def test_differences_and_tests_are_those_of_plain_sums(
+    runs: list[NamedRun], other: int, paired: bool
+) -> None:
+    table = matched_heads([Pair(runs[other], runs[0])], [METRIC]).set_index(["layer", "q_head"])
+    folders = runs[other].run.folder, runs[0].run.folder
+    values = [values_of(folder, METRIC) for folder in folders]
+    shares = [shares_of(folder, METRIC) for folder in folders]
+    assert set(table.index) == set(values[0])
+    for head in values[0]:
+        row, change = table.loc[head], values[0][head] - values[1][head]
+        assert (row["value"], row["minus_value"]) == (values[0][head], values[1][head])
+        assert row["difference"] == pytest.approx(change, abs=1e-12)
+        both = zip(shares[0][head], shares[1][head], strict=True)
+        error = (
+            length(a - b for a, b in both)
+            if paired
+            else math.hypot(*map(length, (shares[0][head], shares[1][head])))
+        )
+        assert row["se"] == pytest.approx(error, abs=1e-12)
+        assert row["p_value"] == pytest.approx(2 * stats.t.sf(abs(change) / error, 11), rel=1e-9)
+        low, high = stats.t.interval(0.95, 11, change, error)
+        assert (row["low"], row["high"]) == pytest.approx((low, high))
+
+
+def test_heads_that_changed_are_counted_with_scipys_correction(runs: list[NamedRun]) -> None:
+    """Each metric of each pair is corrected for its own number of heads."""
+    pairs = [Pair(runs[1], runs[0]), Pair(runs[2], runs[0])]
+    table = matched_heads(pairs, [METRIC, "ap_phase"])
+    counts = changed_counts(table).set_index(["run", "metric"])
+    for key, own in table.groupby(["run", "metric"]):
+        significant = stats.false_discovery_control(own["p_value"]) <= 0.05
+        assert own["changed"].tolist() == significant.tolist()
+        row = counts.loc[key]
+        assert (row["heads"], row["tested"], row["changed"]) == (29, 29, significant.sum())
+        assert row["risen"] == (own["difference"][significant] > 0).sum()
+        assert row["risen"] + row["fallen"] == row["changed"]
+        assert row["mean_difference"] == pytest.approx(own["difference"].mean())
+    assert 0 < counts.loc[("m1", METRIC), "changed"] < 29
+
+
+def test_a_model_does_not_differ_from_itself(runs: list[NamedRun]) -> None:
+    table = matched_heads([Pair(NamedRun("again", runs[0].run), runs[0])], [METRIC])
+    assert (table["difference"] == 0).all()
+    assert not table["changed"].any()
+
+
+def test_without_pairs_there_are_no_rows() -> None:
+    table = matched_heads([], [METRIC])
+    assert tuple(table) == MATCHED_COLUMNS
+    assert table.empty
+    assert changed_counts(table).empty
+
+
+def test_roles_are_counted_from_the_rows(runs: list[NamedRun]) -> None:
+    table = role_counts(runs)
+    assert set(table["run"]) == {"m0", "m1"}
+    rows = rows_of(runs[0].run.folder, "roles")
+    counted, likely = (Counter(row[name] for row in rows) for name in ("role", "likely_role"))
+    own = table[table["run"] == "m0"].set_index("role")
+    for role in own.index:
+        assert own.loc[role, "sure"] == counted[role]
+        assert own.loc[role, "likely"] == likely[role]
+    assert counted["unsure"] == 1
+    # The rows of the helper have scores below all thresholds, except that of one unsure head.
+    assert own.loc["previous", "possible"] == 1
+    assert own.loc["mixed", "possible"] == 29
+    assert own["likely"].sum() == own["heads"].iloc[0] == 29
+    assert own["sure"].sum() == 28
+
+
+def test_changes_of_roles_are_counted_from_the_rows(runs: list[NamedRun], tmp_path: Path) -> None:
+    folder = tmp_path / "later"
+    folder.mkdir()
+    for path in runs[1].run.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    rows = pd.read_csv(folder / "head_roles.csv")
+    changed = rows["likely_role"] == "far"
+    rows.loc[changed, ["role", "likely_role"]] = "sink"
+    rows.to_csv(folder / "head_roles.csv", index=False)
+    table = role_changes([Pair(opened(folder, "later"), runs[0])])
+    before, after = (
+        {head_of(row): row for row in rows_of(one, "roles")} for one in (runs[0].run.folder, folder)
+    )
+    plain = Counter((before[head]["likely_role"], after[head]["likely_role"]) for head in before)
+    sure = Counter(
+        (before[head]["likely_role"], after[head]["likely_role"])
+        for head in before
+        if "unsure" not in (before[head]["role"], after[head]["role"])
+    )
+    found = {(row["role_before"], row["role_after"]): row for row in table.to_dict("records")}
+    assert {key: row["heads"] for key, row in found.items()} == plain
+    assert {key: row["sure_in_both"] for key, row in found.items()} == {
+        key: sure[key] for key in plain
+    }
+    assert found["far", "sink"]["heads"] == changed.sum() > 0
+    assert role_changes([Pair(runs[2], runs[0])]).empty

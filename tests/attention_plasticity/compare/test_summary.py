@@ -1,0 +1,314 @@
+"""The summary of runs, against plain sums and loops over the rows of their CSV files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.compare.groups import DIVISIONS, layers_of_part
+from attention_plasticity.compare.runs import (
+    NamedRun,
+    Pair,
+    baseline_pairs,
+    can_match,
+    family_pairs,
+    named_runs,
+)
+from attention_plasticity.compare.summary import SUMMARY_COLUMNS, key_head_summary, summary
+from attention_plasticity.tables.head_means import mean_estimate
+from plain_runs import (
+    GROUPS,
+    STUDENT_11,
+    edit_info,
+    head_of,
+    length,
+    mean,
+    mean_shares,
+    opened,
+    plain_mean,
+    rows_of,
+    shares_of,
+    small_models,
+    values_of,
+)
+from qk_toolkit.errors import ConfigError
+from report_runs import write_baselines, write_run
+from role_runs import add_roles
+
+METRIC = "ap_aligned"
+METRICS = [METRIC, "ap_aligned_drop", "ap_phase"]
+WITHOUT_ROPE = {1, 3}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+    """Two models on the same texts, a third on others; all with roles and NoPE layers."""
+    found = small_models(tmp_path_factory.mktemp("summary"), 3, "aab")
+    for one in found:
+        add_roles(one.run.folder)
+        layers = [{"layer": number, "rope": number not in WITHOUT_ROPE} for number in range(5)]
+        edit_info(one.run.folder, input__dump__layers=layers)
+    return [opened(one.run.folder, one.label) for one in found]
+
+
+def row_of(table: pd.DataFrame, run: str, group: str, metric: str, minus: str = "") -> pd.Series:
+    chosen = (table["run"] == run) & (table["minus"] == minus)
+    [place] = np.flatnonzero(chosen & (table["group"] == group) & (table["metric"] == metric))
+    return table.iloc[place]
+
+
+def assert_row(row: pd.Series, value: float, error: float, heads: int) -> None:
+    assert row["mean"] == pytest.approx(value, abs=1e-12)
+    assert row["se"] == pytest.approx(error, abs=1e-12)
+    assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8, abs=1e-12)
+    assert row["mean"] - row["low"] == pytest.approx(STUDENT_11 * error, rel=1e-8, abs=1e-12)
+    assert (row["df"], row["heads"]) == (11, heads)
+
+
+@pytest.mark.parametrize("metric", [*METRICS, "ap_aligned_first20"])
+def test_means_are_those_of_the_files(runs: list[NamedRun], metric: str) -> None:
+    table = summary(runs, None, [metric])
+    assert tuple(table) == SUMMARY_COLUMNS
+    for one in runs:
+        assert_row(row_of(table, one.label, "all", metric), *plain_mean(one.run.folder, metric))
+
+
+@pytest.mark.parametrize(("other", "paired"), [(1, True), (2, False)])
+def test_differences_are_those_of_the_same_heads(
+    runs: list[NamedRun], other: int, paired: bool
+) -> None:
+    table = summary([runs[0], runs[other]], None, [METRIC])
+    row = row_of(table, runs[other].label, "all", METRIC, "m0")
+    folders = runs[other].run.folder, runs[0].run.folder
+    values = [values_of(folder, METRIC) for folder in folders]
+    one, zero = (mean_shares(shares_of(folder, METRIC), values[0]) for folder in folders)
+    change = mean(values[0][head] - values[1][head] for head in values[0])
+    shares = [a - b for a, b in zip(one, zero, strict=True)] if paired else [*one, *zero]
+    assert_row(row, change, length(shares), 29)
+
+
+def test_models_of_other_sizes_differ_by_their_means(tmp_path: Path) -> None:
+    one, other = small_models(tmp_path, 2, "aa")
+    edit_info(other.run.folder, head_layout={"num_layers": 6, "num_q_heads": 6, "num_k_heads": 2})
+    metrics = pd.read_csv(other.run.folder / "head_metrics.csv")
+    metrics[metrics["layer"] > 0].to_csv(other.run.folder / "head_metrics.csv", index=False)
+    other = opened(other.run.folder, "m1")
+    assert not can_match(one, other)
+    row = row_of(summary([one, other], None, [METRIC]), "m1", "all", METRIC, "m0")
+    means = [plain_mean(run.run.folder, METRIC)[0] for run in (other, one)]
+    assert row["mean"] == pytest.approx(means[0] - means[1], abs=1e-12)
+
+
+def test_only_heads_with_both_values_are_subtracted(tmp_path: Path) -> None:
+    one, other = small_models(tmp_path, 2, "aa")
+    path = other.run.folder / "head_metrics.csv"
+    metrics = pd.read_csv(path)
+    metrics.loc[metrics["layer"] == 2, METRIC] = np.nan
+    metrics.to_csv(path, index=False, na_rep="nan")
+    other = opened(other.run.folder, "m1")
+    row = row_of(summary([one, other], None, [METRIC]), "m1", "all", METRIC, "m0")
+    zero, own = (values_of(run.run.folder, METRIC) for run in (one, other))
+    assert row["heads"] == len(own) == 24
+    assert row["mean"] == pytest.approx(mean(own[head] - zero[head] for head in own), abs=1e-12)
+
+
+def test_layers_of_one_type_and_their_difference(runs: list[NamedRun]) -> None:
+    table = summary(runs, "layer_type", [METRIC])
+    folder = runs[0].run.folder
+    windowed = plain_mean(folder, METRIC, lambda head: head[0] == 1)
+    full = plain_mean(folder, METRIC, lambda head: head[0] != 1)
+    assert_row(row_of(table, "m0", "sliding window", METRIC), *windowed)
+    assert_row(row_of(table, "m0", "full attention", METRIC), *full)
+    shares = shares_of(folder, METRIC)
+    groups = [
+        mean_shares(shares, [head for head in shares if (head[0] == 1) == is_windowed])
+        for is_windowed in (False, True)
+    ]
+    error = length(a - b for a, b in zip(*groups, strict=True))
+    between = row_of(table, "m0", "full attention minus sliding window", METRIC, "m0")
+    assert_row(between, full[0] - windowed[0], error, 29)
+
+
+def test_layers_with_and_without_rope(runs: list[NamedRun]) -> None:
+    table = summary(runs, "rope", [METRIC])
+    for name, keep in (("NoPE", True), ("RoPE", False)):
+        expected = plain_mean(
+            runs[1].run.folder, METRIC, lambda head, keep=keep: (head[0] in WITHOUT_ROPE) == keep
+        )
+        assert_row(row_of(table, "m1", name, METRIC), *expected)
+    assert row_of(table, "m1", "NoPE minus RoPE", METRIC, "m1")["heads"] == 29
+
+
+def test_tenths_of_the_depth(runs: list[NamedRun]) -> None:
+    """Five layers: every layer is in two tenths."""
+    table = summary(runs[:1], "depth", [METRIC])
+    assert table["group"].tolist() == [f"{part}–{part + 10} %" for part in range(0, 100, 10)]
+    for part in range(10):
+        expected = plain_mean(
+            runs[0].run.folder, METRIC, lambda head, own=part // 2: head[0] == own
+        )
+        assert_row(table.iloc[part], *expected)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 10, 12, 30, 61])
+def test_every_layer_has_the_part_with_its_middle(layers: int) -> None:
+    parts = [layers_of_part(part, 10, layers) for part in range(10)]
+    if layers >= 10:
+        assert sorted(layer for own in parts for layer in own) == list(range(layers))
+    for part, own in enumerate(parts):
+        for layer in own:
+            middle = (layer + 0.5) / layers
+            inside = part / 10 <= middle < (part + 1) / 10
+            assert inside or layers < 10
+    assert all(parts)
+
+
+def test_heads_of_one_role(runs: list[NamedRun]) -> None:
+    table = summary(runs[:1], "role", [METRIC])
+    roles = {head_of(row): row["likely_role"] for row in rows_of(runs[0].run.folder, "roles")}
+    assert set(table["group"]) == set(roles.values())
+    for role in set(roles.values()):
+        expected = plain_mean(runs[0].run.folder, METRIC, lambda head, own=role: roles[head] == own)
+        assert_row(row_of(table, "m0", role, METRIC), *expected)
+
+
+def test_scores_of_roles_are_metrics(runs: list[NamedRun]) -> None:
+    """The helper writes no influences of these scores, so there are no intervals."""
+    row = row_of(summary(runs[:1], None, ["previous_mass"]), "m0", "all", "previous_mass")
+    values = values_of(runs[0].run.folder, "previous_mass", "roles")
+    assert row["mean"] == pytest.approx(mean(values.values()))
+    assert math.isnan(row["low"])
+
+
+def test_single_heads(runs: list[NamedRun]) -> None:
+    table = summary(runs[:2], "head", [METRIC])
+    for head in ((0, 2), (3, 5)):
+        expected = plain_mean(runs[1].run.folder, METRIC, lambda one, own=head: one == own)
+        assert_row(row_of(table, "m1", f"L{head[0]} H{head[1]}", METRIC), *expected)
+    assert len(table) == 3 * 29
+
+
+@pytest.mark.parametrize("by", [None, *(name for name in DIVISIONS if name != "band")])
+def test_a_run_does_not_differ_from_itself(runs: list[NamedRun], by: str | None) -> None:
+    table = summary([runs[0], replace(runs[0], label="again")], by)
+    rows = table[table["minus"] == "m0"]
+    rows = rows[rows["run"] == "again"]
+    assert len(rows)
+    assert (rows["mean"] == 0.0).all()
+    assert set(rows["se"].dropna()) <= {0.0}
+
+
+@pytest.mark.parametrize("by", [None, *DIVISIONS])
+def test_the_order_of_runs_changes_only_signs(runs: list[NamedRun], by: str | None) -> None:
+    keys = ["run", "minus", "group", "metric"]
+    one = summary(runs, by, pairs=[Pair(runs[1], runs[0])]).set_index(keys)
+    other = summary(runs[::-1], by, pairs=[Pair(runs[0], runs[1])]).set_index(keys)
+    for key, row in one.iterrows():
+        run, minus, group, metric = key  # type: ignore[misc]
+        is_difference = minus not in ("", run)
+        twin = other.loc[(minus, run, group, metric) if is_difference else key]
+        sign = -1.0 if is_difference else 1.0
+        assert row["mean"] == pytest.approx(sign * twin["mean"], abs=1e-12)
+        assert row["se"] == pytest.approx(twin["se"], abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize("by", [None, "layer_type", "depth", "length", "fifth"])
+def test_the_order_of_heads_changes_nothing(runs: list[NamedRun], by: str, tmp_path: Path) -> None:
+    folder = tmp_path / "shuffled"
+    folder.mkdir()
+    for number, path in enumerate(sorted(runs[0].run.folder.iterdir())):
+        if path.suffix == ".csv":
+            rows = pd.read_csv(path).sample(frac=1.0, random_state=number)
+            rows.to_csv(folder / path.name, index=False, na_rep="nan")
+        else:
+            (folder / path.name).write_bytes(path.read_bytes())
+    pd.testing.assert_frame_equal(
+        summary([opened(folder, "m0")], by), summary(runs[:1], by), check_exact=False, atol=1e-12
+    )
+
+
+def test_baselines_are_runs_of_which_a_difference_is_made(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", position=True)
+    edit_info(run, input__texts={"count": 12, "digest": "a"})
+    folders = write_baselines(run)
+    one = opened(run, "m")
+    pairs = baseline_pairs([one])
+    table = summary([one], None, ["ap_aligned_drop"], pairs)
+    for name, words in (("random", "random weights"), ("shuffled", "shuffled tokens")):
+        row = row_of(table, "m", "all", "ap_aligned_drop", f"m ({words})")
+        own, baseline = (values_of(folder, "ap_aligned_drop") for folder in (run, folders[name]))
+        both = own.keys() & baseline.keys()
+        assert row["mean"] == pytest.approx(mean(own[head] - baseline[head] for head in both))
+        shares = [
+            mean_shares(shares_of(folder, "ap_aligned_drop"), both)
+            for folder in (run, folders[name])
+        ]
+        assert row["se"] == pytest.approx(length([*shares[0], *shares[1]]))  # other texts
+
+
+def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path: Path) -> None:
+    dump = {
+        "capture": {"capture": {"head_sampling": {"count": 29}}},
+        "eligible_q_heads": 120,
+        "num_q_heads": 6,
+        "num_layers": 5,
+    }
+    [one] = small_models(tmp_path, 1)
+    for name, value in dump.items():
+        edit_info(one.run.folder, **{f"input__dump__{name}": value})
+    edit_info(one.run.folder, heads={"analysed": 29})
+    run = opened(one.run.folder, "m0")
+    values, shares = (
+        values_of(run.run.folder, METRIC),
+        shares_of(run.run.folder, METRIC),
+    )
+    heads = len(values)
+    middle = mean(values.values())
+    spread = sum((value - middle) ** 2 for value in values.values()) / (heads - 1)
+    of_texts = length(mean_shares(shares, values)) ** 2
+    between = spread - mean(length(own) ** 2 for own in shares.values()) + of_texts
+    variance = of_texts + (1 - heads / 120) * between / heads
+    row = summary([run], None, [METRIC]).iloc[0]
+    assert row["se"] == pytest.approx(math.sqrt(variance))
+    assert row["df"] == 11
+
+
+def test_first_runs_of_families_are_subtracted(runs: list[NamedRun]) -> None:
+    given = [
+        ("m0", "a", 10.0),
+        ("m1", "a", 5.0),
+        ("m2", "b", None),
+        ("m3", "", 1.0),
+        ("m4", "", 2.0),
+    ]
+    named = [
+        NamedRun(label, runs[0].run, family, checkpoint) for label, family, checkpoint in given
+    ]
+    pairs = {(pair.run.label, pair.minus.label) for pair in family_pairs(named)}
+    assert pairs == {("m0", "m1"), ("m4", "m3")}
+
+
+def test_wrong_words_are_told(runs: list[NamedRun]) -> None:
+    with pytest.raises(ConfigError, match=r"by: 'dept': expected one of layer_type, .*depth"):
+        summary(runs, "dept")
+    with pytest.raises(ConfigError, match=r"metrics: no run has ap_alined.*ap_aligned"):
+        summary(runs, None, ["ap_alined"])
+    assert [one.label for one in named_runs([runs[0].run, runs[1].run])] == ["m0", "m1"]
+
+
+def test_runs_without_a_table_have_no_rows(tmp_path: Path, runs: list[NamedRun]) -> None:
+    plain = opened(write_run(tmp_path / "plain", errors=True), "plain")
+    for by in ("length", "fifth", "band", "role"):
+        assert set(summary([*runs[:1], plain], by)["run"]) <= {"m0"}
+    assert key_head_summary(runs).empty
+
+
+def test_the_mean_has_the_fewest_groups() -> None:
+    """The degrees of freedom are those of the head with the fewest groups of texts."""
+    shares = [[0.1] * len(GROUPS)] * 2
+    assert mean_estimate([1.0, 2.0], shares, [12.0, 5.0]).freedom == 4

@@ -1,0 +1,198 @@
+"""Tables of several runs as CSV, Markdown and LaTeX: what is written can be read back."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from attention_plasticity.compare.runs import NamedRun
+from attention_plasticity.compare.summary import summary
+from attention_plasticity.compare.writers import (
+    PACKAGES,
+    Table,
+    csv_text,
+    latex_table,
+    latex_text,
+    markdown_table,
+    number_words,
+    print_table,
+    summary_table,
+    table_files,
+)
+from plain_runs import small_models
+
+SIGNS = r"a_% & # $ ~ ^ \ { } -- < > | ` [x] * … ± †"
+LONG = "SmolLM3-3B-checkpoints/stage_1-step_4.720.000" * 3
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)
+TABLE = Table(
+    "Means of 3 runs & <more>.",
+    ("run", "plasticity", "drop, last_part"),
+    ((SIGNS, "0.481 [0.470, 0.492]", "-0.012 [-0.020, -0.004]"), ("b", "0.500 ± 0.010", "–")),
+    "[ ]: 95 % interval.",
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+    return small_models(tmp_path_factory.mktemp("writers"), 2, "aa")
+
+
+def cells_of(markdown: str) -> list[list[str]]:
+    """The cells of the first table of a Markdown text, as a reader sees them."""
+    rows: list[list[str]] = []
+    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "table_close":
+            break
+        elif token.type == "inline" and rows:
+            rows[-1].append("".join(child.content for child in token.children or []))
+    return rows
+
+
+def test_csv_has_every_number(runs: list[NamedRun]) -> None:
+    frame = summary(runs, "layer_type")
+    read = pd.read_csv(io.StringIO(csv_text(frame)), keep_default_na=False, na_values=["nan"])
+    pd.testing.assert_frame_equal(read, frame, check_exact=True)
+
+
+def test_texts_of_csv_are_no_formulas() -> None:
+    frame = pd.DataFrame({"run": ["=1+1", "+a", "-b", "@c", "a-b"], "mean": [-1.0] * 5})
+    read = pd.read_csv(io.StringIO(csv_text(frame)))
+    assert read["run"].tolist() == ["'=1+1", "'+a", "'-b", "'@c", "a-b"]
+    assert read["mean"].tolist() == [-1.0] * 5
+
+
+def test_markdown_is_read_as_it_was_written() -> None:
+    rows = [list(TABLE.headings), *map(list, TABLE.lines)]
+    assert cells_of(markdown_table(TABLE)) == rows
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4))
+def test_any_names_are_cells_of_markdown(lines: list[tuple[str, str]]) -> None:
+    table = Table("", ("run", "value"), tuple(lines))
+    assert cells_of(markdown_table(table)) == [["run", "value"], *map(list, lines)]
+
+
+def test_cells_have_the_values_of_the_frame(runs: list[NamedRun]) -> None:
+    frame = summary(runs, None, ["ap_aligned", "ap_phase"])
+    table = summary_table(frame, "c", headings={"ap_phase": "phase", "ap_aligned": "level"})
+    assert table.headings == ("run", "phase", "level")
+    assert [line[0] for line in table.lines] == ["m0", "m1", "m1 minus m0"]
+    for line, run in zip(table.lines, ("m0", "m1", "m1"), strict=True):
+        chosen = frame[(frame["run"] == run) & ((frame["minus"] != "") == (" minus " in line[0]))]
+        row = chosen.set_index("metric").loc["ap_phase"]
+        value, low, high = (float(text) for text in re.findall(r"-?\d\.\d+", line[1]))
+        assert (value, low, high) == pytest.approx((row["mean"], row["low"], row["high"]), abs=6e-4)
+
+
+def test_groups_can_be_columns_and_gaps_are_dashes(runs: list[NamedRun]) -> None:
+    frame = summary(runs, "depth", ["ap_aligned"], [])
+    table = summary_table(frame[frame["group"] != "0–10 %"], "c", "group")
+    assert len(table.headings) == 10
+    assert all("±" in cell for line in table.lines for cell in line[1:])
+    kept = frame[(frame["group"] != "0–10 %") | (frame["run"] == "m0")]
+    assert [line[1] == "–" for line in summary_table(kept, "c", "group").lines] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "form", "words"),
+    [
+        ((0.4812, 0.4704, 0.492), "interval", "0.481 [0.470, 0.492]"),
+        ((0.4812, 0.4704, 0.492), "half", "0.481 ± 0.011"),
+        ((-0.0001, -0.01, 0.01), "interval", "0.000 [-0.010, 0.010]"),
+        ((0.5, math.nan, math.nan), "half", "0.500"),
+        ((math.nan, 0.0, 0.0), "half", "–"),
+    ],
+)
+def test_numbers_in_words(numbers: tuple[float, float, float], form: str, words: str) -> None:
+    assert number_words(*numbers, form=form) == words  # type: ignore[arg-type]
+
+
+def test_latex_has_balanced_environments_and_true_minus_signs() -> None:
+    text = latex_table(TABLE, "means")
+    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    opened, closed = (re.findall(rf"\\{name}{{(\w+\*?)}}", text) for name in ("begin", "end"))
+    assert sorted(opened) == sorted(closed)
+    assert r"$-$0.012 [$-$0.020, $-$0.004] \\" in text
+    assert r"\label{tab:means}" in text
+    rows = [line for line in text.splitlines() if line.endswith(r" \\")]
+    assert [len(re.findall(r"(?<!\\)&", row)) for row in rows] == [2, 2, 2]
+    for rule in ("toprule", "midrule", "bottomrule"):
+        assert text.count(rf"\{rule}") == 1
+    assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}" in text
+
+
+@given(TEXT)
+def test_no_sign_of_a_name_is_a_command(name: str) -> None:
+    plain = latex_text(name)
+    for command in (r"\allowbreak{}", r"\textbackslash{}", r"\textasciitilde{}", "{[}", "{*}"):
+        plain = plain.replace(command, "")
+    plain = re.sub(
+        r"\\(textasciicircum|text\w+|ldots|dag|ddag)\{\}|\$\\pm\$|\\[&%$#_{}]", "", plain
+    )
+    assert not re.search(r"[\\&%$#_{}~^]", plain)
+
+
+def test_wide_tables_span_both_columns() -> None:
+    wide = Table("c", ("run", *"abcdefgh"), (("m", *["0.481 ± 0.011"] * 8),))
+    assert r"\begin{table*}" in latex_table(wide, "wide")
+    narrow = Table("c", ("run", "a"), (("m", "0.481"),))
+    assert r"\begin{table}" in latex_table(narrow, "narrow")
+
+
+def test_files_of_a_table() -> None:
+    frame = pd.DataFrame({"run": ["a"], "mean": [0.5]})
+    assert list(table_files("means", frame, [])) == ["means.csv"]
+    files = table_files("role_shares", frame, [TABLE, TABLE], "study-role_shares")
+    assert list(files) == ["role_shares.csv", "role_shares.md", "role_shares.tex"]
+    assert files["role_shares.tex"].startswith(PACKAGES)
+    labels = re.findall(r"\\label\{(.*)\}", files["role_shares.tex"])
+    assert labels == ["tab:study-role-shares", "tab:study-role-shares-2"]
+    assert files == table_files("role_shares", frame, [TABLE, TABLE], "study-role_shares")
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
+def test_tables_compile_and_fit_a_paper_of_two_columns(tmp_path: Path) -> None:
+    wide = Table("A wide table.", ("run", *"abcdefgh"), ((LONG, *["0.481 ± 0.011"] * 8),))
+    text = "\n".join(latex_table(table, str(number)) for number, table in enumerate((TABLE, wide)))
+    document = (
+        r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}"
+        f"\n{text}\n" + r"\end{document}"
+    )
+    (tmp_path / "paper.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    log = (tmp_path / "paper.log").read_text(errors="replace")
+    assert done.returncode == 0, log[-2000:]
+    assert [line for line in log.splitlines() if line.startswith("Overfull")] == []
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_no_digit_is_cut_on_a_terminal(width: int) -> None:
+    shown = io.StringIO()
+    print_table(TABLE, Console(file=shown, width=width))
+    text = " ".join(shown.getvalue().split())
+    for line in TABLE.lines:
+        for cell in line[1:]:
+            assert cell in text
+    assert TABLE.note in text
+
+
+def test_an_empty_frame_has_a_table_without_lines() -> None:
+    frame = summary([])
+    assert summary_table(frame, "c").lines == ()
+    assert csv_text(frame).count("\n") == 1
+    assert np.array_equal(frame.columns, list(frame))

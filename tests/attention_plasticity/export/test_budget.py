@@ -1,0 +1,291 @@
+"""Budgets and gates of key heads: the files, what is printed, and what both formats share."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.export.budget import EVIDENCE, gates
+from attention_plasticity.export.division import RULES
+from commands_here import analyze_here, run_here
+from export_dumps import provenance
+from export_runs import (
+    KEY_HEADS,
+    VALUES,
+    drop_heads,
+    exported,
+    give_windows,
+    make_run,
+    planted_dump,
+    refusal,
+)
+from run_tables import LAYERS
+
+BUDGET, DUO = "kvpress-budget", "duo"
+COLUMNS = (
+    "layer k_head value value_se rank rank_low rank_high kept_at_25 kept_at_50 kept_at_75 "
+    "kept_at_90 counted filled"
+)
+TABLE = np.reshape(VALUES, (LAYERS, KEY_HEADS))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return make_run(tmp_path / "run", static_error=VALUES[::-1])
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A dump with planted heads, and its analysis."""
+    folder = tmp_path_factory.mktemp("planted")
+    dump, run = planted_dump(folder / "dump"), folder / "run"
+    layout = ("--num_layers", 1, "--num_q_heads", 6, "--num_k_heads", 3)
+    done = analyze_here("--dataset_local_root", dump, "--output_dir", run, *layout)
+    assert done.returncode == 0, done.stderr
+    return dump, run
+
+
+def gates_in(folder: Path) -> np.ndarray:
+    return np.loadtxt(folder / "full_attention_heads.tsv", dtype=float, delimiter="\t", ndmin=2)
+
+
+@pytest.mark.parametrize("rule", [None, *RULES])
+def test_all_files_of_budgets_have_the_same_numbers(
+    run: Path, tmp_path: Path, rule: str | None
+) -> None:
+    words = () if rule is None else ("--rule", rule)
+    out = exported(run, tmp_path / "out", BUDGET, *words)
+    assert {path.name for path in out.iterdir()} == {"budget.npy", "budget.csv", "PROVENANCE.json"}
+    curves = np.load(out / "budget.npy", allow_pickle=False)
+    assert (curves.dtype, curves.shape) == (np.float64, (99, LAYERS, KEY_HEADS))
+    assert curves.mean(axis=(1, 2)) == pytest.approx(np.arange(1, 100) / 100, abs=1e-12)
+    table = pd.read_csv(out / "budget.csv")
+    assert " ".join(table.columns) == COLUMNS
+    assert table["value"].tolist() == VALUES
+    assert (table["value_se"] == 0.004).all()
+    assert table["rank"].tolist() == [3, 5, 4, 1, 6, 2]
+    for percent in (25, 50, 75, 90):
+        kept = table[f"kept_at_{percent}"].to_numpy()
+        assert kept == pytest.approx(1.0 - curves[percent - 1].ravel(), abs=1e-12)
+    facts = provenance(out)
+    assert facts["heads"] == table.to_dict("records")
+    assert facts["evidence"].startswith(EVIDENCE["aligned_plasticity"])
+    unmeasured = f"not measured with the rule {rule}" in facts["evidence"]
+    assert unmeasured == (rule not in (None, "cube"))
+    assert facts["rules"]["rule"].startswith(f"{rule or 'cube'}: ")
+    assert set(facts["sha256"]) == {"budget.npy", "budget.csv"}
+
+
+@pytest.mark.parametrize("kind", [BUDGET, DUO])
+def test_provenance_says_for_which_model_the_file_is(run: Path, tmp_path: Path, kind: str) -> None:
+    facts = provenance(exported(run, tmp_path / "out", kind))
+    assert facts["made_by"] == "attention-plasticity export"
+    assert facts["format"] == kind
+    assert (facts["model"], facts["revision"]) == ("owner/Tiny-1B", "abc")
+    assert (facts["num_layers"], facts["num_k_heads"]) == (LAYERS, KEY_HEADS)
+    assert (facts["run"], facts["dump"], facts["context"]) == (str(run), "dump", 768)
+    assert facts["dump_changed"] is None  # it is not there
+    assert facts["rules"]["order"] == "aligned_plasticity"
+    assert facts["command"].endswith(f"{run} {tmp_path / 'out'} --to {kind}")
+
+
+def test_uniform_is_a_flat_curve(run: Path, tmp_path: Path) -> None:
+    out = exported(run, tmp_path / "out", BUDGET, "--order", "uniform")
+    curves = np.load(out / "budget.npy")
+    assert np.ptp(curves, axis=(1, 2)) == pytest.approx(0.0, abs=1e-12)
+    assert curves[:, 0, 0] == pytest.approx(np.arange(1, 100) / 100)
+    assert pd.read_csv(out / "budget.csv")["value"].isna().all()
+    assert provenance(out)["evidence"] == EVIDENCE["uniform"]
+    assert "--order: uniform has no values" in refusal(run, DUO, "--order", "uniform")
+
+
+def test_layers_with_a_window_lose_no_keys(run: Path, tmp_path: Path) -> None:
+    give_windows(run, 0)
+    done = run_here("export", run, tmp_path / "out", "--to", BUDGET)
+    assert "not counted: 2 key heads of layers 0" in done.stdout
+    curves = np.load(tmp_path / "out" / "budget.npy")
+    assert (curves[:, 0] == 0.0).all()
+    assert curves[:, 1:].mean(axis=(1, 2)) == pytest.approx(np.arange(1, 100) / 100, abs=1e-12)
+    table = pd.read_csv(tmp_path / "out" / "budget.csv")
+    assert table["counted"].tolist() == [0, 0, 1, 1, 1, 1]
+    assert table.loc[:1, "rank"].isna().all()
+    rules = provenance(tmp_path / "out")["rules"]
+    assert rules["not_counted_layers"] == [0]
+    assert "lose no keys" in rules["not_counted"]
+    found = gates_in(exported(run, tmp_path / "half", DUO, "--share", 0.5))
+    assert found.tolist() == [[1, 1], [0, 1], [0, 1]]  # half of the four others
+    found = gates_in(exported(run, tmp_path / "values", DUO))
+    assert found == pytest.approx(np.vstack([[1, 1], TABLE[1:]]))
+
+
+def test_what_is_printed(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = run_here("export", run, out, "--to", BUDGET, "--rule", "ramp")
+    first, *lines, module, press, last = done.stdout.splitlines()
+    assert first == (
+        "Tiny-1B: 6 key heads, texts of up to 768 tokens; order aligned_plasticity, rule ramp; "
+        "kept at 50 % compression: 0.1 to 0.9 of the keys"
+    )
+    rows = [line.split() for line in lines if line.split()[:2] == ["1", "1"]]
+    assert rows == [["1", "1", "0.4", "0.00784", "1", "1", "1", "0.9"]]
+    text = "\n".join(lines)
+    assert "95 % interval of a rank spans 1 of 6 ranks in the median" in text
+    assert EVIDENCE["aligned_plasticity"] in text
+    assert module == "from attention_plasticity.kvpress import BudgetPress"
+    assert press == (
+        f'press = BudgetPress(SnapKVPress(), "{out}/budget.npy", compression_ratio=0.5)'
+    )
+    assert last == str(out)
+
+
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        ("static_error", EVIDENCE["static_error"]),
+        ("far_mass", "changed the output more than equal budgets"),
+        ("received_gini", "Budgets in this order were not measured."),
+    ],
+)
+def test_another_order_says_what_was_measured(
+    run: Path, tmp_path: Path, order: str, told: str
+) -> None:
+    done = run_here("export", run, tmp_path / "out", "--to", BUDGET, "--order", order)
+    text = " ".join(done.stdout.split())
+    assert told in text
+    assert EVIDENCE["aligned_plasticity"] not in text
+
+
+def test_values_without_errors(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", aligned_plasticity_se=np.nan)
+    done = run_here("export", run, tmp_path / "out", "--to", BUDGET)
+    assert "How sure the ranks are is not known" in done.stdout
+    table = pd.read_csv(tmp_path / "out" / "budget.csv")
+    assert table["rank_low"].isna().all()
+    assert table["rank"].tolist() == [3, 5, 4, 1, 6, 2]
+    assert provenance(tmp_path / "out")["heads"][0]["value_se"] is None
+
+
+def test_gates_are_the_values(run: Path, tmp_path: Path) -> None:
+    out = exported(run, tmp_path / "out", DUO)
+    assert gates_in(out) == pytest.approx(TABLE)
+    assert json.loads((out / "config.json").read_text()) == {"sink_size": 4, "recent_size": 256}
+    facts = provenance(out)
+    assert facts["heads"][1] == {
+        **{"layer": 0, "k_head": 1, "value": 0.1, "value_se": 0.004},
+        **{"gate": 0.1, "counted": 1, "filled": 0},
+    }
+    assert "was not measured" in facts["evidence"]
+    other = exported(run, tmp_path / "other", DUO, "--order", "static_error")
+    assert gates_in(other).ravel() == pytest.approx(VALUES[::-1])
+
+
+def test_threshold_and_share(run: Path, tmp_path: Path) -> None:
+    words = ("--threshold", 0.25, "--sink_size", 16, "--recent_size", 100)
+    by_threshold = exported(run, tmp_path / "a", DUO, *words)
+    by_share = exported(run, tmp_path / "b", DUO, "--share", 0.5)
+    expected = (TABLE > 0.25).astype(float).tolist()
+    assert gates_in(by_threshold).tolist() == gates_in(by_share).tolist() == expected
+    sizes = json.loads((by_threshold / "config.json").read_text())
+    assert sizes == {"sink_size": 16, "recent_size": 100}
+    assert provenance(by_share)["rules"]["full_attention_heads"] == 3
+
+
+def test_gates_of_equal_values_come_in_the_order_of_heads() -> None:
+    values = np.array([0.2, 0.9, 0.2, 0.2])
+    assert gates(values, None, 0.5).tolist() == [1, 1, 0, 0]
+    assert gates(values, None, 0.0).tolist() == [0, 0, 0, 0]
+    assert gates(values, None, 1.0).tolist() == [1, 1, 1, 1]
+    assert gates(values, 0.9, None).tolist() == [0, 1, 0, 0]
+    assert gates(values * 2 - 0.6, None, None) == pytest.approx(np.array([0, 1, 0, 0]))
+
+
+def test_both_formats_fill_a_missing_head_alike(run: Path, tmp_path: Path) -> None:
+    drop_heads(run, 2, 1)
+    budget, duo = (
+        provenance(exported(run, tmp_path / kind, kind, "--missing", "mean"))
+        for kind in (BUDGET, DUO)
+    )
+    assert budget["rules"]["missing"] == duo["rules"]["missing"]
+    assert duo["rules"]["missing"]["heads"] == [[2, 1]]
+    for facts in (budget, duo):
+        values = [head["value"] for head in facts["heads"]]
+        assert values == pytest.approx([*VALUES[:5], np.mean(VALUES[:5])])
+        assert facts["heads"][5]["filled"] == 1
+        assert facts["heads"][5]["value_se"] is None
+    assert gates_in(tmp_path / DUO)[2, 1] == pytest.approx(np.mean(VALUES[:5]), abs=1e-6)
+
+
+def test_planted_heads_come_in_their_order(planted: tuple[Path, Path], tmp_path: Path) -> None:
+    _, run = planted
+    for order in ("static_error", "aligned_plasticity"):
+        out = exported(run, tmp_path / order, BUDGET, "--order", order, "--rule", "ramp")
+        table = pd.read_csv(out / "budget.csv")
+        assert table["rank"].tolist() == [3, 2, 1]
+        assert table["kept_at_75"].tolist() == pytest.approx([0.05, 0.25, 0.45])
+        if order == "static_error":
+            assert table["value"].tolist() == pytest.approx([0.0, 0.25, 0.5], abs=0.05)
+        gates = exported(run, tmp_path / f"{order}-duo", DUO, "--order", order, "--share", 0.34)
+        assert gates_in(gates).tolist() == [[0, 0, 1]]
+
+
+def test_a_dump_that_changed_since_is_told_by_both_formats(
+    planted: tuple[Path, Path], tmp_path: Path
+) -> None:
+    dump, run = planted
+    for kind in (BUDGET, DUO):
+        done = run_here("export", run, tmp_path / f"before-{kind}", "--to", kind)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert provenance(tmp_path / f"before-{kind}")["dump_changed"] is False
+    kept = shutil.copytree(dump / "l00h01q", tmp_path / "kept")
+    shutil.copytree(dump / "l00h02q", dump / "l00h01q", dirs_exist_ok=True)
+    try:
+        told = []
+        for kind in (BUDGET, DUO):
+            done = run_here("export", run, tmp_path / f"after-{kind}", "--to", kind)
+            assert done.returncode == 0
+            told.append(" ".join(done.stderr.split()))
+            after = provenance(tmp_path / f"after-{kind}")
+            assert after["dump_changed"] is True
+            assert after["heads"] == provenance(tmp_path / f"before-{kind}")["heads"]
+    finally:
+        shutil.copytree(kept, dump / "l00h01q", dirs_exist_ok=True)
+    assert told[0] == told[1]
+    assert f"{dump}: has changed since the analysis; the values are those of {run}" in told[0]
+
+
+def test_a_dump_or_a_run_in_place_of_the_other(planted: tuple[Path, Path], tmp_path: Path) -> None:
+    dump, run = planted
+    message = refusal(dump, BUDGET)
+    assert f"{dump}: is a dump; --to {BUDGET} needs a finished run. Make it with" in message
+    assert f"attention-plasticity analyze {dump} --output_dir RUN" in message
+    done = run_here("export", "hf://datasets/owner/name", tmp_path / "hub", "--to", BUDGET)
+    assert "hf://datasets/owner/name: is a dump; --to" in done.stderr  # nothing is fetched
+    message = refusal(run, "q-filters")
+    assert f"{run}: is a finished run; --to q-filters needs a dump" in message
+    assert str(dump) in message
+    assert "attention-plasticity capture" in message
+    (tmp_path / "empty").mkdir()
+    assert "holds neither run.json nor tables" in refusal(tmp_path / "empty", BUDGET)
+    assert "does not exist" in refusal(tmp_path / "absent", DUO)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--recent_size", 0), "--recent_size: expected an integer of at least 1, got 0"),
+        (("--threshold", 0.5, "--share", 0.5), "--threshold: cannot be used together with"),
+        (("--share", 1.5), "--share: expected a number of at least 0 and of at most 1, got 1.5"),
+        (("--threshold", "nan"), "--threshold: expected a number, got nan"),
+        (("--sink_size", -3), "--sink_size: expected an integer of at least 0, got -3"),
+        (("--order", "ap_aligned_drop"), "ap_aligned_drop are not from 0 to 1, as gates are; give"),
+        (("--rule", "ramp"), "--rule: can only be used with --to kvpress-budget"),
+        (("--rotary", "x"), "--rotary: can only be used with --to triattention or expected-"),
+    ],
+)
+def test_refusals(run: Path, words: tuple[object, ...], message: str) -> None:
+    assert message in refusal(run, DUO, *words)

@@ -1,0 +1,99 @@
+"""Moments of queries against numpy's own covariance, SVD, and repeated samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from attention_plasticity.export.queries import query_moments, top_direction
+
+
+def sample(n: int = 300, d: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Vectors, unequal weights, and groups of rows."""
+    rng = np.random.default_rng(seed)
+    vectors = (rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) + 3).astype(np.float32)
+    return vectors, rng.uniform(1, 20, n), rng.integers(0, 16, n)
+
+
+def test_equal_weights_divide_by_one_less_than_the_rows() -> None:
+    X, _, group = sample()
+    found = query_moments(X, np.full(len(X), 7.0), group)
+    centred = X.astype(np.float64) - X.astype(np.float64).mean(axis=0)
+    assert found.mean == pytest.approx(X.astype(np.float64).mean(axis=0), rel=1e-12)
+    assert found.covariance == pytest.approx(centred.T @ centred / (len(X) - 1), rel=1e-10)
+
+
+def test_unequal_weights_agree_with_numpy() -> None:
+    X, weight, group = sample()
+    found = query_moments(X, weight, group)
+    exact = X.astype(np.float64)
+    assert found.mean == pytest.approx(np.average(exact, axis=0, weights=weight), rel=1e-12)
+    assert found.covariance == pytest.approx(np.cov(exact.T, aweights=weight), rel=1e-10)
+    products = sum(w * np.outer(x, x) for w, x in zip(weight, exact, strict=True)) / weight.sum()
+    assert found.products == pytest.approx(products, rel=1e-10)
+
+
+def test_moments_do_not_depend_on_a_large_mean() -> None:
+    X, weight, group = sample()
+    X = X.astype(np.float64)
+    near, far = (query_moments(X + shift, weight, group) for shift in (0.0, 1e6))
+    assert far.covariance == pytest.approx(near.covariance, rel=1e-6)
+
+
+def test_errors_come_from_leaving_out_each_group() -> None:
+    X, weight, group = sample()
+    group[group > 11] = 3  # twelve groups
+    errors = query_moments(X, weight, group).errors
+    exact, whole = X.astype(np.float64), np.ones(len(X), bool)
+    statistics = {
+        "mean_relative_error": lambda rows: np.average(exact[rows], axis=0, weights=weight[rows]),
+        "covariance_relative_error": lambda rows: np.cov(exact[rows].T, aweights=weight[rows]),
+    }
+    for name, statistic in statistics.items():
+        others = np.array([statistic(group != number) for number in range(12)])
+        squares = 11 / 12 * ((others - others.mean(axis=0)) ** 2).sum(axis=0)
+        expected = np.sqrt(squares.sum()) / np.linalg.norm(statistic(whole))
+        assert errors[name] == pytest.approx(expected, rel=1e-9)
+
+
+def test_errors_are_the_spread_of_repeated_samples() -> None:
+    """16 texts whose rows share an offset and a size; every sample has new texts."""
+    means, covariances, mean_errors, covariance_errors = [], [], [], []
+    for seed in range(300):
+        rng = np.random.default_rng([seed, 5])
+        group = np.repeat(np.arange(16), 40)
+        size = rng.uniform(0.5, 1.5, 16)[group]
+        offset = 0.4 * rng.standard_normal((16, 3))[group]
+        X = 1.5 + offset + size[:, None] * rng.standard_normal((len(group), 3))
+        found = query_moments(X, np.ones(len(X)), group)
+        means.append(found.mean)
+        covariances.append(found.covariance)
+        mean_errors.append(found.errors["mean_relative_error"])
+        covariance_errors.append(found.errors["covariance_relative_error"])
+    for values, errors in ((means, mean_errors), (covariances, covariance_errors)):
+        centre = np.mean(values, axis=0)
+        spread = np.sqrt(np.mean([np.sum((value - centre) ** 2) for value in values]))
+        typical = np.sqrt(np.mean(np.square(errors)))
+        assert typical == pytest.approx(spread / np.linalg.norm(centre), rel=0.12)
+
+
+@pytest.mark.parametrize("group", [None, np.arange(300) % 3])
+def test_errors_are_unknown_without_enough_groups(group: np.ndarray | None) -> None:
+    X, weight, _ = sample()
+    found = query_moments(X, weight, group)
+    assert np.isnan(list(found.errors.values())).all()
+
+
+def test_top_direction_is_the_first_singular_vector_towards_the_mean() -> None:
+    X, weight, group = sample()
+    for sign in (1, -1):
+        direction, second = top_direction(query_moments(sign * X, weight, group))
+        _, values, rows = np.linalg.svd(np.sqrt(weight)[:, None] * X.astype(np.float64))
+        assert abs(direction @ rows[0]) == pytest.approx(1.0, abs=1e-12)
+        assert direction @ (sign * X).mean(axis=0) > 0
+        assert second == pytest.approx(values[1] / values[0], rel=1e-9)
+
+
+def test_zero_queries_have_no_direction_of_their_own() -> None:
+    _, second = top_direction(query_moments(np.zeros((4, 3), np.float32), np.ones(4), None))
+    assert second == 1.0

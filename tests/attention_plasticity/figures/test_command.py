@@ -1,0 +1,323 @@
+"""`attention-plasticity plot`, the scripts of the seeds, and the files they write."""
+
+from __future__ import annotations
+
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import matplotlib.pyplot
+import pytest
+import yaml
+
+from attention_plasticity.cli import main
+from attention_plasticity.figures import FIGURES, save_figure
+from attention_plasticity.figures.command import _drawn
+from attention_plasticity.figures.registry import spec_of
+from attention_plasticity.figures.settings import FigureOptions, ScriptSettings
+from drawn_runs import panels, title
+from qk_toolkit.errors import ConfigError
+from run_tables import add_bins, bins_table, cells_table, write_run
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = {
+    "plot_plasticity.py": "plasticity",
+    "plot_bucket_heatmap.py": "heatmap",
+    "plot_component_weights.py": "components",
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run")
+
+
+def plot(*words: object) -> int:
+    return main(["plot", *(str(word) for word in words)])
+
+
+def drawn(name: str, **settings: Any) -> Any:
+    return _drawn(spec_of(name), ScriptSettings(**settings))
+
+
+def labels(figure: Any) -> list[str]:
+    return [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+
+
+def test_a_figure_is_written_beside_the_run_or_where_it_is_wanted(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plot("map", run) == 0
+    assert plot("key_heads", run) == 2  # a run without this table
+    assert plot("profile", "--run", run, "--format", "svg") == 0
+    assert plot("map", run, "--width=text", "--output", tmp_path / "wide.png") == 0
+    assert plot("map", run, "--format", "pdf", "--output", tmp_path / "named") == 0
+    told = capsys.readouterr()
+    names = [run / "figures" / "map.png", run / "figures" / "profile.svg"]
+    names += [tmp_path / "wide.png", tmp_path / "named.pdf"]
+    assert told.out.split() == [str(name) for name in names]
+    assert all(name.is_file() and name.with_suffix(".txt").is_file() for name in names)
+    assert matplotlib.image.imread(tmp_path / "wide.png").shape[1] == round(6.75 * 300)
+
+
+def test_all_figures_and_the_others_with_reasons(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("all", run, "--format", "svg", "--layers", "1", "--agg", "median")
+    assert plot(*words, "--output", tmp_path / "out") == 0
+    told = capsys.readouterr()
+    assert {Path(line).name for line in told.out.split()} == {
+        *("plasticity.svg", "profile.svg", "depth.svg", "heatmap.svg", "map-plasticity.svg"),
+        *("predictability.svg", "ranks.svg", "components.svg"),
+    }
+    assert "median over heads" in (tmp_path / "out" / "heatmap.txt").read_text()
+    assert "note: not drawn: fidelity (needs attention-plasticity analyze" in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plasticity"], "--run: is required"),
+        (["map", "nowhere"], "nowhere: does not exist; give the output_dir of an analysis, or"),
+        (["maps", "{run}"], "'maps': unknown figure; did you mean map?"),
+        (["map", "{run}", "--metric", "ap_ovrall"], "did you mean ap_overall?"),
+        (["map", "{run}", "--metric", "drop"], "has no plasticity at one position; it needs"),
+        (["map", "{run}", "--limit", "3"], "limit: is no option of map"),
+        (["heatmap", "{run}", "--cmap", "virids"], "did you mean viridis?"),
+        (["heatmap", "{run}", "--vmin", "2", "--vmax", "1"], "--vmin: must be below vmax"),
+        (["plasticity", "{run}", "--line_width", "-1"], "a number above 0, got -1"),
+        (["plasticity", "{run}", "--alpha", "2"], "a number above 0 and of at most 1"),
+        (["map", "{run}", "--output", "{run}/figure.bmp"], "ending in .png, .svg or .pdf"),
+        (["map", "{run}", "--output", "{run}/run.json/x.png"], "run.json/x.png"),
+        (["map", "{run}", "--colour", "red"], "--colour: unknown flag; did you mean --color?"),
+        (["map", "{run}", "--width", "wide"], "--width: expected one of column, text"),
+        (["all", "{run}/nothing"], "does not exist"),
+        (["attention", "{run}"], "attention: cannot be drawn; it needs a dump with attention"),
+    ],
+)
+def test_misuse_is_one_short_line(
+    words: list[str], told: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word.replace("{run}", str(run)) for word in words]
+    assert plot(*given) in (1, 2)
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+    assert len(message) < 400
+    assert told in message
+    assert not (run / "figures").exists()
+
+
+def test_the_help_fits_two_screens_and_lists_every_figure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert plot("--help") == 0
+    text = capsys.readouterr().out
+    assert text.count("\n") <= 100
+    for spec in FIGURES:
+        assert f"\n  {spec.name} " in text
+    for name in FigureOptions.model_fields:
+        assert f"--{name} " in text
+    assert len(FigureOptions.model_fields) <= 35
+    assert text.rstrip().splitlines()[-1].startswith("  attention-plasticity plot ")
+    assert plot() == 2
+
+
+def test_the_help_of_a_figure_has_its_options_only(capsys: pytest.CaptureFixture[str]) -> None:
+    for spec in FIGURES:
+        with pytest.raises(SystemExit):
+            plot(spec.name, "--help")
+        text = capsys.readouterr().out
+        for name in FigureOptions.model_fields:
+            assert (f"--{name} " in text) == (name in spec.taken), (spec.name, name)
+        assert f"attention-plasticity plot {spec.name} results/mine\n" in text
+
+
+def test_help_imports_no_library_of_numbers_or_figures() -> None:
+    code = (
+        "import sys; from attention_plasticity.cli import main\n"
+        "try: main(['plot', 'map', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('numpy', 'pandas', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_yaml_file_has_the_same_names(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "map.yaml"
+    content = {"run": str(run), "metric": "q_R2_total", "layers": "0-1", "title": "Mine"}
+    config.write_text(yaml.safe_dump(content))
+    assert plot("map", "--config", config, "--output", tmp_path / "x.svg") == 0
+    assert "Variance from position of every" in (tmp_path / "x.txt").read_text()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_scripts_of_the_seeds_work(
+    name: str,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    field = "component_csv" if "component" in name else "bucket_csv"
+    table = {"component_csv": "head_component_weights", "bucket_csv": "head_bucket_plasticity"}
+    config = tmp_path / "plot.yaml"
+    config.write_text(yaml.safe_dump({field: str(run / f"{table[field]}.csv"), "title": "yes"}))
+    script = str(ROOT / "scripts" / name)
+    words = ["--config", str(config), "--output", str(tmp_path / "out.svg")]
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(script, run_name="__main__")
+    told = capsys.readouterr()
+    assert (ended.value.code, told.err) == (0, "")
+    assert told.out.strip() == str(tmp_path / "out.svg")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "plots").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_every_config_of_a_script_draws(
+    path: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = path.stem.rsplit("-", 1)[-1]
+    settings = yaml.safe_load(path.read_text())
+    field = "component_csv" if name == "components" else "bucket_csv"
+    place = tmp_path / Path(settings[field]).parent
+    place.parent.mkdir(parents=True)
+    shutil.copytree(run, place)
+    file = next(script for script, kind in SCRIPTS.items() if kind == name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [file, "--config", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "scripts" / file), run_name="__main__")
+    assert ended.value.code == 0
+    assert (tmp_path / settings["output"]).is_file()
+
+
+def test_the_keys_of_the_original_tool(run: Path, tmp_path: Path) -> None:
+    table = str(run / "head_bucket_plasticity.csv")
+    figure = drawn("heatmap", bucket_csv=table)
+    assert title(figure) == "Plasticity over a bucket, query × key: Tiny-1B"  # of its folder
+    assert labels(figure)[:3] == ["0", "128", "256"]
+    alone = tmp_path / "elsewhere.csv"
+    cells_table().to_csv(alone, index=False)
+    assert title(drawn("heatmap", bucket_csv=str(alone))) == "Plasticity over a bucket, query × key"
+    assert labels(drawn("heatmap", bucket_csv=str(alone)))[:3] == ["64", "192", "320"]
+    sized = drawn("heatmap", bucket_csv=str(alone), bucket_min_size=10)
+    assert labels(sized)[:3] == ["0", "10", "20"]
+    log = drawn("heatmap", run=str(run), bucket_type="log", bucket_min_size=2)
+    assert labels(log)[:4] == ["0", "0", "3", "7"]
+    line = panels(drawn("plasticity", run=str(run), bucket_min_size=10))[0].lines[0]
+    assert list(line.get_xdata()) == [10, 20, 30, 40, 50]
+    coloured = drawn("plasticity", bucket_csv=table, color_by_layer=True)
+    assert coloured.axes[-1].get_ylabel() == "layer"
+    ranged = drawn("heatmap", bucket_csv=table, color_range="unit", vmax=0.9)
+    assert ranged.axes[0].images[0].get_clim() == (0.0, 0.9)
+
+
+def test_tables_of_the_original_tool_and_of_bins_are_drawn(tmp_path: Path) -> None:
+    old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
+    old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "old.csv", index=False)
+    figure = drawn("plasticity", bucket_csv=str(tmp_path / "old.csv"))
+    assert panels(figure)[0].get_xlabel() == "query bucket"
+    bins_table().to_csv(tmp_path / "bins.csv", index=False)
+    figure = drawn("plasticity", bucket_csv=str(tmp_path / "bins.csv"))
+    assert panels(figure)[0].get_ylabel() == "plasticity at one position"
+    weights = pd_weights(tmp_path)
+    figure = drawn("components", component_csv=weights, limit=1)
+    assert len(panels(figure)[0].patches) == 1
+
+
+def pd_weights(folder: Path) -> str:
+    path = folder / "weights.csv"
+    path.write_text("layer,q_head,component,component_weight\n0,0,0,0.25\n0,0,1,0.75\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"bucket_csv": "{run}"}, "is a folder; give a table"),
+        ({"bucket_csv": "nowhere.csv"}, "nowhere.csv: does not exist"),
+        ({"bucket_csv": "{cells}", "bucket_type": "log"}, "bucket_min_size: is required with"),
+        (
+            {"run": "{run}", "bucket_type": "uniform", "plasticity": "position"},
+            "bucket_type: is of buckets, not of bins",
+        ),
+    ],
+)
+def test_misuse_of_a_script(settings: dict[str, str], told: str, run: Path, tmp_path: Path) -> None:
+    cells_table().to_csv(tmp_path / "cells.csv", index=False)
+    places = {"{run}": str(run), "{cells}": str(tmp_path / "cells.csv")}
+    given = {name: places.get(value, value) for name, value in settings.items()}
+    with pytest.raises(ConfigError) as error:
+        drawn("heatmap", **given)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "--bucket_csv: give one table, or the folder of a run"),
+        (["--bucket_csv", "a", "--run", "b"], "or the folder of a run, not both"),
+        (["--bucket_csv", "a", "--color_by_layer", "--color_trend"], "choose one"),
+    ],
+)
+def test_a_script_takes_one_table(words: list[str], told: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts" / "plot_plasticity.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_without_an_output_a_script_opens_a_window(run: Path) -> None:
+    table = str(run / "head_bucket_plasticity.csv")
+    command = [sys.executable, str(ROOT / "scripts" / "plot_plasticity.py"), "--bucket_csv", table]
+    given = {"MPLBACKEND": "module://window_backend", "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "shown: Plasticity over a bucket: Tiny-1B\n"
+    agg = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=given | {"MPLBACKEND": "agg"}
+    )
+    assert agg.returncode == 2
+    assert "there is no display to show a figure on; add --output FILE.png" in agg.stderr
+
+
+def test_a_file_that_is_no_caption_is_kept(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "map.txt").write_text("my notes")
+    with pytest.raises(ConfigError, match="exists and is not the caption of a figure"):
+        save_figure(_map(run), tmp_path / "map.png")
+    save_figure(_map(run), tmp_path / "new" / "map.PNG")
+    assert (tmp_path / "new" / "map.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def _map(run: Path) -> Any:
+    from attention_plasticity import open_run
+
+    return open_run(run).plot("map")
+
+
+def test_a_full_disk_leaves_no_half_figure(run: Path, small_disk: Path) -> None:
+    path = small_disk / "figure.png"
+    path.write_bytes(b"earlier")
+    (small_disk / "filler").write_bytes(bytes(124 * 1024))
+    assert plot("map", run, "--output", path) == 1
+    assert path.read_bytes() == b"earlier"
+    assert sorted(file.name for file in small_disk.iterdir()) == ["figure.png", "filler"]
+
+
+def test_a_run_with_bins_shows_plasticity_at_one_position(run: Path, tmp_path: Path) -> None:
+    add_bins(run)
+    assert plot("profile", run, "--output", tmp_path / "a.svg") == 0
+    assert (tmp_path / "a.txt").read_text().startswith("Plasticity at one position, by query")
+    assert plot("profile", run, "--plasticity", "bucket", "--output", tmp_path / "b.svg") == 0
+    assert (tmp_path / "b.txt").read_text().startswith("Plasticity over a bucket, by query")

@@ -1,0 +1,221 @@
+"""Figures of several runs draw the numbers of their tables, at the widths of a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+
+from attention_plasticity.compare.correlations import correlations
+from attention_plasticity.compare.matched import matched_heads, role_counts
+from attention_plasticity.compare.runs import NamedRun, Pair, family_pairs
+from attention_plasticity.compare.summary import summary
+from attention_plasticity.figures.captions import caption_of
+from attention_plasticity.figures.model_panels import short_names
+from attention_plasticity.figures.of_models import (
+    bands_figure,
+    depth_figure,
+    kinds_figure,
+    lengths_figure,
+    matched_figure,
+    profiles_figure,
+    roles_figure,
+)
+from attention_plasticity.figures.of_scores import relations_figure
+from attention_plasticity.figures.of_training import training_phases, trajectories_figure
+from attention_plasticity.figures.saving import save_figure
+from attention_plasticity.figures.style import COLUMN, TEXT
+from plain_runs import opened, small_models
+from qk_toolkit.errors import ConfigError
+from role_runs import add_roles
+
+WIDTHS = (COLUMN, TEXT)
+METRICS = ["ap_aligned", "ap_aligned_drop"]
+LONG = "a-very-long-name-of-a-model-with-many-parts-and-a-$-of-the-7B-instruct-kind"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+    """Three checkpoints of a family, two of them on the same texts; the third has no roles."""
+    found = small_models(tmp_path_factory.mktemp("figures"), 3, "aab")
+    for one in found[:2]:
+        add_roles(one.run.folder, bands=True)
+    labels, numbers, phases = (
+        ("base", LONG, "other"),
+        (100.0, 1000.0, 20000.0),
+        ("pre", "pre", "late"),
+    )
+    return [
+        opened(one.run.folder, label, family="A", checkpoint=number, phase=phase)
+        for one, label, number, phase in zip(found, labels, numbers, phases, strict=True)
+    ]
+
+
+def means_of(table: pd.DataFrame, run: str, metric: str) -> list[float]:
+    chosen = (table["run"] == run) & (table["metric"] == metric) & (table["minus"] == "")
+    return table[chosen]["mean"].tolist()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_profiles_are_lines_over_positions(runs: list[NamedRun], width: float) -> None:
+    figure = profiles_figure(runs, width=width)
+    table = summary(runs, "bin")
+    assert figure.get_figwidth() == width
+    for line, one in zip(figure.axes[0].lines, runs, strict=False):
+        np.testing.assert_allclose(line.get_ydata(), means_of(table, one.label, "ap_aligned"))
+    assert len(figure.axes[0].collections) == 3  # bands
+    assert len(figure.legends[0].get_texts()) == 3
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_lengths_have_a_panel_per_metric(runs: list[NamedRun], width: float) -> None:
+    table = summary(runs, "length")
+    figure = lengths_figure(table, runs, width=width)
+    labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
+    drops = ["drop of plasticity at one position", "drop of rotary phase"]
+    assert labels == ["plasticity at one position", "rotary phase", *drops]
+    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert ticks == ["0–128", "128–256", "256–512", "512–1K"]
+    caption = caption_of(figure) or ""
+    assert "A drop is the value at 0–128 minus the value at this length." in caption
+    fifths = lengths_figure(summary(runs, "fifth"), runs, "fifth", width=width)
+    assert len(fifths.axes) == 2
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_depth_has_errors(runs: list[NamedRun], width: float) -> None:
+    table = summary(runs, "depth", METRICS, [])
+    figure = depth_figure(table, runs, width=width)
+    for axes, metric in zip(figure.axes, METRICS, strict=True):
+        assert len(axes.collections) == 3
+        lines = [line for line in axes.lines if len(line.get_xdata()) == 10]  # type: ignore[arg-type]
+        np.testing.assert_allclose(lines[0].get_ydata(), means_of(table, "base", metric))
+        np.testing.assert_allclose(lines[0].get_xdata(), np.arange(5, 100, 10))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kinds_are_points_with_intervals(runs: list[NamedRun], width: float) -> None:
+    table = summary(runs, "layer_type", METRICS, [])
+    figure = kinds_figure(table, runs, width=width)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "full attention",
+        "sliding window",
+    ]
+    points = {
+        float(line.get_xdata()[0]) for line in figure.axes[0].lines if line.get_marker() == "D"
+    }  # type: ignore[index]
+    own = table[(table["metric"] == METRICS[0]) & (table["minus"] == "")]
+    assert points == set(own["mean"])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun], width: float) -> None:
+    figure = roles_figure(role_counts(runs), runs, width=width)
+    ends: dict[float, float] = {}
+    for bar in figure.axes[0].patches:
+        x, y = bar.get_xy()  # type: ignore[attr-defined]
+        ends[y] = max(ends.get(y, 0.0), x + bar.get_width())  # type: ignore[attr-defined]
+    assert list(ends.values()) == pytest.approx([100.0, 100.0])
+    assert "No table of roles: other." in (caption_of(figure) or "")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_bands_have_a_panel_of_differences(runs: list[NamedRun], width: float) -> None:
+    pairs = [Pair(runs[1], runs[0])]
+    figure = bands_figure(summary(runs, "band", None, pairs), runs, width=width)
+    assert len(figure.axes) == 2
+    assert "difference of the same heads from base" in (caption_of(figure) or "")
+    assert len(bands_figure(summary(runs, "band", None, []), runs, width=width).axes) == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_only_heads_that_changed_are_coloured(runs: list[NamedRun], width: float) -> None:
+    pairs = family_pairs(runs)
+    table = matched_heads(pairs, METRICS[:1])
+    figure = matched_figure(table, pairs, METRICS[0], width=width)
+    for axes, pair in zip(figure.axes, pairs, strict=False):
+        low, high = axes.get_ylim()
+        assert low > high  # layer 0 is at the top
+        [image] = axes.images
+        colours = np.asarray(image.get_array())  # (layers, heads, rgb)
+        own = table[table["run"] == pair.run.label].set_index(["layer", "q_head"])["changed"]
+        for layer in range(5):
+            for head in range(6):
+                cell = colours[layer, head]
+                if (layer, head) not in own.index:
+                    np.testing.assert_allclose(cell, to_rgb("#d9d9d9"))
+                else:
+                    assert bool((cell < 1.0).any()) == own.loc[(layer, head)]
+    caption = caption_of(figure) or ""
+    assert f"compared text by text: {LONG} minus base." in caption
+    assert "independent samples: other minus base." in caption
+    with pytest.raises(ConfigError, match="no two models"):
+        matched_figure(matched_heads([], METRICS), [], METRICS[0])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_trajectories_shade_phases(runs: list[NamedRun], width: float) -> None:
+    table = summary(runs, None, METRICS, [])
+    figure = trajectories_figure(table, runs, width=width)
+    line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 3)  # type: ignore[arg-type]
+    np.testing.assert_allclose(line.get_xdata(), [100.0, 1000.0, 20000.0])
+    np.testing.assert_allclose(
+        line.get_ydata(), table[table["metric"] == METRICS[0]]["mean"].to_numpy()
+    )
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["A", "pre", "late"]
+    assert figure.axes[0].get_xscale() == "log"
+
+
+def test_phases_among_each_other_are_not_shaded(runs: list[NamedRun]) -> None:
+    given = [(1.0, "a"), (2.0, "b"), (3.0, "a")]
+    mixed = [NamedRun(str(number), runs[0].run, "", number, phase) for number, phase in given]
+    assert training_phases(mixed) == []
+    assert [(block.first, block.last) for block in training_phases(mixed[:2])] == [(1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_points_are_means_and_scores(runs: list[NamedRun], width: float) -> None:
+    means = summary(runs, None, METRICS)
+    scores = pd.DataFrame({"model": [one.label for one in runs], "ruler $": [40.0, np.nan, 61.0]})
+    scores["mmlu"] = [1.0, 3.0, 2.0]
+    relations = correlations(means, scores, ["A"] * 3)
+    errors = scores.assign(mmlu=[0.1, np.nan, 0.1])
+    figure = relations_figure(relations, means, scores, runs, errors, width=width)
+    assert len(figure.axes) == 4
+    assert figure.axes[0].get_title() == "2 models, too few: no correlation"
+    points = [line.get_xydata()[0] for line in figure.axes[2].lines if line.get_marker() in "osD"]  # type: ignore[index]
+    expected = np.column_stack(
+        [[means_of(means, one.label, METRICS[0])[0] for one in runs], scores["mmlu"]]
+    )
+    np.testing.assert_allclose(points, expected)
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        relations_figure(relations.iloc[:0], means, scores, runs)
+
+
+def test_figures_have_the_same_bytes(runs: list[NamedRun], tmp_path: Path) -> None:
+    for name in ("one.svg", "other.svg"):
+        save_figure(profiles_figure(runs), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
+    assert "3 runs:\n- base: model owner/m0, 29 heads" in (tmp_path / "one.txt").read_text()
+
+
+def test_nothing_to_draw_is_told(runs: list[NamedRun]) -> None:
+    empty = summary([])
+    for draw in (lengths_figure, depth_figure, kinds_figure, bands_figure, trajectories_figure):
+        with pytest.raises(ConfigError, match="nothing to draw"):
+            draw(empty, runs)
+    with pytest.raises(ConfigError, match="nothing to draw"):
+        roles_figure(role_counts(runs[2:]), runs)
+
+
+def test_short_names_stay_different() -> None:
+    names = [f"{LONG}-{number}" for number in range(3)]
+    short = short_names(names, 20)
+    assert len(set(short)) == 3
+    assert all(len(name) <= 20 for name in short)
+    middle = [f"{'x' * 30}{letter}{'y' * 30}" for letter in "abc"]
+    assert len(set(short_names(middle, 20))) == 3
+    assert short_names(["a", "a"], 20) == ["a", "a"]

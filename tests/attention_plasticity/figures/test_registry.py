@@ -1,0 +1,238 @@
+"""Every figure of the registry is drawn, or says why not; the same run gives the same bytes."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+import attention_plasticity as ap
+from attention_plasticity.config import RunnerConfig
+from attention_plasticity.figures import FIGURES, caption_of, save_all, save_figure
+from attention_plasticity.figures.registry import file_names, left_out, left_out_lines, spec_of
+from attention_plasticity.figures.settings import FigureOptions
+from attention_plasticity.figures.spec import Need, Spec, draw_figure
+from attention_plasticity.metrics import TABLES
+from attention_runs import add_attention
+from drawn_runs import legend, notes, panels, title, whole_run
+from qk_toolkit.errors import ConfigError
+from role_runs import add_roles
+from run_tables import add_bins, write_run
+
+ROOT = Path(__file__).parents[3]
+WIDTHS = {"column": 3.3, "text": 6.75}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+    return ap.open_run(whole_run(tmp_path_factory.mktemp("runs") / "whole"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+    return ap.open_run(write_run(tmp_path_factory.mktemp("runs") / "plain"))
+
+
+@pytest.fixture(scope="module")
+def drawn(run: ap.Run) -> dict[str, list[tuple[Spec, Any]]]:
+    """Every figure of the registry at both widths."""
+    found: dict[str, list[tuple[Spec, Any]]] = {width: [] for width in WIDTHS}
+    for width, figures in found.items():
+        for spec in FIGURES:
+            for own in spec.files.values():
+                figure = draw_figure(spec, [run], {**own, "width": width})
+                figure.draw_without_rendering()
+                figures.append((spec, figure))
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_figure_has_the_width_of_a_paper_and_readable_text(drawn: Any, width: str) -> None:
+    for spec, figure in drawn[width]:
+        assert figure.get_figwidth() == WIDTHS[width], spec.name
+        ends = figure.bbox.x1 + 1.0, figure.bbox.y1 + 1.0
+        for text in figure.findobj(Text):
+            if not text.get_text().strip() or not text.get_visible():
+                continue
+            assert text.get_fontsize() >= 6.0, (spec.name, text)
+        for text in (*figure.texts, *(one for box in figure.legends for one in box.get_texts())):
+            box = text.get_window_extent()
+            inside = min(box.x0, box.y0) >= -1.0 and box.x1 <= ends[0] and box.y1 <= ends[1]
+            assert inside, (spec.name, text.get_text())
+
+
+def test_title_legend_and_notes_are_outside_the_panels(drawn: Any) -> None:
+    for spec, figure in [*drawn["column"], *drawn["text"]]:
+        tops = max(axes.get_tightbbox().y1 for axes in panels(figure))
+        bottoms = min(axes.get_tightbbox().y0 for axes in figure.axes)
+        for text in figure.texts:
+            box = text.get_window_extent()
+            if text.get_gid() == "title":
+                assert box.y0 >= tops - 1.0, spec.name
+            else:
+                assert box.y1 <= bottoms + 1.0, spec.name
+        for one in figure.legends:
+            assert one.get_window_extent().y0 >= tops - 1.0, spec.name
+
+
+def test_every_figure_has_title_labels_and_a_caption_without_names_of_settings(drawn: Any) -> None:
+    settings = {name for name in RunnerConfig.model_fields if "_" in name}
+    columns = {name for table in TABLES.values() for name in table.names if "_" in name}
+    for spec, figure in drawn["column"]:
+        assert title(figure).endswith(": Tiny-1B"), spec.name
+        assert notes(figure), spec.name
+        for axes in panels(figure):
+            assert axes.get_xlabel() or len(panels(figure)) > 1, spec.name
+        caption = caption_of(figure)
+        assert str(caption).endswith("."), spec.name
+        assert caption is not None
+        assert "Tiny-1B" in caption
+        used = set(re.findall(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+", caption))
+        assert not used & (settings | columns), (spec.name, used)
+        assert ".csv" not in caption
+
+
+def test_the_entries_name_functions_columns_and_options_that_exist() -> None:
+    names = [spec.name for spec in FIGURES]
+    assert len(names) == len(set(names))
+    assert len(file_names()) == len(set(file_names()))
+    for spec in FIGURES:
+        module, _, function = spec.data.partition(".")
+        assert callable(getattr(import_module(f"attention_plasticity.figures.{module}"), function))
+        assert set(spec.taken) <= set(FigureOptions.model_fields)
+        known = {*TABLES[spec.table].names, *TABLES["head_metrics"].names}
+        assert {*spec.x, *spec.y} <= known
+    taken = {name for spec in FIGURES for name in spec.taken}
+    assert taken == set(FigureOptions.model_fields)  # no option without a figure
+
+
+def test_the_page_of_figures_has_a_row_per_entry() -> None:
+    page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    for spec in FIGURES:
+        options = ", ".join(f"`{name}`" for name in spec.options)
+        assert re.search(
+            rf"^\| `{spec.name}` \| {re.escape(spec.shows)} \| .* \| {options} \|$", page, re.M
+        )
+    for name in FigureOptions.everywhere:
+        assert f"`{name}`" in page
+
+
+def test_all_figures_are_saved_with_captions(run: ap.Run, tmp_path: Path) -> None:
+    assert left_out(run) == {}
+    paths = list(save_all(run, tmp_path, footnote=""))
+    assert [path.name for path in paths] == [f"{name}.png" for name in file_names()]
+    for path in paths:
+        image = matplotlib.image.imread(path)  # (height, width, rgba)
+        assert image.shape[1] == round(3.3 * 300)
+        assert np.ptp(image[..., :3]) > 0.5
+        assert "Figure made with attention-plasticity" in path.with_suffix(".txt").read_text()
+    only = list(save_all(run, tmp_path / "two", "svg", ["map-drop", "roles"], layers=[1]))
+    assert [path.name for path in only] == ["map-drop.svg", "roles.svg"]
+    assert "layer 1" in only[0].with_suffix(".txt").read_text()
+
+
+def test_a_run_says_what_the_other_figures_need(plain: ap.Run) -> None:
+    assert left_out_lines(plain) == [
+        "not drawn: kernel, bands, frequencies (needs the rotary embedding and the texts: "
+        "attention-plasticity add-rotary, and analyze again)",
+        "not drawn: map-drop, phase, attended (needs plasticity at one position: "
+        "attention-plasticity add-rotary, and analyze again)",
+        "not drawn: map-sink-mass, map-far-mass, roles, by-role, attention (needs a dump with "
+        "attention columns: capture.attention)",
+        "not drawn: key-heads, drift (needs the texts of queries and keys: analyze again)",
+        "not drawn: fidelity (needs attention-plasticity analyze … --fidelity)",
+    ]
+    for name in ("kernel", "phase", "roles", "drift", "fidelity", "attention"):
+        with pytest.raises(ConfigError, match=f"{name}: cannot be drawn; it needs"):
+            plain.plot(name)
+
+
+def test_needs_follow_the_values_of_a_run(tmp_path: Path) -> None:
+    run = ap.open_run(add_bins(add_attention(write_run(tmp_path / "run"))))
+    assert "attention" not in left_out(run)
+    assert left_out(run)["by-role"].startswith("a dump with attention columns")
+    unsure = ap.open_run(add_roles(run.folder, scores={"role": "unsure"}))
+    assert left_out(unsure)["by-role"] == "a head whose role is sure"
+    assert "roles" not in left_out(unsure)
+    with pytest.raises(ConfigError, match="a head whose role is sure"):
+        unsure.plot("by_role")
+
+
+def test_an_entry_of_several_runs_needs_two(run: ap.Run) -> None:
+    spec = Spec("both", "lines", "", "bins", "over_context.profile", several=True)
+    assert spec.obstacle([run]) == "several runs"
+    assert spec.obstacle([run, run]) is None
+    never = Spec("never", "lines", "", "bins", "x.y", needs=(Need("a moon", lambda run: False),))
+    assert never.obstacle([run]) == "a moon"
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_the_same_run_gives_the_same_bytes(run: ap.Run, tmp_path: Path, kind: str) -> None:
+    for name in ("map", "plasticity", "by-role"):
+        files = [tmp_path / f"{name}-{part}.{kind}" for part in "ab"]
+        for file in files:
+            save_figure(run.plot(name), file)
+        first, second = (file.read_bytes() for file in files)
+        assert first == second
+        assert first.startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[kind])
+
+
+def test_title_and_footnote_can_be_left_out(run: ap.Run) -> None:
+    figure = run.plot("profile", title="", footnote="", model_name="Mine")
+    assert (title(figure), notes(figure)) == ("", "")
+    assert "of Mine;" in str(caption_of(figure))
+    assert title(run.plot("profile", model_name="Mine $x$")).endswith(r"Mine \$x\$")
+    taller = run.plot("profile").get_figheight()
+    assert figure.get_figheight() < taller
+
+
+def test_a_selection_is_named(run: ap.Run) -> None:
+    figure = run.plot("map", layers="0,2", heads=[0, 1])
+    assert notes(figure).startswith("4 heads of layers 0,2, heads 0-1")
+    assert "layers 0,2, heads 0-1" in str(caption_of(figure))
+    assert "Dashed lines mark layers that are left out (1)." in str(caption_of(figure))
+    with pytest.raises(ConfigError, match="heads: 9 given; the table has heads 0-3"):
+        run.plot("map", heads=9)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("maps", {}, "'maps': unknown figure; did you mean map?"),
+        (3, {}, "kind: expected one of plasticity, profile"),
+        ("roles", {"metric": "x"}, "metric: is no option of roles"),
+        ("map", {"metrc": "x"}, "metrc: is no option of map; did you mean metric?"),
+        ("map", {"metric": "ap_alined"}, "did you mean ap_aligned?"),
+        ("map", {"metric": "layer_type"}, "no such column of numbers"),
+        ("bands", {"metric": "wavelenth"}, "no such column of numbers"),
+        ("heatmap", {"cmap": "virids"}, "did you mean viridis?"),
+        ("heatmap", {"agg": "max"}, "agg: expected one of mean, median, got 'max'"),
+        ("map", {"vmin": 2.0, "vmax": 1.0}, "vmin: must be below vmax"),
+        ("map", {"vmin": 7.0}, "vmin: must be below vmax"),
+        ("map", {"layers": "7"}, "layers: 7 given; the table has layers 0-2"),
+        ("map", {"heads": []}, "heads: is empty; give one head or more"),
+        ("plasticity", {"width": 3.3}, "width: expected one of column, text"),
+    ],
+)
+def test_wrong_names_and_values_are_refused(
+    run: ap.Run, name: Any, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        run.plot(name, **options)
+    assert told in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_a_figure_of_the_real_run_is_drawn() -> None:
+    run = ap.open_run(ROOT / "results" / "smollm2-135m")
+    figure = run.plot("ranks", limit=5)
+    assert notes(figure).startswith("270 heads")
+    assert len(panels(figure)[0].get_yticklabels()) == 10
+    assert spec_of("by_role") is spec_of("by-role")
+    assert legend(run.plot("map", metric="drop"))[0].startswith("95 % interval without 0: ")

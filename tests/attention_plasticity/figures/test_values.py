@@ -1,0 +1,481 @@
+"""What figures draw, read back from them and compared with the tables by plain loops."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from scipy.stats import spearmanr, t
+
+import attention_plasticity as ap
+import report_runs
+from attention_plasticity.figures import caption_of
+from attention_plasticity.figures.over_context import trend_of
+from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.tables.head_roles import COLOURS
+from attention_plasticity.tables.intervals import HeadColumn, rank_intervals
+from drawn_runs import (
+    band_ends,
+    bars,
+    legend,
+    notes,
+    panels,
+    picture,
+    points,
+    segments,
+    title,
+    whole_run,
+)
+from qk_toolkit.errors import ConfigError
+from run_tables import add_windows, write_run
+
+FACTOR = t.ppf(0.975, 7)  # 8 groups of texts
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+    return ap.open_run(whole_run(tmp_path_factory.mktemp("runs") / "whole"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+    return ap.open_run(write_run(tmp_path_factory.mktemp("runs") / "plain"))
+
+
+def heads(table: pd.DataFrame) -> list[tuple[int, int]]:
+    return [(int(row["layer"]), int(row["q_head"])) for row in table.to_dict("records")]
+
+
+def plain_profiles(cells: pd.DataFrame, weight: str | None) -> dict[Any, dict[int, float]]:
+    """Per head and bin of queries, the mean over cells: equal weights, or by pairs."""
+    sums: dict[Any, dict[int, list[float]]] = {}
+    side = "q_bin" if "q_bin" in cells else "q_bucket"
+    for row in cells.to_dict("records"):
+        size = row[weight] if weight else 1.0
+        own = sums.setdefault((row["layer"], row["q_head"]), {}).setdefault(row[side], [0.0, 0.0])
+        own[0] += size * row["plasticity"]
+        own[1] += size
+    return {head: {b: a / n for b, (a, n) in own.items()} for head, own in sums.items()}
+
+
+def plain_mean_half(run: ap.Run, part: pd.DataFrame, quantity: str) -> float:
+    """Half of the interval of a mean over heads: influences are averaged over heads first."""
+    rows = run.table("influences")
+    own = [row for row in rows.to_dict("records") if row["quantity"] == quantity]
+    wanted = set(heads(part))
+    chosen = [row for row in own if (row["layer"], row["q_head"]) in wanted]
+    total = 0.0
+    for name in GROUP_COLUMNS:
+        total += (sum(row[name] for row in chosen) / len(chosen)) ** 2
+    return FACTOR * math.sqrt(total)
+
+
+def test_lines_over_the_context_are_the_means_of_bins(run: ap.Run) -> None:
+    figure = run.plot("plasticity", color="none")
+    [axes] = panels(figure)
+    own = plain_profiles(run.table("bins"), None)
+    [collection] = [one for one in axes.collections if hasattr(one, "get_segments")]
+    for line, head in zip(collection.get_segments(), own, strict=True):
+        np.testing.assert_allclose(line[:, 1], list(own[head].values()))
+        np.testing.assert_allclose(line[:, 0], [256 * b + 128 for b in own[head]])
+    mean = [np.mean([own[head][b] for head in own]) for b in own[0, 0]]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), mean)
+    assert axes.get_ylabel() == "plasticity at one position"
+    assert legend(figure) == ["one head", "mean over heads"]
+    assert "band: 95 % interval over texts" in notes(figure)
+    assert "12 texts in a bin" in notes(figure)
+    assert "The first bin has no value" in str(caption_of(figure))
+    low, high = band_ends(axes)
+    rows = run.table("influences").query("quantity == 'ap_bin'")
+    for place, (_, part) in enumerate(rows.groupby("bin")):
+        shares = [sum(part[name]) / len(part) for name in GROUP_COLUMNS]
+        half = FACTOR * math.sqrt(sum(share**2 for share in shares))
+        np.testing.assert_allclose(high[place] - low[place], 2 * half, rtol=1e-6)
+
+
+def test_plasticity_over_a_bucket_weighs_cells_by_their_pairs(run: ap.Run, plain: ap.Run) -> None:
+    own = plain_profiles(plain.bucket_plasticity, "n_pairs")
+    mean = [np.mean([own[head][b] for head in own]) for b in own[0, 0]]
+    for one in (plain.plot("plasticity"), run.plot("plasticity", plasticity="bucket")):
+        line = panels(one)[0].lines[0]
+        np.testing.assert_allclose(line.get_ydata(), mean)
+        assert panels(one)[0].get_ylabel() == "plasticity over a bucket"
+        assert "over a bucket: with rotary phase" in notes(one)
+    assert "The run has no plasticity at one position." in str(caption_of(plain.plot("profile")))
+    with pytest.raises(ConfigError, match="add-rotary"):
+        plain.plot("profile", plasticity="position")
+
+
+def test_a_profile_shows_the_mean_on_an_axis_of_its_own(run: ap.Run) -> None:
+    spread, mean = panels(run.plot("profile"))
+    np.testing.assert_allclose(spread.lines[0].get_ydata(), mean.lines[0].get_ydata())
+    low, high = mean.get_ylim()
+    values = np.asarray(mean.lines[0].get_ydata(), float)
+    assert low < values.min()
+    assert values.max() < high
+    assert high - low < 2.5 * np.ptp(values) + 0.05  # it is not 0 to 1
+    own = plain_profiles(run.table("bins"), None)
+    last = [list(values.values())[-1] for values in own.values()]
+    q1, q3 = band_ends(spread, 0)
+    np.testing.assert_allclose([q1[-1], q3[-1]], np.quantile(last, [0.25, 0.75]))
+    unit = panels(run.plot("profile", range="unit"))[0]
+    assert unit.get_ylim() == (-0.02, 1.02)
+
+
+def test_trends_are_rank_correlations(run: ap.Run) -> None:
+    rng = np.random.default_rng(0)
+    for values in rng.normal(size=(50, 6)):
+        rho = spearmanr(range(6), values).statistic
+        expected = "neither" if abs(rho) < 0.5 else "rising" if rho > 0 else "falling"
+        assert trend_of(values, 0.5) == expected
+    figure = run.plot("plasticity", color="trend")
+    assert legend(figure)[:3] == ["rising (0)", "falling (12)", "neither (0)"]
+
+
+def test_a_heatmap_has_the_mean_of_every_cell(run: ap.Run) -> None:
+    sums: dict[tuple[int, int], list[float]] = {}
+    for row in run.table("bins").to_dict("records"):
+        sums.setdefault((row["q_bin"], row["k_bin"]), []).append(row["plasticity"])
+    for agg, of in (("mean", np.mean), ("median", np.median)):
+        figure = run.plot("heatmap", agg=agg)
+        grid = picture(panels(figure)[0])  # (key bins, query bins)
+        for (q, k), values in sums.items():
+            assert grid[k, q] == pytest.approx(of(values))
+        assert np.isfinite(grid).sum() == len(sums)
+        assert bars(figure) == [f"plasticity at one position, {agg} over heads"]
+    figure = run.plot("heatmap", range="unit")
+    assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
+    assert figure.axes[0].get_ylim() == (-0.5, 3.5)  # keys upwards
+
+
+def test_types_of_layers_have_panels_and_a_strip(tmp_path: Path) -> None:
+    run = ap.open_run(add_windows(write_run(tmp_path / "run")))
+    figure = run.plot("heatmap")
+    titles = [" ".join(axes.get_title().split()) for axes in panels(figure)]
+    assert titles == ["sliding window 8 heads", "full attention 4 heads"]
+    assert legend(run.plot("map")) == ["sliding window", "full attention"]
+    assert "5 to 9 texts in a bucket" in notes(run.plot("plasticity"))
+    chosen = run.plot("map", layer_type="full")
+    assert notes(chosen).startswith("4 heads of layer 1")
+
+
+def test_a_map_has_every_value_and_half_of_its_interval(run: ap.Run) -> None:
+    figure = run.plot("map")
+    values, halves = (picture(axes) for axes in panels(figure))
+    for row in run.head_metrics.to_dict("records"):
+        place = int(row["layer"]), int(row["q_head"])
+        assert values[place] == pytest.approx(row["ap_aligned"])
+        assert halves[place] == pytest.approx(FACTOR * row["ap_aligned_se"])
+    for axes in panels(figure):
+        assert axes.get_ylim() == (2.5, -0.5)  # layer 0 at the top
+    assert bars(figure) == ["plasticity at one position", "± (95 % interval)"]
+    assert len(panels(run.plot("map", intervals=False))) == 1
+    assert panels(run.plot("map", range="unit"))[0].images[0].get_clim() == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["map", "key-heads", "roles"])
+def test_layer_0_is_at_the_top_of_every_map(run: ap.Run, name: str) -> None:
+    low, high = panels(run.plot(name))[0].get_ylim()
+    assert low > high
+
+
+def test_a_map_of_drops_marks_and_fades_heads_by_their_tests(run: ap.Run) -> None:
+    figure = run.plot("map", metric="drop")
+    [axes] = panels(figure)
+    p, excluded, faded = [], set(), set()
+    for row in run.head_metrics.to_dict("records"):
+        ratio = abs(row["ap_aligned_drop"]) / row["ap_aligned_drop_se"]
+        p.append(2 * t.sf(ratio, 7))
+        place = (int(row["q_head"]), int(row["layer"]))
+        (excluded if ratio > FACTOR else faded).add(place)
+    ordered = sorted(p)
+    passed = [n for n, one in enumerate(ordered, 1) if one <= 0.05 * n / len(p)]
+    assert {tuple(place) for place in points(axes, 1)} == excluded
+    assert len(points(axes, 2)) == max(passed, default=0)
+    veil = axes.images[1].get_array() if len(axes.images) > 1 else np.zeros((3, 4, 4))
+    assert {(int(c), int(r)) for r, c in np.argwhere(veil[..., 3] > 0)} == faded
+    assert f"95 % interval without 0: {len(excluded)} of 12" in legend(figure)
+    low, high = axes.images[0].get_clim()
+    assert low == -high
+    unfaded = run.plot("map", metric="drop", fade=False)
+    assert len(panels(unfaded)[0].images) == 1
+
+
+def test_key_heads_and_roles(run: ap.Run) -> None:
+    grid = picture(panels(run.plot("key-heads"))[0])
+    for row in run.table("key_heads").to_dict("records"):
+        if not math.isnan(row["static_error"]):
+            layers = sorted(set(run.table("key_heads")["layer"]))
+            place = layers.index(row["layer"]), int(row["k_head"])
+            assert grid[place] == pytest.approx(row["static_error"])
+    figure = run.plot("roles")
+    colours = panels(figure)[0].images[0].get_array()
+    counts: dict[str, int] = {}
+    for row in run.table("roles").to_dict("records"):
+        found = colours[int(row["layer"]), int(row["q_head"])]
+        likely = np.array(to_rgb(COLOURS[row["likely_role"]]))
+        unsure = row["role"] == "unsure"
+        expected = 0.6 + 0.4 * likely if unsure else likely
+        np.testing.assert_allclose(found, expected)
+        counts[row["role"]] = counts.get(row["role"], 0) + 1
+    for words in legend(figure):
+        name, _, number = words.partition(" (")
+        if not name.startswith("faded"):
+            assert int(number[:-1]) == counts.get(name, 0)
+
+
+def test_bands_of_all_heads_and_of_one(run: ap.Run) -> None:
+    table = run.table("bands")
+    figure = run.plot("bands")
+    grid = picture(panels(figure)[0])  # (heads, bands)
+    order = sorted(set(heads(table)))
+    for row in table.to_dict("records"):
+        place = order.index((row["layer"], row["q_head"])), int(row["band"])
+        if not math.isnan(row["variance_share"]):
+            assert grid[place] == pytest.approx(row["variance_share"])
+    assert "colours follow the square root of the size" in notes(figure)
+    assert "works against the others" in str(caption_of(figure))
+    low, high = panels(figure)[0].images[0].get_clim()
+    assert low == -high  # negative shares have a colour of their own
+    layer, head = order[0]
+    one = run.plot("bands", layers=layer, heads=head)
+    own = table[(table["layer"] == layer) & (table["q_head"] == head)]
+    sizes, shares, concentrations = panels(one)
+    np.testing.assert_allclose(sizes.lines[0].get_ydata(), own["norm_product"])
+    np.testing.assert_allclose(shares.lines[0].get_ydata(), own["variance_share"])
+    assert legend(one)[:2] == ["mean lengths", "lengths of the means"]
+    ends = segments(concentrations)[:, :, 1]
+    np.testing.assert_allclose(
+        np.ptp(ends, axis=1),
+        2 * t.ppf(0.975, own["n_groups"] - 1) * own["q_concentration_se"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "y"),
+    [("phase", "ap_pooled", "ap_aligned"), ("attended", "ap_aligned", "ap_attended")],
+)
+def test_two_values_of_every_head_with_intervals(run: ap.Run, name: str, x: str, y: str) -> None:
+    figure = run.plot(name)
+    [axes] = panels(figure)
+    found, across = points(axes), segments(axes)
+    for place, row in enumerate(run.head_metrics.to_dict("records")):
+        assert found[place].tolist() == pytest.approx([row[x], row[y]])
+        assert np.ptp(across[place][:, 0]) == pytest.approx(2 * FACTOR * row[f"{x}_se"])
+    rho = spearmanr(run.head_metrics[x], run.head_metrics[y]).statistic
+    assert f"Spearman's ρ {rho:.2f}".replace("-", "−") in notes(figure)
+    assert len(panels(run.plot(name, intervals=False))[0].collections) == 1
+
+
+def test_predictability_has_errors_where_they_are_known(run: ap.Run) -> None:
+    figure = run.plot("predictability")
+    for axes, name in zip(panels(figure), ("q_R2_total", "q_R2_unrotated"), strict=False):
+        np.testing.assert_allclose(points(axes)[:, 0], run.head_metrics[name])
+        half = FACTOR * run.head_metrics["ap_aligned_se"]
+        np.testing.assert_allclose(np.ptp(segments(axes, 1)[:, :, 1], axis=1), 2 * half)
+    assert "lines: 95 % intervals over texts" in notes(figure)
+
+
+def test_frequencies_sum_the_bands_that_turn_fast(run: ap.Run) -> None:
+    sums: dict[tuple[int, int], float] = {}
+    for row in run.table("bands").to_dict("records"):
+        head = (row["layer"], row["q_head"])
+        sums[head] = sums.get(head, 0.0) + row["variance_share"] * (row["wavelength"] < 100)
+    found = points(panels(run.plot("frequencies", limit=100))[0])
+    rows = run.head_metrics.to_dict("records")
+    shares = [sums.get((row["layer"], row["q_head"]), math.nan) for row in rows]
+    expected = zip(shares, [row["ap_phase"] for row in rows], strict=True)
+    known = [pair for pair in expected if not math.isnan(pair[0])]
+    np.testing.assert_allclose(found, known)
+
+
+def test_drift_has_a_panel_per_frame(run: ap.Run) -> None:
+    before, after = panels(run.plot("drift"))
+    table = run.table("drift")
+    for axes, ending in ((before, "_unrotated"), (after, "")):
+        columns = [f"q_drift_r{ending}", f"k_drift_r{ending}"]
+        np.testing.assert_allclose(points(axes), table[columns].dropna())
+    assert (before.get_title(), after.get_title()) == ("before RoPE", "after RoPE")
+
+
+def test_the_mean_of_a_layer_has_its_interval(run: ap.Run) -> None:
+    figure = run.plot("depth")
+    [axes] = panels(figure)
+    every, mean = axes.lines[:2] if len(axes.lines) == 2 else (axes.lines[0], axes.lines[-1])
+    np.testing.assert_allclose(every.get_ydata(), run.head_metrics["ap_aligned"])
+    ends = segments(axes)[:, :, 1]
+    for layer, part in run.head_metrics.groupby("layer"):
+        assert mean.get_ydata()[layer] == pytest.approx(sum(part["ap_aligned"]) / len(part))
+        half = plain_mean_half(run, part, "ap_aligned")
+        assert np.ptp(ends[int(layer)]) == pytest.approx(2 * half)
+
+
+def test_ranks_are_ordered_and_have_intervals(run: ap.Run) -> None:
+    figure = run.plot("ranks", limit=2)
+    [axes] = panels(figure)
+    values = sorted(run.head_metrics["ap_aligned"], reverse=True)
+    drawn = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"]
+    np.testing.assert_allclose(drawn, [*values[:2], *values[-2:]])
+    labels = [tick.get_text() for tick in axes.get_yticklabels()]
+    best = run.head_metrics.loc[run.head_metrics["ap_aligned"].idxmax()]
+    assert labels[0].startswith(f"L{best['layer']:.0f} H{best['q_head']:.0f}  rank 1")
+    assert "8 heads between them left out" in notes(figure)
+
+
+def test_intervals_of_ranks_count_heads_that_are_surely_different() -> None:
+    rng = np.random.default_rng(1)
+    number, groups = 7, 12
+    values = rng.normal(size=number)
+    shares = np.zeros((number, len(GROUP_COLUMNS)))
+    shares[:, :groups] = rng.normal(0.0, 0.1, (number, groups))
+    column = HeadColumn(
+        tuple((0, head) for head in range(number)), values, shares, np.full(number, 12.0), None
+    )
+    found = rank_intervals(column)
+    factor = t.ppf(1 - 0.025 / (number - 1), groups - 1)
+    for one in range(number):
+        larger = smaller = 0
+        for other in range(number):
+            error = math.sqrt(
+                sum((a - b) ** 2 for a, b in zip(shares[one], shares[other], strict=True))
+            )
+            larger += values[other] - values[one] > factor * error
+            smaller += values[one] - values[other] > factor * error
+        assert found[one].tolist() == [1 + larger, number - smaller]
+        assert found[one][0] <= 1 + (values > values[one]).sum() <= found[one][1]
+    unknown = HeadColumn(column.heads, values, shares * np.nan, column.groups, None)
+    assert (rank_intervals(unknown) == [1, number]).all()
+
+
+def test_plasticity_by_role_has_means_with_intervals(run: ap.Run) -> None:
+    figure = run.plot("by-role")
+    roles = run.table("roles")
+    sure = run.head_metrics.merge(roles[["layer", "q_head", "role"]], on=["layer", "q_head"])
+    for axes, column in zip(panels(figure), ("ap_aligned", "ap_phase"), strict=True):
+        labels = [tick.get_text().split("\n") for tick in panels(figure)[0].get_yticklabels()]
+        diamonds = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D"]
+        for (name, number), mean in zip(labels, diamonds, strict=True):
+            own = [row[column] for row in sure.to_dict("records") if row["role"] == name]
+            assert mean == pytest.approx(sum(own) / len(own))
+            assert number.startswith(str(len(own)))
+
+
+def test_fidelity_has_a_row_per_score_and_the_recorded_means(run: ap.Run) -> None:
+    table = run.table("fidelity")
+    figure = run.plot("fidelity")
+    for axes, column in zip(
+        panels(figure), ("spearman", "kept_50", "kept_25", "kept_10"), strict=True
+    ):
+        drawn = sorted(line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D")
+        means = []
+        for (_, _), part in table.groupby(["score", "value_norm"]):
+            values = [value for value in part[column] if not math.isnan(value)]
+            if values:
+                means.append(sum(values) / len(values))
+        np.testing.assert_allclose(drawn, sorted(means), atol=1e-3)
+    assert "random keys did less harm" in str(caption_of(figure))
+
+
+def test_a_kernel_is_shifted_to_the_mean_of_the_logits(run: ap.Run) -> None:
+    table = run.table("kernel")
+    widest = {}
+    for head in set(heads(table)):
+        own = table[(table["layer"] == head[0]) & (table["q_head"] == head[1])]
+        widest[head] = own["kernel"].std()
+    layer, head = max(widest, key=lambda one: widest[one])
+    figure = run.plot("kernel")
+    own = table[(table["layer"] == layer) & (table["q_head"] == head)].sort_values("distance")
+    logit, turned = panels(figure)[0].lines[:2]
+    np.testing.assert_allclose(logit.get_ydata(), own["mean_logit"])
+    shift = np.mean(own["mean_logit"] - own["kernel"])
+    np.testing.assert_allclose(turned.get_ydata(), own["kernel"] + shift)
+    assert title(figure) == f"Rotary kernel, layer {layer}, head {head}: Tiny-1B"
+    assert "the head whose kernel varies most" in notes(figure)
+
+
+def test_components_are_shares_of_heads(run: ap.Run) -> None:
+    table = run.component_weights
+    totals: dict[tuple[int, int], float] = {}
+    for row in table.to_dict("records"):
+        head = row["layer"], row["q_head"]
+        totals[head] = totals.get(head, 0.0) + row["weight"]
+    expected = [0.0] * (int(table["component"].max()) + 1)
+    for row in table.to_dict("records"):
+        share = row["weight"] / totals[row["layer"], row["q_head"]]
+        expected[int(row["component"])] += share / len(totals)
+    figure = run.plot("components")
+    heights = [bar.get_height() for bar in panels(figure)[0].patches]
+    np.testing.assert_allclose(heights, expected)
+    largest = run.plot("components", limit=3, ylabel="mine")
+    found = [bar.get_height() for bar in panels(largest)[0].patches]
+    np.testing.assert_allclose(found, sorted(expected, reverse=True)[:3])
+    assert panels(largest)[0].get_ylabel() == "mine"
+    caption = str(caption_of(figure))
+    assert "does not show where the model stores position" in caption
+    assert "after RoPE" in notes(figure)
+
+
+def test_the_first_tokens_stand_apart_from_the_distances(run: ap.Run) -> None:
+    table = run.table("attention")
+    figure = run.plot("attention")
+    heights = [bar.get_height() for bar in panels(figure)[0].patches]
+    bins = len(heights) // 2 - 1
+    masses = [name for name in table if name.startswith("mass_") and not name.endswith("_se")]
+    sinks: dict[Any, float] = {}
+    total = np.zeros(len(masses))
+    tokens: dict[Any, float] = {}
+    for row in table.to_dict("records"):
+        head = row["layer"], row["q_head"]
+        tokens[head] = tokens.get(head, 0.0) + row["n_tokens"]
+        sinks[head] = sinks.get(head, 0.0) + row["n_tokens"] * row["sink_mass"]
+    for row in table.to_dict("records"):
+        share = row["n_tokens"] / tokens[row["layer"], row["q_head"]] / len(tokens)
+        total += share * np.array([row[name] for name in masses])
+    assert heights[0] == pytest.approx(np.mean([sinks[head] / tokens[head] for head in sinks]))
+    assert sum(heights[: bins + 1]) == pytest.approx(
+        total.sum()
+    )  # nothing is lost or counted twice
+    assert all(
+        height <= mass + 1e-9 for height, mass in zip(heights[1 : bins + 1], total, strict=False)
+    )
+    assert legend(figure)[:2] == ["mean over heads", "on the first 4 tokens"]
+    one = run.plot("attention", layers=1, heads=2)
+    assert "whiskers: 95 % interval over texts (upper bound)" in notes(one)
+    assert title(one) == "Attention by distance, layer 1, head 2: Tiny-1B"
+    parts = run.plot("attention", by_position=True)
+    assert [words.split(":")[0] for words in legend(parts)] == ["early", "middle", "late"]
+    for line in panels(parts)[0].lines:
+        y = np.asarray(line.get_ydata(), float)
+        assert np.isnan(y[1])  # no line from the first tokens to distances
+        assert np.nansum(y) == pytest.approx(1.0)
+
+
+def test_distant_bars_sum_to_far_attention() -> None:
+    """In a real run, queries of one bucket have the first tokens in one bin of distances."""
+    run = ap.open_run(Path(__file__).parents[3] / "results" / "smollm2-135m")
+    figure = run.plot("attention")
+    heights = np.array([bar.get_height() for bar in panels(figure)[0].patches])
+    labels = [tick.get_text() for tick in panels(figure)[0].get_xticklabels()]
+    first = labels.index("256")
+    distant = heights[first : len(labels)].sum()
+    assert distant == pytest.approx(run.head_metrics["attn_far_mass"].mean(), abs=0.01)
+
+
+def test_baselines_are_lines_with_their_own_values(tmp_path: Path) -> None:
+    run = report_runs.write_run(tmp_path / "run", errors=True, position=True)
+    report_runs.write_baselines(run)
+    opened = ap.open_run(run)
+    figure = opened.plot("profile")
+    assert legend(figure)[-2:] == ["random weights", "shuffled tokens"]
+    for line, one in zip(panels(figure)[0].lines[1:], opened.baselines.values(), strict=True):
+        own = plain_profiles(one.table("bins"), None)
+        last = max(max(values) for values in own.values())
+        expected = np.mean([values[last] for values in own.values() if last in values])
+        assert line.get_ydata()[-1] == pytest.approx(expected)
+    assert "Reference lines: random weights, the same model" in str(caption_of(figure))
+    assert legend(opened.plot("profile", baselines=False))[-1] == "mean over heads"

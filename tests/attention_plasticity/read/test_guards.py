@@ -1,0 +1,202 @@
+"""Files that were mixed up: each mistake fails the heads that it concerns, or gives a warning."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import attention_plasticity as ap
+from attention_dumps import Layer, make_attention_dump
+from attention_plasticity.read.texts import texts_of_dump
+from dumps import make_dump
+from fidelity_dumps import make_fidelity_dump
+from qk_dump.examples import write_examples
+from qk_dump.heads import HeadId
+from qk_dump.manifest import MANIFEST_NAME
+from qk_dump.reader import read_head
+from qk_dump.source import open_dump
+from qk_dump.tokens import read_tokens, write_tokens
+from runs_here import analyse, run_info
+
+Mistake = Callable[[Path], object]
+LAYERS = [Layer(), Layer(window=14), Layer(window=16, chunked=True), Layer(softcap=2.0)]
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two key heads with two query heads each, and keys drawn by attention."""
+    return make_fidelity_dump(tmp_path_factory.mktemp("right") / "dump")
+
+
+@pytest.fixture
+def dump(right: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(right, tmp_path / "dump"))
+
+
+def file(dump: Path, head: str) -> Path:
+    return dump / head / "data.parquet"
+
+
+def change(dump: Path, head: str, name: str, how: Callable[[np.ndarray], Any]) -> None:
+    """Write a column of a head with other values. The checksums are right."""
+    table = pq.read_table(file(dump, head))
+    place = table.schema.get_field_index(name)
+    values = how(np.array(table[name].to_pylist()))
+    column = pa.array(values.tolist(), table.schema.field(name).type)
+    pq.write_table(table.set_column(place, name, column), file(dump, head))
+
+
+def facts(dump: Path, **changes: Any) -> None:
+    """Change fields of dump.json; `layer` has those of all layers."""
+    content = json.loads((dump / MANIFEST_NAME).read_text())
+    for entry in content["layers"]:
+        entry |= changes.get("layer", {})
+    content |= {name: value for name, value in changes.items() if name != "layer"}
+    (dump / MANIFEST_NAME).write_text(json.dumps(content))
+
+
+def lengths(dump: Path, tokens: int) -> None:
+    path = dump / "examples.parquet"
+    table = pq.read_table(path)
+    shorter = pa.array([tokens] * len(table), pa.int32())
+    pq.write_table(table.set_column(2, "num_tokens", shorter), path)
+
+
+def rotated(ids: np.ndarray) -> np.ndarray:
+    """Other names of the texts; each keeps its number of rows."""
+    return (ids + 1) % (ids.max() + 1)
+
+
+MISTAKES: dict[str, tuple[Mistake, str]] = {
+    "the file of another query head": (
+        lambda dump: shutil.copy(file(dump, "l00h01q"), file(dump, "l00h00q")),
+        "head is 1, but the folder is l00h00q",
+    ),
+    "the file of another key head": (
+        lambda dump: shutil.copy(file(dump, "l00h01k"), file(dump, "l00h00k")),
+        "head is 1, but the folder is l00h00k",
+    ),
+    "more key heads than the model has": (
+        lambda dump: facts(dump, num_k_heads=4),
+        "`received` has 2 values per key.* 4 query heads and 4 key heads are 1",
+    ),
+    "the attended file is gone": (
+        lambda dump: file(dump, "attended/l00h00k").unlink(),
+        r"attended/l00h00k: holds no Parquet file\. Copy",
+    ),
+    "the attended folder is gone": (
+        lambda dump: shutil.rmtree(dump / "attended/l00h00k"),
+        "attended/l00h00k: is missing, but attended/l00h01k is there",
+    ),
+    "the base file in the attended folder": (
+        lambda dump: shutil.copy(file(dump, "l00h00k"), file(dump, "attended/l00h00k")),
+        r"attended/l00h00k: \d+ of its \d+ keys are also in the base file",
+    ),
+    "a larger scale": (
+        lambda dump: facts(dump, layer={"scale": 0.8}),
+        "l00h00q: text 0: .* which contradicts max_logit",
+    ),
+    "a smaller scale": (
+        lambda dump: facts(dump, layer={"scale": 0.2}),
+        "l00h00q: text 0: .* which contradicts max_logit",
+    ),
+    "keys of other texts": (
+        lambda dump: [
+            change(dump, name, "example_id", rotated) for name in ("l00h00k", "attended/l00h00k")
+        ],
+        "l00h00q: text 0: .* which contradicts max_logit",
+    ),
+    "queries of other texts": (
+        lambda dump: change(dump, "l00h00q", "example_id", rotated),
+        "l00h00q: text 0: .* which contradicts max_logit",
+    ),
+    "too much attention": (
+        lambda dump: [
+            change(dump, name, "inclusion", lambda values: values / 9)
+            for name in ("l00h00k", "attended/l00h00k")
+        ],
+        "attended/l00h00k: `received` or `inclusion` are wrong: .* expected about 1",
+    ),
+    "shorter texts": (
+        lambda dump: lengths(dump, 40),
+        "l00h00k: has a row at position 4. of text 0, which has 40 tokens in examples.parquet",
+    ),
+}
+
+
+@pytest.mark.parametrize(("mistake", "told"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told(dump: Path, mistake: Mistake, told: str) -> None:
+    mistake(dump)
+    with pytest.raises(ap.DumpError, match=told) as caught:
+        ap.analyze_head(0, 0, dump=dump)
+    assert "\n" not in str(caught.value)
+
+
+def test_less_attention_than_all_is_a_mistake_without_learned_sinks(dump: Path) -> None:
+    def smaller(values: np.ndarray) -> np.ndarray:
+        return np.asarray(values / 9)
+
+    for name in ("l00h00k", "attended/l00h00k"):
+        change(dump, name, "received", smaller)
+    assert ap.analyze_head(0, 0, dump=dump)  # it is not known whether there are sinks
+    facts(dump, layer={"learned_sinks": False})
+    with pytest.raises(ap.DumpError, match="`received` or `inclusion` are wrong"):
+        ap.analyze_head(0, 0, dump=dump)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Layer(), Layer(window=14), Layer(window=16, chunked=True), Layer(softcap=2.0)],
+    ids=str,
+)
+@pytest.mark.parametrize("received", [False, True])
+def test_right_dumps_pass(tmp_path: Path, layer: Layer, received: bool) -> None:
+    make_attention_dump(tmp_path, layer=layer, received=received, share=0.6)
+    assert ap.analyze_head(0, 0, dump=tmp_path).metrics["attn_entropy"] > 0
+
+
+@pytest.mark.parametrize("pre_rope", [False, True])
+def test_the_logits_are_those_after_rope(tmp_path: Path, pre_rope: bool) -> None:
+    dump = make_fidelity_dump(tmp_path, pre_rope=pre_rope)
+    assert ap.analyze_head(0, 0, dump=dump).metrics["attn_entropy"] > 0
+    rotary = json.loads((dump / MANIFEST_NAME).read_text())["layers"][0]["rotary"]
+    rotary["frequencies"] = [2 * one for one in rotary["frequencies"]]
+    facts(dump, layer={"rotary": rotary})
+    if pre_rope:  # else the vectors are turned already
+        with pytest.raises(ap.DumpError, match=r"rotary record in dump\.json are not of one"):
+            ap.analyze_head(0, 0, dump=dump)
+
+
+def test_heads_with_other_rows_and_unknown_tokens_are_warnings(tmp_path: Path) -> None:
+    """One of three query heads has the texts of another order, and no attention columns tell it."""
+    dump = make_attention_dump(tmp_path / "dump", q_heads=3, without=(0, 1, 2), share=1.0)
+    write_tokens(dump, dict.fromkeys(range(12), "a"))
+    analyse(dump, tmp_path / "right")
+    kinds = {"other_rows", "unknown_tokens"}
+    assert kinds.isdisjoint(one["kind"] for one in run_info(tmp_path / "right")["warnings"])
+    change(dump, "l00h01q", "example_id", lambda ids: ids[::-1])
+    texts = read_tokens(dump)
+    assert texts is not None
+    write_tokens(dump, {number: texts[number] for number in range(9)})
+    analyse(dump, tmp_path / "wrong")
+    found = {one["kind"]: one for one in run_info(tmp_path / "wrong")["warnings"]}
+    assert found["other_rows"]["text"].startswith("The rows of l00h01q are of other texts or")
+    assert found["other_rows"]["heads"] == 1
+    assert found["unknown_tokens"]["text"].startswith("tokens.parquet does not have 3 token ids")
+
+
+def test_an_empty_table_of_texts_refuses_no_position(tmp_path: Path) -> None:
+    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=40)
+    write_examples(dump, [])
+    opened = open_dump(dump)
+    rows = read_head(opened.require_files(HeadId(0, 0, "k")), examples=True)
+    assert rows.example_id is not None
+    texts_of_dump(opened, [0]).require(rows.example_id, rows.position, dump)

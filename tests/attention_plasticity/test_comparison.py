@@ -1,0 +1,148 @@
+"""`compare_runs`: tables, files, notes and refusals."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import attention_plasticity as ap
+from attention_plasticity.cli import main
+from attention_plasticity.compare.writers import csv_text
+from attention_plasticity.tables.labels import labels_of
+from plain_runs import edit_info, mean, small_models, values_of
+from qk_toolkit.errors import ConfigError
+from report_runs import write_baselines, write_run
+from run_tables import write_run as write_old_run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs on the same texts with two types of layers; the first has baselines."""
+    runs = small_models(tmp_path_factory.mktemp("runs"), 2, "aa")
+    write_baselines(runs[0].run.folder)
+    return [one.run.folder for one in runs]
+
+
+@pytest.fixture(scope="module")
+def comparison(folders: list[Path]) -> ap.Comparison:
+    return ap.compare_runs(folders, labels=["a", "b"])
+
+
+def test_the_object_has_tables_and_short_texts(
+    comparison: ap.Comparison, folders: list[Path], tmp_path: Path
+) -> None:
+    assert repr(comparison) == f"Comparison(a, b; {len(comparison.notes)} notes)"
+    assert comparison._repr_markdown_() == comparison.to_markdown()
+    assert list(comparison.notes) == ["concerns", "runs", "text"]
+    first = [path.read_bytes() for path in comparison.save(tmp_path / "out", "svg")]
+    again = ap.compare_runs(folders, labels=["a", "b"]).save(tmp_path / "out", "svg")
+    assert [path.read_bytes() for path in again] == first
+    assert {path.name for path in again} == {path.name for path in (tmp_path / "out").iterdir()}
+    assert (tmp_path / "out" / "compare.csv").read_text() == comparison.to_csv()
+    assert (tmp_path / "out" / "compare.tex").read_text() == comparison.to_latex()
+    caption = (tmp_path / "out" / "profiles.txt").read_text()
+    assert "29 heads in 5 layers (4 full attention, 1 sliding window), context 896" in caption
+
+
+def test_the_drop_is_compared_with_that_of_the_baselines(
+    comparison: ap.Comparison, folders: list[Path]
+) -> None:
+    table = comparison.baselines
+    rows = table[(table["metric"] == "ap_aligned_drop") & (table["minus"] != "")]
+    assert rows["minus"].tolist() == ["a (random weights)", "a (shuffled tokens)"]
+    own = values_of(folders[0], "ap_aligned_drop")
+    shuffled = values_of(folders[0] / "baseline" / "shuffled", "ap_aligned_drop")
+    change = mean(own[head] - shuffled[head] for head in own.keys() & shuffled.keys())
+    assert rows["mean"].iloc[1] == pytest.approx(change)
+    assert rows["low"].iloc[1] < change < rows["high"].iloc[1]
+    text = comparison.to_markdown()
+    assert "a minus a (shuffled tokens)" in text
+    assert f"{change:.3f} \\[" in text
+
+
+def test_a_study_of_runs_prints_the_same_tables(
+    folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*map(str, folders), "--labels", "a,b", "--figures", "none"]
+    assert main(["study", *words, "--output_dir", str(tmp_path / "out")]) == 1  # a head failed
+    told = capsys.readouterr()
+    assert "Plasticity at one position: differences from a." in told.out
+    assert "±" in told.out
+    assert "note: a: 1 head failed." in told.out
+    assert (tmp_path / "out" / "tables" / "differences.tex").is_file()
+
+
+def test_types_of_layers_have_tables(comparison: ap.Comparison, folders: list[Path]) -> None:
+    values = values_of(folders[1], "ap_aligned")
+    plain = mean(value for (layer, _), value in values.items() if layer == 1)
+    [table] = [one for one in comparison.tables if "at one position by types" in one.caption]
+    [line] = [one for one in table.lines if one[0] == "b · sliding window"]
+    assert line[1].split(" ")[0] == f"{plain:.3f}"
+
+
+def test_runs_over_buckets_have_one_table(tmp_path: Path) -> None:
+    runs = [
+        write_old_run(tmp_path / name, model=name, shift=0.1 * n) for n, name in enumerate("ab")
+    ]
+    comparison = ap.compare_runs(runs)
+    assert [table.caption for table in comparison.tables] == [
+        "Plasticity over a bucket: mean over heads."
+    ]
+    assert comparison.baselines.empty
+    assert comparison.plot().axes[0].get_ylabel() == "plasticity over a bucket"
+
+
+def test_other_methods_are_refused_unless_forced(tmp_path: Path) -> None:
+    one = write_old_run(tmp_path / "one", model="one")
+    other = write_old_run(tmp_path / "other", model="other", query_model="full")
+    with pytest.raises(ConfigError, match=r"query_model differs.*force=True shows them anyway"):
+        ap.compare_runs([one, other])
+
+
+@pytest.mark.parametrize(
+    ("places", "labels", "told"),
+    [
+        (["{0}"], None, "expected two runs or more, got 1"),
+        (["{0}", "nowhere"], None, "nowhere: does not exist"),
+        (["{0}", "{1}"], ["a"], "labels: 1 given for 2 runs"),
+        (["{0}", "{1}"], ["a", "a"], "labels: must be different and not empty, got a, a"),
+    ],
+)
+def test_misuse_is_one_line(
+    places: list[str], labels: list[str] | None, told: str, folders: list[Path]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ap.compare_runs([place.format(*folders) for place in places], labels)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
+    """As few folders as tell them apart; a run that is given twice has a number."""
+    places = ["x/mine", "y/mine", "y/other", "y/mine"]
+    runs = [ap.open_run(write_run(tmp_path / place, model="owner/m")) for place in places]
+    assert labels_of(runs[1:3]) == ["m (mine)", "m (other)"]
+    assert labels_of(runs[:3]) == ["m (x/mine)", "m (y/mine)", "m (y/other)"]
+    assert labels_of([runs[1], runs[3]]) == ["m (mine, 1)", "m (mine, 2)"]
+
+
+def test_key_heads_have_the_means_of_their_file(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, position=True) for name in "ab"]
+    for folder in folders:
+        rows = [
+            {"layer": 0, "k_head": head, "plasticity": 0.1 * head, "static_error": 0.5}
+            for head in range(3)
+        ]
+        pd.DataFrame(rows).to_csv(folder / "key_head_metrics.csv", index=False)
+        edit_info(folder, tables__key_heads="key_head_metrics.csv")
+        found = {"value": 0.1, "standard_error": 0.02, "heads": 3, "groups": 12}
+        edit_info(folder, key_head_means={"plasticity": found})
+    comparison = ap.compare_runs(folders, labels=["a", "b"])
+    row = comparison.key_heads.set_index(["run", "metric"]).loc[("a", "plasticity")]
+    assert (row["mean"], row["se"], row["df"], row["heads"]) == (pytest.approx(0.1), 0.02, 11, 3)
+    assert row["high"] - row["mean"] == pytest.approx(2.20098516 * 0.02)
+    assert re.search(r"\| a \| 0\.500 \| 0\.100 ± 0\.044 \|", comparison.to_markdown())
+    assert "key_head" in csv_text(comparison.key_heads)

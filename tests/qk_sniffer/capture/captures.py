@@ -1,0 +1,175 @@
+"""A small capture whose content is decided by the number of the chunk, for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from qk_dump import writer
+from qk_dump.columns import COLUMNS, MASS_BINS, MASSES, RECEIVED, schema_of, written_names
+from qk_dump.examples import Example
+from qk_dump.heads import HeadId, Kind
+from qk_dump.manifest import DumpManifest
+from qk_dump.rows import Rows
+from qk_sniffer.capture.finish import finish
+from qk_sniffer.capture.folder import CaptureFolder, open_capture
+from qk_sniffer.capture.segments import segment_path, write_segment
+
+PLAN: dict[str, Any] = {
+    "model": {"name": "tiny", "revision": None},
+    "sampler": {"type": "uniform", "base_rate": 2.0},
+    "versions": {"torch": "2.9"},
+}
+MANIFEST = DumpManifest(model="tiny", num_q_heads=4, num_k_heads=2)
+CHUNK = 3  # texts
+LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
+"""Number, width and window; the first has all columns, the last never has a row."""
+
+
+def schemas(half: bool = False) -> dict[HeadId, pa.Schema]:
+    """The columns of all heads, and of keys of the first layer that were drawn by attention."""
+    heads = [
+        HeadId(layer, head, kind)
+        for layer, _, _ in LAYERS
+        for kind, count in (("q", 4), ("k", 2))
+        for head in range(count)
+    ]
+    heads += [HeadId(0, head, "k", attended=True) for head in range(2)]
+    return {
+        head: schema_of(names_of(head.layer, head.kind), LAYERS[head.layer][1], half=half, group=2)
+        for head in heads
+    }
+
+
+def names_of(layer: int, kind: Kind) -> tuple[str, ...]:
+    """The columns of a kind in a layer."""
+    full = layer == 0
+    return written_names(kind, attention=full, tokens=full, received=full and kind == "k")
+
+
+SCHEMAS = schemas()
+HEADS = list(SCHEMAS)
+
+
+def examples_of(chunk: int) -> list[Example]:
+    """Texts of a chunk; every fifth chunk has only empty ones."""
+    ids = range(chunk * CHUNK, (chunk + 1) * CHUNK)
+    return [Example(i, f"text {i}", 0 if chunk % 5 == 3 else 10 + i, f"digest {i}") for i in ids]
+
+
+def rows_of(chunk: int, half: bool = False) -> dict[HeadId, Rows]:
+    """Rows of a chunk: some texts and heads have none, and some values are not known."""
+    if chunk % 5 == 3:
+        return {}
+    return {head: _rows(chunk, head, half) for head in HEADS if head.layer < 2}
+
+
+def _rows(chunk: int, head: HeadId, half: bool) -> Rows:
+    rng = np.random.default_rng([chunk, *head[:2], head.kind == "q", head.attended])
+    first, (_, width, window) = chunk * CHUNK, LAYERS[head.layer]
+    example = np.sort(rng.integers(first, first + CHUNK, rng.integers(0, 9)))
+    n = len(example)
+    columns: dict[str, Any] = {
+        "bucket": np.arange(n) // 2,
+        "example_id": example,
+        "position": np.arange(n) * 3,
+        "vector": rng.standard_normal((n, width)).astype(np.float16 if half else np.float32),
+        "sliding_window": np.full(n, window or -1, np.int32),
+    }
+    for name in names_of(head.layer, head.kind):
+        if name in columns:
+            continue
+        if pa.types.is_integer(COLUMNS[name].type):
+            columns[name] = rng.integers(-1, 60, n, np.int32)
+            continue
+        shape = {MASSES: (n, MASS_BINS), RECEIVED: (n, 2)}.get(name, (n,))
+        columns[name] = rng.uniform(0.1, 1, shape)
+        if COLUMNS[name].null:
+            columns[name][::3] = np.nan
+    return Rows(columns)
+
+
+def opened(folder: Path, **options: Any) -> CaptureFolder:
+    """Start or continue the capture."""
+    return open_capture(folder, PLAN, 1, **options)
+
+
+def save(capture: CaptureFolder, chunks: Iterable[int], half: bool = False) -> None:
+    """Save chunks."""
+    for chunk in chunks:
+        target = segment_path(capture.folder, chunk)
+        write_segment(target, rows_of(chunk, half), schemas(half), examples_of(chunk))
+
+
+def token_texts(ids: Sequence[int]) -> dict[int, str]:
+    """The texts of tokens, as a tokenizer gives them."""
+    return {number: f"token {number}" for number in ids}
+
+
+def complete(capture: CaptureFolder, chunks: int, half: bool = False, **options: Any) -> None:
+    """Write the dump of a capture whose chunks are saved."""
+    lock = capture.lock_to_finish()
+    assert lock is not None
+    try:
+        options = {"token_texts": token_texts, **options}
+        finish(capture, chunks, schemas(half), MANIFEST, **options)
+    finally:
+        lock.release()
+
+
+def make_capture(folder: Path, chunks: int = 7, half: bool = False) -> Path:
+    """A dump made without interruption, by one process."""
+    capture = opened(folder)
+    save(capture, range(chunks), half)
+    complete(capture, chunks, half)
+    capture.close()
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder, by its path in it."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def undisturbed(chunks: int) -> dict[str, bytes]:
+    """The files of a capture that was not interrupted. They are computed once."""
+    return _undisturbed(chunks, writer.ROWS_PER_GROUP)
+
+
+@cache
+def _undisturbed(chunks: int, rows_per_group: int) -> dict[str, bytes]:
+    """`rows_per_group` is part of the key of the cache, because a test file changes it."""
+    with tempfile.TemporaryDirectory() as place:
+        return content(make_capture(Path(place), chunks))
+
+
+def segments(folder: Path) -> list[Path]:
+    """The folders of segments."""
+    return sorted((folder / ".capture" / "segments").iterdir())
+
+
+def in_process(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start Python with what this file offers, and `folder` as the first argument."""
+    paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
+    header = "import sys, time; from pathlib import Path; from captures import *\n"
+    header += "folder = Path(sys.argv[1])\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", header + code, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )

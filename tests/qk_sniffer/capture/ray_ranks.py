@@ -1,0 +1,55 @@
+"""Ranks of a capture for actors of a Ray cluster.
+
+To import this is cheap, so that an actor that dies at once does not import torch first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from qk_sniffer.capture.ranks import Ranks
+from qk_sniffer.capture.result import CaptureResult
+from qk_sniffer.config import CaptureConfig
+from qk_toolkit.watcher import Watcher
+from rank_processes import Forwards
+
+
+def first_dies(
+    forwards: Forwards, config: CaptureConfig, watcher: Watcher, ranks: Ranks
+) -> CaptureResult:
+    """A rank whose forwards are logged; the first one dies before it opens the folder.
+
+    An actor that is started again is not watched.
+    """
+    assert config.output.hf_repo_id is None
+    begun = forwards.log.with_name(f"begun-{ranks.rank}")
+    again = begun.exists()
+    begun.touch()
+    if ranks.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    from qk_sniffer.capture.run import run_rank
+
+    if not again:
+        forwards.watch(ranks.rank)
+    return run_rank(config, watcher, ranks)
+
+
+def stops_in_its_third_text(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
+    """A rank that waits in its third forward until it is stopped, and leaves a file there."""
+    from qk_sniffer.capture import run
+
+    original, count = run._forward, 0
+
+    def forward(setup: Any, batch: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            (Path(config.data_root) / "busy").touch()
+            watcher.stopped.wait(120)  # type: ignore[attr-defined]
+        return original(setup, batch)
+
+    run._forward = forward
+    return run.run_rank(config, watcher, ranks)

@@ -1,0 +1,311 @@
+"""Whole captures of a tiny model, in this process: what is written."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from functools import partial
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import qk_sniffer
+from attention_plasticity.api import analyze_dump
+from lasting_workers import workers as workers  # a fixture of all tests here
+from qk_dump.manifest import read_manifest
+from qk_dump.rotary import rotary_record, rotate
+from qk_dump.source import open_dump
+from qk_sniffer.capture.ranks import Ranks
+from qk_sniffer.capture.run import run_rank
+from qk_sniffer.config import load_config, make_config
+from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
+from qk_sniffer.sampling.positions import PositionSampler
+from qk_toolkit.terminal import TerminalWatcher
+from sniffing import same_bytes, sniff, sniff_first, tables_of, words
+from tiny_models import ARCHITECTURES
+from tiny_texts import save_tiny_model, some_text, tiny_tokenizer
+
+LENGTHS = [100, 0, 50, 1, 520, 20]  # characters; a begin token comes before them
+CONTEXT = 512
+SAMPLER = PositionSampler("uniform", 16, 8.0)
+EXACT = ["bucket", "example_id", "position", "sliding_window"]  # columns without rounding
+
+
+@pytest.fixture(scope="module")
+def keys_rate_and_float16(
+    model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    dump = tmp_path_factory.mktemp("dump")
+    half = {"output__vector_dtype": "float16"}
+    assert sniff(model, texts, dump, capture__sampler__key_base_rate=12.0, **half) == 0
+    return dump
+
+
+def tokens_of(length: int) -> int:
+    return min(length + 1, CONTEXT) if length else 0
+
+
+def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) -> None:
+    reference = ARCHITECTURES["llama"].model()
+    tokenizer = tiny_tokenizer()
+    tables = tables_of(whole)
+    for example, length in enumerate(LENGTHS):
+        if not length:
+            continue
+        ids = tokenizer(some_text(length, seed=example))["input_ids"][:CONTEXT]
+        with qk_sniffer.tap(reference) as heard:
+            run_backbone(decoder_of(reference), torch.tensor(ids)[None])
+        for head in heard.heads:
+            table = tables[head.folder].to_pandas()
+            mine = table[table.example_id == example]
+            positions = SAMPLER.positions(
+                len(ids), example=example, layer=head.layer, kind=head.kind
+            )
+            np.testing.assert_array_equal(mine.position, positions)
+            np.testing.assert_array_equal(mine.bucket, positions // 16)
+            np.testing.assert_array_equal(
+                np.stack([*mine.vector, np.zeros(16)])[:-1], heard.rows(head).vectors[positions]
+            )
+
+
+def test_examples_keep_their_names_and_lengths(whole: Path) -> None:
+    table = pq.read_table(whole / "examples.parquet").to_pydict()
+    assert table["example_id"] == list(range(len(LENGTHS)))
+    assert table["original_id"] == [f"{number:03d}.txt" for number in range(len(LENGTHS))]
+    assert table["num_tokens"] == [tokens_of(length) for length in LENGTHS]
+
+
+def test_manifest_tells_the_layout(whole: Path) -> None:
+    told = json.loads((whole / "dump.json").read_text())
+    assert (told["num_layers"], told["num_q_heads"], told["num_k_heads"]) == (4, 4, 2)
+    assert [layer["learned_sinks"] for layer in told["layers"]] == [False] * 4
+    assert (told["head_dim"], told["attention_scale"], told["dtype"]) == (16, 0.25, "float32")
+    assert (told["bucket_type"], told["min_bucket_size"]) == ("uniform", 16)
+    assert told["layer_types"] == ["full_attention"] * 4
+    assert told["rope_parameters"] == {"rope_theta": 10000.0, "rope_type": "default"}
+    assert told["sampler"] == {"type": "uniform", "base_rate": 8.0, "seed": 0}
+    assert told["num_examples"] == len(LENGTHS)
+    assert told["versions"]["transformers"]
+    assert told["capture"]["tokenizer"]["max_length"] == CONTEXT
+    frequencies = torch.tensor(10_000.0) ** -(torch.arange(0, 16, 2) / 16)  # (8,) in float32
+    for layer in told["layers"]:
+        rotary = layer["rotary"]
+        assert (rotary["start"], rotary["dimensions"], rotary["scaling"]) == (0, 16, 1.0)
+        assert rotary["pairing"] == "halves"
+        np.testing.assert_allclose(rotary["frequencies"], frequencies, rtol=2e-7)
+        assert "rotary_problem" not in layer
+
+
+def test_keys_with_a_rate_of_their_own_leave_queries_as_they_are(
+    keys_rate_and_float16: Path, whole: Path
+) -> None:
+    plain, own = tables_of(whole), tables_of(keys_rate_and_float16)
+    for name in plain.keys() - {"examples"}:
+        if name.endswith("q"):
+            assert own[name].select(EXACT) == plain[name].select(EXACT)
+        else:
+            assert own[name].num_rows > plain[name].num_rows
+    sampler = json.loads((keys_rate_and_float16 / "dump.json").read_text())["sampler"]
+    assert sampler["key_base_rate"] == 12.0
+
+
+def test_load_dataset_and_the_analysis_need_no_config_but_the_folder(
+    whole: Path, tmp_path: Path
+) -> None:
+    rows = datasets.load_dataset(str(whole), "l00h00q", split="train", cache_dir=str(tmp_path))
+    assert rows.num_rows == pq.read_metadata(whole / "l00h00q/data.parquet").num_rows
+    run = analyze_dump(whole, output_dir=tmp_path / "results", max_workers=1)
+    assert len(run.head_metrics) == 16
+    assert run.head_metrics.ap_overall.between(0, 1).all()
+
+
+@pytest.mark.parametrize("batch_size", [2, len(LENGTHS)])
+def test_batches_change_no_position_and_hardly_a_digit(
+    model: Path, texts: Path, whole: Path, tmp_path: Path, batch_size: int
+) -> None:
+    assert sniff(model, texts, tmp_path / "dump", inference__batch_size=batch_size) == 0
+    ours = tables_of(tmp_path / "dump")
+    for name, table in tables_of(whole).items():
+        if name == "examples":
+            assert ours[name] == table
+            continue
+        assert ours[name].select(EXACT) == table.select(EXACT)
+        assert ours[name].column_names == table.column_names
+        for column in set(table.column_names) - set(EXACT):
+            mine, theirs = (np.stack(side[column].to_numpy()) for side in (ours[name], table))
+            np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+def test_layers_heads_and_kinds_are_chosen(model: Path, texts: Path, tmp_path: Path) -> None:
+    chosen = {"capture__layers": "1-2", "capture__heads": "0,3", "capture__capture_keys": "false"}
+    assert sniff(model, texts, tmp_path, **chosen) == 0
+    names = [head.folder for head in open_dump(tmp_path).folders]
+    assert names == ["l01h00q", "l01h03q", "l02h00q", "l02h03q"]
+
+
+def test_sampled_heads_come_with_their_key_heads(model: Path, texts: Path, tmp_path: Path) -> None:
+    assert sniff(model, texts, tmp_path, capture__head_sampling__count=5) == 0
+    dump = open_dump(tmp_path)
+    assert len(dump.query_heads) == 5
+    assert dump.key_heads == sorted({(layer, head // 2) for layer, head in dump.query_heads})
+
+
+def test_windows_are_recorded_and_can_be_left_out(texts: Path, tmp_path: Path) -> None:
+    gemma = save_tiny_model(tmp_path / "model", "gemma3_text")
+    assert sniff(gemma, texts, tmp_path / "all") == 0
+    assert sniff(gemma, texts, tmp_path / "full", capture__full_attention_only="true") == 0
+    tables = tables_of(tmp_path / "all")
+    assert set(tables["l00h00q"]["sliding_window"].to_pylist()) == {8}
+    assert set(tables["l01h00k"]["sliding_window"].to_pylist()) == {None}
+    assert {layer for layer, _ in open_dump(tmp_path / "full").query_heads} == {1, 3}
+
+
+def test_vectors_of_float16(keys_rate_and_float16: Path, whole: Path) -> None:
+    own, plain = tables_of(keys_rate_and_float16), tables_of(whole)
+    for name in (name for name in plain if name.endswith("q")):
+        assert str(own[name].schema.field("vector").type.value_type) == "halffloat"
+        mine, theirs = (np.stack(side[name]["vector"].to_numpy()) for side in (own, plain))
+        np.testing.assert_array_equal(mine, theirs.astype(np.float16))
+
+
+def test_pre_rope_differs_from_post_in_all_but_position_zero(
+    model: Path, texts: Path, whole: Path, tmp_path: Path
+) -> None:
+    assert sniff(model, texts, tmp_path, capture__capture_pre_rope="true") == 0
+    manifest = read_manifest(tmp_path / "dump.json")
+    assert manifest is not None
+    assert manifest.pre_rope is True
+    pre, post = (
+        np.stack(tables_of(dump)["l03h02q"]["vector"].to_numpy()) for dump in (tmp_path, whole)
+    )
+    position = tables_of(whole)["l03h02q"]["position"].to_numpy()
+    same = np.isclose(pre, post).all(axis=1)
+    np.testing.assert_array_equal(same, position == 0)
+    record = rotary_record(manifest.layers, 3)
+    assert record is not None
+    np.testing.assert_allclose(rotate(pre, 0, position, record), post, atol=1e-4)
+    assert rotary_record(manifest.layers, 4) is None
+
+
+def test_a_complete_dump_is_left_alone(
+    model: Path, texts: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+    assert sniff(model, texts, whole) == 0
+    assert "is complete already" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+
+
+def test_settings_that_change_no_row_change_no_dump(
+    model: Path, texts: Path, whole: Path, tmp_path: Path
+) -> None:
+    assert sniff(model, texts, tmp_path, dataset__streaming="true") == 0
+    assert same_bytes(tmp_path, whole)
+
+
+def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert sniff(model, texts, tmp_path, dataset__max_samples=1) == 0
+    question = f"no other process was seen in {tmp_path}; is the folder shared?"
+    assert question in " ".join(capsys.readouterr().err.split())
+    sections = {"dataset": {"path": str(texts), "max_samples": 1}, "model": {"name": str(model)}}
+    config = make_config(sections, output={"data_root": str(tmp_path / "tested")})
+    run_rank(config, TerminalWatcher(), Ranks(0, 2, knows_folder_is_shared=True))
+    assert "is the folder shared?" not in capsys.readouterr().err
+
+
+def test_overwrite_starts_anew_and_keeps_other_files(
+    model: Path, texts: Path, tmp_path: Path
+) -> None:
+    assert sniff(model, texts, tmp_path, dataset__max_samples=1) == 0
+    (tmp_path / "notes.txt").write_text("mine")
+    assert sniff(model, texts, tmp_path, dataset__max_samples=3, overwrite="true") == 0
+    assert pq.read_table(tmp_path / "examples.parquet").num_rows == 3
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_rows_damaged_on_disk_are_captured_again(
+    model: Path,
+    texts: Path,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sniff_first(monkeypatch, 3, model, texts, tmp_path)
+    segments = sorted((tmp_path / ".capture" / "segments").iterdir())
+    assert [path.name for path in segments] == ["00000", "00002", "00004"]  # the longest texts
+    file = segments[1] / "l02k.parquet"
+    rows = bytearray(file.read_bytes())
+    rows[len(rows) // 3] ^= 1
+    file.write_bytes(rows)
+    with monkeypatch.context() as patch:
+        often = partial(TerminalWatcher, seconds=0.001)
+        patch.setattr("qk_toolkit.terminal.TerminalWatcher", often)
+        assert sniff(model, texts, tmp_path) == 0
+    printed = capsys.readouterr().err
+    assert "rows on disk are damaged; their texts are run again" in printed
+    assert same_bytes(tmp_path, whole)
+    assert re.search("^loading texts and model: ", printed, re.M)
+    first, damaged = printed.split("rows on disk are damaged")
+    assert re.findall(r"continuing: (\d) texts", first) == ["3"]
+    assert min(re.findall(r"^texts: (\d) of 6 done", first, re.M)) >= "3"
+    assert re.search(r"^texts: \d of 6 done", damaged, re.M)
+    assert re.search(r"^texts: .*, [\d,]+ tokens, [\d,]+ rows, \d s left", printed, re.M)
+
+
+def test_a_slow_precision_is_told(
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How slow bfloat16 is depends on the processor, so the measurement is put in its place."""
+    monkeypatch.setattr(
+        "qk_sniffer.engines.hf.loading._product_seconds",
+        lambda dtype: 1.0 if dtype == torch.float32 else 20.0,
+    )
+    options = {"model__dtype": "bfloat16", "dataset__max_samples": 1}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # without bfloat16
+        assert sniff(model, texts, tmp_path, **options) == 0
+    assert "bfloat16 is about 20 times slower than float32 on this CPU" in capsys.readouterr().err
+
+
+def test_a_yaml_file_and_flags_give_the_same_capture(
+    model: Path, texts: Path, whole: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "capture.yaml"
+    file.write_text(
+        f"dataset: {{path: {texts}}}\nmodel: {{name: {model}}}\n"
+        "capture:\n  sampler: {type: uniform, base_rate: 8.0}\n  min_bucket_size: 64\n"
+        f"output: {{data_root: {tmp_path}/dump}}\n"
+    )
+    flags = {"capture.min_bucket_size": "16"}
+    assert qk_sniffer.run_capture(load_config(file, flags)).complete
+    assert same_bytes(tmp_path / "dump", whole)
+
+
+def test_a_dry_run_writes_nothing(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = words(model, texts, tmp_path / "dump", dry_run="true")
+    from qk_sniffer.cli import main
+
+    assert main(flags) == 0
+    told = capsys.readouterr().out
+    assert "16 query, 8 key, in layers 0-3" in told
+    assert not (tmp_path / "dump").exists()

@@ -1,0 +1,324 @@
+"""`--dry_run`: the numbers, what is printed, and that nothing is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub.constants
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from qk_sniffer.capture.estimate import estimate
+from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.engines.hf.loading import load_model
+from qk_sniffer.sampling.positions import PositionSampler
+from qk_sniffer.summary import print_estimate
+from qk_toolkit.errors import ConfigError
+from tiny_models import LOOKING_AHEAD, RARE, needs, other_model
+from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
+
+LENGTHS = [300, 40, 0, 511, 2000]
+ATTENTION = 16 * 4 * (28 + 7)  # bytes of the attention columns in the rows of all query heads
+VALUES = 8 * 4  # bytes of the lengths of values in the rows of all key heads
+TOKENS = [301, 41, 0, 512, 512]  # with a begin token, up to the model's context
+
+
+@pytest.fixture(autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny-llama")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return save_texts(tmp_path / "texts", LENGTHS)
+
+
+def config_for(model: Path, texts: Path, /, **sections: dict[str, Any]) -> CaptureConfig:
+    return make_config(
+        {
+            "model": {"name": str(model), **sections.pop("model", {})},
+            "dataset": {"path": str(texts), **sections.pop("dataset", {})},
+            "output": {"data_root": str(texts.parent / "dump"), **sections.pop("output", {})},
+            **sections,
+        }
+    )
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "length", "exactness"), [("llama", 400, 0.005), ("mistral", 400, 0.02)]
+)
+def test_operations_are_those_that_torch_counts(
+    tmp_path: Path, model_type: str, length: int, exactness: float
+) -> None:
+    folder = save_tiny_model(tmp_path / "model", model_type)
+    found = estimate(config_for(folder, save_texts(tmp_path / "texts", [length])))
+    decoder = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").model
+    tokens = torch.ones(1, length + 1, dtype=torch.long)  # with a begin token
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        decoder(tokens)
+    counted = {str(name): number for name, number in counter.get_flop_counts()["Global"].items()}
+    products, attention = counted.pop("aten.mm"), counted.pop("aten.bmm")
+    window = found.layout.layers[0].window or length + 1
+    seen = sum(min(position + 1, window) for position in range(length + 1)) / (length + 1) ** 2
+    rotary = 2 * found.layout.layers[0].width // 2 * (length + 1)  # angles, once
+    assert not counted
+    expected = products + (attention - rotary) * seen
+    assert found.operations_per_text == pytest.approx(expected, rel=exactness)
+
+
+@pytest.mark.parametrize("kind", ["log_uniform", "uniform", "all"])
+def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) -> None:
+    capture = {"sampler": {"type": kind, "base_rate": 8.0}, "min_bucket_size": 32}
+    found = estimate(config_for(model, texts, capture=capture))
+    sampler = PositionSampler(kind, 32, 8.0)
+    assert found.texts == found.looked_at == 5
+    assert found.tokens_per_text == pytest.approx(mean(TOKENS))
+    expected = mean([*map(sampler.expected_rows, TOKENS)])
+    assert found.rows_per_text == pytest.approx({"q": expected, "k": expected})
+
+
+@pytest.mark.parametrize(("dtype", "value_bytes"), [("float32", 4), ("float16", 2)])
+def test_bytes_are_those_of_all_heads_rows(
+    model: Path, texts: Path, dtype: str, value_bytes: int
+) -> None:
+    capture = {"sampler": {"type": "log_uniform"}, "attended_keys": 0}
+    found = estimate(config_for(model, texts, capture=capture, output={"vector_dtype": dtype}))
+    assert found.heads == 4 * (4 + 2)
+    vectors = 24 * (16 * value_bytes + 20)  # a vector and five small columns
+    all_bytes = vectors + ATTENTION + VALUES
+    assert found.bytes_per_text == pytest.approx(found.rows_per_text["q"] * all_bytes)
+
+
+def test_keys_drawn_by_attention_are_counted(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a base sample of keys nearly all drawn keys are new; with all positions none is."""
+    few = {"sampler": {"type": "uniform", "base_rate": 8.0, "key_base_rate": 1e-9}}
+    config = config_for(model, texts, capture=few | {"attended_keys": 50})
+    found = estimate(config)
+    drawn = mean([min(length, 54) for length in TOKENS])
+    assert found.attended_per_text == pytest.approx(drawn)
+    assert found.rows_of_all_heads == pytest.approx(16 * found.rows_per_text["q"])
+    assert found.attended_of_all_heads == pytest.approx(8 * drawn)
+    queries = (16 * (16 * 4 + 20) + ATTENTION) * found.rows_per_text["q"]
+    keys = drawn * (8 * (16 * 4 + 20 + 8 + 2 * 4) + VALUES)  # inclusion, two values of `received`
+    assert found.bytes_per_text == pytest.approx(queries + keys)
+    printed = printed_by(config, capsys)
+    assert printed["keys drawn by attention"] == f"{drawn:,.1f} more per key head and text"
+    rows, more = (number * len(TOKENS) for number in (16 * found.rows_per_text["q"], 8 * drawn))
+    words = f"{rows:,.0f} rows, {more:,.0f} keys drawn by attention"  # as after a capture
+    assert printed["rows of all heads"] == words
+    everything = config_for(model, texts, capture={"sampler": {"type": "all"}})
+    assert estimate(everything).attended_per_text == 0
+    printed = printed_by(everything, capsys)
+    assert printed["keys drawn by attention"] == "none: every key is kept"
+
+
+def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
+    capture = {"layers": [1, 2], "heads": [3], "sampler": {"type": "all"}}
+    tokenizer = {"max_length": 100, "add_special_tokens": False}
+    found = estimate(config_for(model, texts, capture=capture, tokenizer=tokenizer))
+    assert found.heads == 4
+    assert [(layer.facts.layer, layer.q, layer.k) for layer in found.wanted] == [
+        (1, (3,), (1,)),
+        (2, (3,), (1,)),
+    ]
+    assert found.rows_per_text["k"] == found.tokens_per_text == mean([100, 40, 0, 100, 100])
+
+
+def test_only_the_first_texts_are_looked_at(model: Path, tmp_path: Path) -> None:
+    texts = save_texts(tmp_path / "texts", [10] * 16 + [500] * 4)
+    found = estimate(config_for(model, texts))
+    assert (found.texts, found.looked_at) == (20, 16)
+    assert found.tokens_per_text == 11
+    assert estimate(config_for(model, texts, dataset={"max_samples": 3})).texts == 3
+
+
+def test_the_number_of_texts_in_a_stream_is_unknown(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"text": some_text(length)}) + "\n" for length in LENGTHS]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    capture = {"sampler": {"type": "log_uniform"}}
+    rows = tmp_path / "rows.jsonl"
+    config = config_for(model, rows, capture=capture, dataset={"streaming": True})
+    found = estimate(config)
+    assert found.texts is None
+    assert found.looked_at == 5
+    assert found.tokens_per_text == pytest.approx(mean(TOKENS))
+    printed = printed_by(config, capsys)
+    assert printed["texts"] == "unknown (streaming)"
+    assert "size per text" in printed
+    assert "rows" not in printed
+
+
+def printed_by(config: CaptureConfig, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The table that is printed, by its first column."""
+    capsys.readouterr()
+    print_estimate(config, estimate(config))
+    lines = capsys.readouterr().out.strip().splitlines()
+    cells = [[cell.strip() for cell in line.strip().split("  ", 1)] for line in lines]
+    return {line[0]: line[-1] for line in cells if line[0]}
+
+
+def test_keys_with_a_rate_of_their_own(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler = {"type": "uniform", "base_rate": 8.0, "key_base_rate": 24.0}
+    capture = {"sampler": sampler, "min_bucket_size": 32, "attended_keys": 0}
+    config = config_for(model, texts, capture=capture)
+    found = estimate(config)
+    assert found.rows_per_text["k"] == pytest.approx(3 * found.rows_per_text["q"])
+    rows = 16 * found.rows_per_text["q"] + 8 * found.rows_per_text["k"]
+    assert found.rows_of_all_heads == pytest.approx(rows)
+    attention = ATTENTION * found.rows_per_text["q"] + VALUES * found.rows_per_text["k"]
+    assert found.bytes_per_text == pytest.approx(rows * (16 * 4 + 20) + attention)
+    assert printed_by(config, capsys)["rows per head"].endswith(" of keys")
+
+
+def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = {"sampler": {"type": "all"}, "attention": False, "tokens": False}
+    printed = printed_by(config_for(model, texts, capture=capture), capsys)
+    rows = sum(TOKENS)
+    assert printed["model"] == str(model)
+    assert printed["heads"] == "16 query, 8 key, in layers 0-3"
+    assert printed["texts"] == "5"
+    assert printed["tokens per text"] == f"41 to 512, on average {rows / 5:.0f}"
+    assert "warning: 1 text without tokens (002.txt); no row is kept of them" in printed
+    assert printed["rows per head and text"] == f"{rows / 5:.1f}"
+    assert printed["rows per head"] == f"{rows:,}"
+    assert printed["rows of all heads"] == f"{rows * 24:,} rows"
+    assert printed["size"].startswith(f"{rows * 24 * 80 / 1e6:.1f} MB at most")
+    assert printed["folder"] == str(texts.parent / "dump")
+    assert "Lengths are those of the first 5 texts. Nothing was written." in printed
+
+
+def test_sizes_are_readable_near_the_next_unit(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = save_texts(tmp_path / "texts", [99])
+    capture = {
+        "layers": [0],
+        "heads": [0],
+        "capture_keys": False,
+        "attention": False,
+        "sampler": {"type": "uniform", "base_rate": 15.9968},  # 999.8 bytes
+    }
+    assert "e+" not in printed_by(config_for(model, texts, capture=capture), capsys)["size"]
+
+
+def test_windows_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gemma = save_tiny_model(tmp_path / "gemma", "gemma3_text")
+    config = config_for(gemma, save_texts(tmp_path / "texts", [50]))
+    assert printed_by(config, capsys)["sliding windows"] == "8 tokens"
+
+
+def test_memory_and_time_in_vllm(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags: dict[str, Any] = {"engine": "vllm", "inference": {"batch_size": 3}}
+    found = estimate(config_for(model, texts, **flags))
+    weights = load_model(config_for(model, texts).model, "cpu").model.parameters()
+    assert found.memory["weights"] == sum(one.numel() * 4 for one in weights)
+    layers, heads, key_heads, width = 4, 4, 2, 16
+    assert found.memory["cache"] == 3 * max(TOKENS) * layers * 2 * key_heads * width * 4
+    assert "held queries and keys" not in found.memory
+    config = config_for(model, texts, **flags, vllm={"tokens_per_step": 8})
+    numbers = (heads + key_heads) * width + key_heads  # queries, keys, and lengths of values
+    held = estimate(config).memory["held queries and keys"]
+    assert held == 3 * max(TOKENS) * layers * numbers * 4
+    print_estimate(config, estimate(config))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "memory in vLLM" in told
+    assert "on one H200" in told
+
+
+def test_names_in_brackets_are_printed_as_they_are(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(texts.parent / "dump [draft]" / "[/b]")
+    printed = printed_by(config_for(model, texts, output={"data_root": folder}), capsys)
+    assert printed["folder"] == folder
+
+
+@pytest.mark.parametrize("model_type", ["stablelm", "deepseek_v3", "smollm3"])
+def test_vectors_before_the_rotary_embedding_can_be_estimated(
+    tmp_path: Path, model_type: str
+) -> None:
+    folder = save_tiny_model(tmp_path / "model", model_type)
+    texts = save_texts(tmp_path / "texts", [50])
+    assert estimate(config_for(folder, texts, capture={"capture_pre_rope": True})).heads >= 24
+
+
+def test_nothing_is_written(
+    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    places = (tmp_path, model)
+    before = [{path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places]
+    estimate(config_for(model, texts))
+    assert before == [
+        {path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places
+    ]
+
+
+def test_no_weights_are_needed(model: Path, texts: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for file in model.iterdir():
+        if file.suffix != ".safetensors":
+            (bare / file.name).write_bytes(file.read_bytes())
+    assert estimate(config_for(bare, texts)).heads == 24
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"capture": {"layers": [7]}}, "capture.layers: 7 given, there are 0-3"),
+        ({"dataset": {"path": "/nowhere.txt"}}, "dataset.path: /nowhere.txt: does not exist"),
+        ({"model": {"name": "/nowhere"}}, "model.name: /nowhere: does not exist"),
+        ({"tokenizer": {"name": "/nowhere"}}, "tokenizer.name: /nowhere: does not exist"),
+    ],
+)
+def test_what_a_capture_would_refuse_is_refused(
+    model: Path, texts: Path, sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        estimate(config_for(model, texts, **sections))
+    assert str(caught.value) == message
+
+
+def test_attention_that_is_not_causal_is_refused(texts: Path, tmp_path: Path) -> None:
+    other_model("bert", LOOKING_AHEAD["bert"]).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="attention is not causal"):
+        estimate(config_for(tmp_path, texts))
+
+
+def test_weights_are_not_read_also_where_the_code_asks_for_values(
+    texts: Path, tmp_path: Path
+) -> None:
+    """longcat_flash looks at values, which the meta device has none of."""
+    architecture = RARE["longcat_flash"]
+    needs(architecture.model_type in CONFIG_MAPPING, "have longcat_flash")
+    architecture.model("eager").save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    for path in tmp_path.glob("*.safetensors"):
+        path.write_bytes(b"no weights")
+    found = estimate(config_for(tmp_path, texts))
+    assert tuple(layer.facts.layer for layer in found.wanted) == architecture.layers

@@ -1,0 +1,287 @@
+"""Who may write a dump where: starting, continuing, refusing, overwriting, leaving."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from captures import PLAN, complete, content, in_process, make_capture, opened, save, undisturbed
+from dumps import make_dump
+from qk_dump.manifest import DumpManifest, write_manifest
+from qk_sniffer.capture.folder import CaptureFolder, open_capture
+from qk_sniffer.capture.segments import saved_chunks
+from qk_toolkit.errors import ConfigError, OutputError
+
+
+def changed(field: str, value: object) -> dict[str, Any]:
+    plan = copy.deepcopy(PLAN)
+    *outer, last = field.split(".")
+    inner = plan
+    for name in outer:
+        inner = inner[name]
+    inner[last] = value
+    return plan
+
+
+def refusal(folder: Path, plan: dict[str, Any] = PLAN, **options: Any) -> str:
+    before = content(folder) if folder.is_dir() else None
+    with pytest.raises(ConfigError) as caught:
+        open_capture(folder, plan, 1, **options)
+    assert (content(folder) if folder.is_dir() else None) == before
+    assert str(caught.value).startswith(f"{folder}: ")
+    return str(caught.value)
+
+
+def begun(folder: Path) -> Path:
+    with closing(opened(folder)) as capture:
+        save(capture, range(3))
+    return folder
+
+
+def test_a_capture_is_started_and_continued(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "deep" / "er"
+    begun(folder)
+    with closing(open_capture(folder, PLAN, 99)) as capture:
+        assert not capture.complete
+        assert capture.chunk_size == 1  # as it was when the capture began
+        assert saved_chunks(folder) == {0, 1, 2}
+        save(capture, range(3, 7))
+        complete(capture, 7)
+        assert capture.complete
+    assert content(folder) == undisturbed(7)
+
+
+def test_a_process_that_saved_nothing_leaves_nothing(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)), closing(opened(tmp_path)):
+        assert (tmp_path / ".capture" / "plan.json").exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_others_do_no_harm_and_are_kept(tmp_path: Path) -> None:
+    for name in ("notes.txt", "README.md", "other/l00h00q/data.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"my own {name}")
+    make_capture(tmp_path, 2)
+    for name in ("notes.txt", "README.md", "other/l00h00q/data.parquet"):
+        assert (tmp_path / name).read_text() == f"my own {name}"
+
+
+def test_a_plan_may_hold_all_that_json_can(tmp_path: Path) -> None:
+    plan: Any = {"a": (1, 2), "b": {"ü": None}, "c": float("nan"), "d": "\udc80", 3: [True, 1.5]}
+    with closing(open_capture(tmp_path, plan, 1)), closing(open_capture(tmp_path, plan, 1)) as two:
+        complete(two, 0)
+    assert open_capture(tmp_path, plan, 1).complete
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("model.revision", "abc", 'model.revision (null then, "abc" now)'),
+        ("sampler", None, 'sampler ({"base_rate": 2.0, "type": "uniform"} then, null now)'),
+        ("sampler.seed", 3, "sampler.seed (absent then, 3 now)"),
+        ("versions.torch", "3.0", 'versions.torch ("2.9" then, "3.0" now)'),
+    ],
+)
+def test_another_plan_is_refused_with_the_first_difference(
+    tmp_path: Path, field: str, value: object, told: str
+) -> None:
+    message = refusal(begun(tmp_path), changed(field, value))
+    assert f"holds a capture that differs in {told}" in message
+    assert "another output.data_root, or add --overwrite" in message
+
+
+def test_a_finished_dump_of_the_same_plan_is_complete(tmp_path: Path) -> None:
+    before = content(make_capture(tmp_path, 2))
+    for plan in (PLAN, changed("versions.torch", "3.0"), changed("versions", None)):
+        with closing(open_capture(tmp_path, plan, 1)) as capture:
+            assert capture.complete
+    assert content(tmp_path) == before
+    message = refusal(tmp_path, changed("model.name", "big"))
+    assert 'differs in model.name ("tiny" then, "big" now)' in message
+
+
+def test_a_dump_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    make_dump(tmp_path / "heads", layers=1, n=5)
+    assert "holds another dump (l00h00k)" in refusal(tmp_path / "heads")
+    write_manifest(tmp_path, DumpManifest(model="tiny"))
+    assert "holds another dump (dump.json)" in refusal(tmp_path)
+    (tmp_path / "dump.json").unlink()
+    (tmp_path / "examples.parquet").write_bytes(b"")
+    assert "holds another dump (examples.parquet)" in refusal(tmp_path)
+
+
+def test_a_plan_that_cannot_be_read_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    plan = begun(tmp_path) / ".capture" / "plan.json"
+    for text in ("{", "3", ""):
+        plan.write_text(text)
+        with pytest.raises(ConfigError, match="overwrite") as caught:
+            opened(tmp_path)
+        assert str(plan) in str(caught.value)
+    opened(tmp_path, overwrite=True).close()
+
+
+def test_segments_without_a_plan_are_not_trusted(tmp_path: Path) -> None:
+    (begun(tmp_path) / ".capture" / "plan.json").unlink()
+    with closing(opened(tmp_path)):
+        assert saved_chunks(tmp_path) == set()
+
+
+def test_places_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert "is a file, not a folder" in refusal(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+    for place in ("/proc/nowhere/dump", "file/dump"):
+        with pytest.raises(OutputError) as caught:
+            opened(tmp_path / place)
+        assert str(caught.value).startswith(f"{tmp_path / place}: cannot be written")
+
+
+def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
+    make_capture(tmp_path, 2)
+    (tmp_path / "l00h00q" / "shard-2.parquet").write_bytes(b"old")
+    (tmp_path / "l07h00q").mkdir()
+    (tmp_path / "l07h00q" / ".data.parquet.part-77").write_bytes(b"half")
+    mine = ("notes.txt", "l00h00q/notes.txt", "sub/data.parquet", "l00h00q.txt")
+    for name in mine:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    with closing(opened(tmp_path, overwrite=True)) as capture:
+        left = {name for name in content(tmp_path) if not name.startswith(".capture/")}
+        assert left == set(mine)
+        assert not (tmp_path / "l07h00q").exists()
+        save(capture, range(7))
+        complete(capture, 7)
+    assert content(tmp_path) == {**undisturbed(7), **dict.fromkeys(mine, b"mine")}
+
+
+def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path: Path) -> None:
+    elsewhere = make_dump(tmp_path / "elsewhere", layers=1, n=5)
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    (dump / "README.md").write_text("mine")
+    (dump / "l00h00q").symlink_to(elsewhere / "l00h00q")
+    opened(dump, overwrite=True).close()
+    assert (dump / "README.md").read_text() == "mine"
+    assert not (dump / "l00h00q").exists()
+    assert (elsewhere / "l00h00q" / "data.parquet").exists()
+
+
+def test_overwriting_discards_an_unfinished_capture_and_a_broken_dump(tmp_path: Path) -> None:
+    begun(tmp_path)
+    (tmp_path / "dump.json").write_text("{")
+    (tmp_path / ".capture" / "ended.json").write_text('{"1": 2}')
+    plan = changed("model.name", "other")
+    with closing(open_capture(tmp_path, plan, 1, overwrite=True)) as capture:
+        assert (saved_chunks(tmp_path), capture.ended()) == (set(), {})
+        assert not (tmp_path / "dump.json").exists()
+        refusal(tmp_path)
+
+
+def test_processes_that_all_overwrite_share_one_capture(tmp_path: Path) -> None:
+    make_capture(tmp_path, 2)
+    with closing(opened(tmp_path, overwrite=True)) as first:
+        save(first, [0])
+        with closing(opened(tmp_path, overwrite=True)) as second:
+            assert saved_chunks(tmp_path) == {0}
+            assert first.has_others()
+            assert second.has_others()
+        other = changed("model.name", "other")
+        message = refusal(tmp_path, other, overwrite=True)
+        assert "another capture is writing here" in message
+    with closing(opened(tmp_path, overwrite=True)):
+        assert saved_chunks(tmp_path) == set()
+
+
+def test_a_chunk_is_locked_by_one_process(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as first, closing(opened(tmp_path)) as second:
+        lock = first.lock_chunk(4)
+        assert lock is not None
+        assert second.lock_chunk(4) is None
+        assert second.num_free_chunks([4]) == 0
+        assert second.num_free_chunks([4, 5]) == 1
+        lock.release()
+        assert second.lock_chunk(4) is not None
+        save(first, [0])
+        complete(first, 1)
+        assert second.lock_chunk(5) is None  # the dump is complete
+        assert second.num_free_chunks([5]) == 0
+        assert second.lock_to_finish() is None
+    assert content(tmp_path) == undisturbed(1)
+
+
+def running(capture: CaptureFolder, chunk: int, *texts: int) -> None:
+    capture.running_file(chunk, texts[0]).write_text(json.dumps(texts))
+
+
+def test_ended_processes_are_counted_for_the_texts_that_they_ran(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as capture:
+        running(capture, 4, 12, 13)
+        running(capture, 4, 14)
+        capture.running_file(4, 15).write_text("[1")  # it ended while it wrote the file
+        running(capture, 5, 20)
+        for counted in ({12: 1, 13: 1, 14: 1}, {12: 2, 13: 1, 14: 1}):
+            lock = capture.lock_chunk(4)
+            assert lock is not None
+            lock.release()
+            assert capture.ended() == counted
+            running(capture, 4, 12)
+    assert (tmp_path / ".capture" / "plan.json").exists()
+    (tmp_path / ".capture" / "ended.json").write_text("[")
+    with closing(opened(tmp_path)) as capture, pytest.raises(ConfigError, match="Remove the file"):
+        capture.ended()
+
+
+def test_a_killed_process_is_no_obstacle(tmp_path: Path) -> None:
+    code = "capture = opened(folder); lock = capture.lock_chunk(0); print('open', flush=True)"
+    run = in_process(f"{code}; time.sleep(60)", tmp_path)
+    assert run.stdout is not None
+    assert run.stdout.readline() == "open\n"
+    with closing(opened(tmp_path)) as capture:
+        assert capture.lock_chunk(0) is None
+        run.kill()
+        run.communicate()
+        lock = capture.lock_chunk(0)
+        assert lock is not None
+        lock.release()
+    with closing(open_capture(tmp_path, changed("model.name", "b"), 1, overwrite=True)) as capture:
+        assert not capture.has_others()
+
+
+def test_a_crash_after_the_last_file_is_noticed(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as capture:
+        save(capture, range(7))
+        shutil.copytree(tmp_path / ".capture", tmp_path / "kept")
+        complete(capture, 7)
+    (tmp_path / "kept").rename(tmp_path / ".capture")
+    assert opened(tmp_path).complete
+    assert content(tmp_path) == undisturbed(7)
+    (tmp_path / ".capture" / "segments").mkdir(parents=True)  # killed while removing it
+    assert opened(tmp_path).complete
+    assert content(tmp_path) == undisturbed(7)
+
+
+@pytest.mark.parametrize("target", ["mine", "nowhere"])
+def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("precious")
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / ".capture").symlink_to(tmp_path / target)
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"/\.capture: is a symbolic link, not a folder"):
+            opened(tmp_path / "dump", overwrite=overwrite)
+    assert (tmp_path / "mine" / "file").read_text() == "precious"
+
+
+def test_a_disk_without_room_for_the_plan_is_left_as_it_was(small_disk: Path) -> None:
+    with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    with pytest.raises(OutputError, match="No space left on device"):
+        opened(small_disk)
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]

@@ -1,0 +1,286 @@
+"""Segments and the dump that is made of them, on disks that damage them or have no room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from captures import (
+    CHUNK,
+    HEADS,
+    PLAN,
+    SCHEMAS,
+    complete,
+    content,
+    examples_of,
+    in_process,
+    make_capture,
+    opened,
+    rows_of,
+    save,
+    schemas,
+    segments,
+    undisturbed,
+)
+from odd_files import replace_by
+from qk_dump import writer
+from qk_dump.columns import table_of
+from qk_dump.examples import read_examples
+from qk_dump.heads import HeadId
+from qk_dump.manifest import read_manifest
+from qk_dump.rows import Rows
+from qk_dump.source import open_dump
+from qk_sniffer.capture import segments as module
+from qk_sniffer.capture.segments import (
+    DamagedSegmentError,
+    Segment,
+    head_groups,
+    read_segment,
+    read_segments,
+    saved_chunks,
+    write_segment,
+)
+from qk_toolkit.errors import ConfigError, OutputError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_row_groups() -> Iterator[None]:
+    with mock.patch.object(writer, "ROWS_PER_GROUP", 7):
+        yield
+
+
+def table(folder: Path, head: HeadId) -> pa.Table:
+    return pq.read_table(folder / head.folder / "data.parquet")
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_the_dump_holds_every_row_in_order(tmp_path: Path, half: bool) -> None:
+    make_capture(tmp_path, 7, half)
+    written = schemas(half)
+    for head in HEADS:
+        found = table(tmp_path, head)
+        parts = [rows_of(chunk, half)[head] for chunk in range(7) if head in rows_of(chunk)]
+        assert found.schema.equals(written[head])
+        if head.layer == 2:
+            assert found.num_rows == 0
+            continue
+        assert found.num_rows > 7  # several row groups
+        assert found.equals(table_of(Rows.joined(parts), head, written[head]))
+    examples = read_examples(tmp_path)
+    assert examples is not None
+    assert examples["original_id"].to_pylist() == [f"text {i}" for i in range(7 * CHUNK)]
+
+
+def test_nothing_but_the_dump_is_left(tmp_path: Path) -> None:
+    make_capture(tmp_path)
+    beside = {"dump.json", "examples.parquet", "tokens.parquet", "README.md"}
+    assert set(content(tmp_path)) == beside | {f"{head.folder}/data.parquet" for head in HEADS}
+    dump = open_dump(tmp_path)
+    assert sorted(dump.all_folders) == sorted(HEADS)
+    assert dump.manifest is not None
+    assert (dump.manifest.capture, dump.manifest.num_examples) == (PLAN, 7 * CHUNK)
+
+
+def test_a_capture_without_any_row_or_chunk_is_a_dump_of_empty_heads(tmp_path: Path) -> None:
+    for folder, chunks in ((tmp_path / "rows", [3]), (tmp_path / "chunks", [])):
+        capture = opened(folder)
+        for number, chunk in enumerate(chunks):
+            target = module.segment_path(folder, number)
+            write_segment(target, rows_of(chunk), SCHEMAS, examples_of(chunk))
+        complete(capture, len(chunks))
+        assert table(folder, HEADS[0]).num_rows == 0
+
+
+def test_segments_are_written_in_any_order_and_heads_are_counted(tmp_path: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    with closing(opened(tmp_path)) as capture:
+        save(capture, [5, 0, 6, 2, 1, 4, 3])
+        assert saved_chunks(tmp_path) == {*range(7)}
+        rows = sum(segment.num_rows for segment in read_segments(tmp_path))
+        complete(capture, 7, on_head=lambda done, total: heard.append((done, total)))
+    assert content(tmp_path) == undisturbed(7)
+    assert heard[-1] == (len(HEADS), len(HEADS))
+    assert rows == sum(table(tmp_path, head).num_rows for head in HEADS if not head.attended)
+
+
+def test_texts_that_were_left_out_are_named(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as capture:
+        save(capture, [0])
+        target = module.segment_path(tmp_path, 1)
+        write_segment(target, rows_of(1), SCHEMAS, examples_of(1), [4])
+        complete(capture, 2)
+    manifest = read_manifest(tmp_path / "dump.json")
+    assert manifest is not None
+    assert manifest.model_dump()["left_out"] == [4]
+    assert manifest.num_examples == 6
+
+
+def test_a_dump_is_made_of_exactly_the_chunks_of_the_texts(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as capture:
+        save(capture, [0, 1, 3])
+        with pytest.raises(OutputError, match=r"2 of 5 chunks .* first: 2"):
+            complete(capture, 5)
+        with pytest.raises(ConfigError, match=r"more texts than the dataset now has; .*overwrite"):
+            complete(capture, 2)
+        assert not (tmp_path / "dump.json").exists()
+        save(capture, [2, 4])
+        complete(capture, 5)
+    assert content(tmp_path) == undisturbed(5)
+
+
+@pytest.mark.parametrize("name", ["l00k.parquet", "segment.json"])
+@pytest.mark.parametrize("damage", ["truncated", "removed", "emptied", "a pipe", "nested"])
+def test_a_damaged_segment_is_not_read(tmp_path: Path, name: str, damage: str) -> None:
+    with closing(opened(tmp_path)) as capture:
+        save(capture, range(3))
+    file = segments(tmp_path)[1] / name
+    if damage == "removed":
+        file.unlink()
+    elif damage == "a pipe":
+        replace_by(os.mkfifo, file)
+    elif damage == "nested":
+        file.write_bytes(b"[" * 100_000)
+    else:
+        file.write_bytes(file.read_bytes()[:-1] if damage == "truncated" else b"")
+    assert [segment.number for segment in read_segments(tmp_path)] == [0, 2]
+    with mock.patch.object(module, "_VERSION", 99):
+        assert read_segments(tmp_path) == []
+
+
+def test_no_flipped_bit_of_a_segment_is_accepted(tmp_path: Path) -> None:
+    save(opened(tmp_path), [1])
+    [folder] = segments(tmp_path)
+    whole = read_segment(folder)
+    assert whole is not None
+
+    def rows(segment: Segment) -> dict[HeadId, pa.Table]:
+        return {
+            head: found
+            for heads in head_groups(HEADS)
+            for head, found in segment.tables(heads, SCHEMAS[heads[0]])
+        }
+
+    expected = rows(whole)
+    assert expected
+    for file in sorted(folder.iterdir()):
+        right = file.read_bytes()
+        for place in range(0, len(right), 53):  # make reliability flips every byte
+            wrong = bytearray(right)
+            wrong[place] ^= 1 << (place % 8)
+            file.write_bytes(wrong)
+            found = read_segment(folder)
+            if found is None:
+                continue
+            assert (found.examples, found.num_rows) == (whole.examples, whole.num_rows)
+            with suppress(DamagedSegmentError):
+                assert rows(found) == expected
+        file.write_bytes(right)
+
+
+def filled(disk: Path) -> Path:
+    """A file that takes all the space there is."""
+    filler = disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    return filler
+
+
+def enlarge(disk: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+
+
+def test_a_full_disk_harms_no_earlier_segment(small_disk: Path) -> None:
+    folder = small_disk / "dump"
+    enlarge(small_disk, "1m")
+    with closing(opened(folder)) as capture:
+        save(capture, [0])
+        filler = filled(small_disk)
+        with pytest.raises(OSError, match="No space left on device"):
+            save(capture, [1])
+        assert [path.name for path in segments(folder)] == ["00000"]
+        filler.unlink()
+        enlarge(small_disk, "4m")
+        save(capture, range(1, 7))
+        status = os.statvfs(small_disk)
+        occupied = (status.f_blocks - status.f_bfree) * status.f_frsize
+        enlarge(small_disk, f"{occupied + 20_000}")
+        with pytest.raises(OutputError, match="No space left on device") as caught:
+            complete(capture, 7)
+        assert "free some space" in str(caught.value)
+        assert not (folder / "dump.json").exists()
+        assert not list(folder.rglob("*.part-*"))
+        enlarge(small_disk, "4m")
+        complete(capture, 7)
+    assert content(folder) == undisturbed(7)
+
+
+SINGLE_HEAD = """
+import resource
+from captures import HeadId, Rows, write_segment, segment_path, finish
+head = HeadId(0, 0, "k")
+schema = schema_of(names_of(1, "k"), 64)
+capture = opened(folder)
+for chunk in range(60):
+    n = 4096
+    columns = {"bucket": np.zeros(n, int), "example_id": np.full(n, chunk)}
+    columns |= {"position": np.arange(n), "sliding_window": np.full(n, -1, np.int32)}
+    rows = Rows(columns | {"vector": np.full((n, 64), chunk, np.float32)})  # 1 MiB
+    examples = [Example(chunk, chunk, n, "")]
+    write_segment(segment_path(folder, chunk), {head: rows}, {head: schema}, examples)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+finish(capture, 60, {head: schema}, MANIFEST)
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(pa.default_memory_pool().max_memory() >> 20, grown >> 10)
+"""
+
+
+def test_memory_does_not_grow_with_the_capture(tmp_path: Path) -> None:
+    run = in_process(SINGLE_HEAD, tmp_path)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    arrow_mib, grown_mib = map(int, out.split())
+    assert arrow_mib < 30  # of 60 MiB of rows
+    assert grown_mib < 40
+
+
+def test_a_kill_while_heads_are_written_loses_nothing(tmp_path: Path) -> None:
+    stop = """
+import os, signal
+capture = opened(folder)
+save(capture, range(7))
+complete(capture, 7, on_head=lambda done, total: done < 5 or os.kill(os.getpid(), signal.SIGKILL))
+"""
+    run = in_process(stop, tmp_path)
+    run.communicate(timeout=60)
+    assert run.returncode == -9
+    assert read_manifest(tmp_path / "dump.json") is None
+    assert len(list(tmp_path.glob("**/l*/data.parquet"))) >= 5
+    (tmp_path / "l00h00q" / ".data.parquet.part-77").write_bytes(b"half")
+    (tmp_path / ".dump.json.part-77").write_bytes(b"half")
+    with closing(opened(tmp_path)) as capture:
+        complete(capture, 7)
+    assert content(tmp_path) == undisturbed(7)
+
+
+def test_names_that_are_no_text_are_no_obstacle(tmp_path: Path) -> None:
+    assert content(make_capture(tmp_path / os.fsdecode(b"caf\xe9"))) == undisturbed(7)
+
+
+def test_vectors_of_double_precision_are_stored_as_single(tmp_path: Path) -> None:
+    head = HEADS[0]
+    double = {head: rows_of(0)[head].with_columns({"vector": rows_of(0)[head]["vector"] * 1.0})}
+    double[head].columns["vector"] = double[head]["vector"].astype(np.float64)
+    with closing(opened(tmp_path)) as capture:
+        write_segment(module.segment_path(tmp_path, 0), double, SCHEMAS, examples_of(0))
+        complete(capture, 1)
+    assert table(tmp_path, head).equals(table_of(rows_of(0)[head], head, SCHEMAS[head]))

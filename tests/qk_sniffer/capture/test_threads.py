@@ -1,0 +1,195 @@
+"""Threads beside the main one: order, bounds, errors, and that none is left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from qk_sniffer.capture import threads
+from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def soon(true: Callable[[], bool], seconds: float = 5) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.002)
+    return true()
+
+
+def test_items_come_in_their_order() -> None:
+    assert list(prepared_ahead(range(500))) == list(range(500))
+    assert list(prepared_ahead([])) == []
+    assert list(prepared_ahead(iter([None, 0, ()]))) == [None, 0, ()]
+
+
+def test_one_item_is_made_while_another_is_used() -> None:
+    made: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(50):
+            made.append(number)
+            yield number
+
+    source = prepared_ahead(items())
+    for number in range(4):
+        assert next(source) == number
+        assert soon(lambda number=number: made[-1] == number + 1)
+        time.sleep(0.02)
+        assert made[-1] == number + 1
+    source.close()
+
+
+def test_an_error_comes_after_the_items_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise KeyError("third")
+
+    source = prepared_ahead(items())
+    assert next(source) == 1
+    assert next(source) == 2
+    with pytest.raises(KeyError, match="third"):
+        next(source)
+    with pytest.raises(StopIteration):
+        next(source)
+
+
+def test_an_interruption_in_the_thread_reaches_the_user() -> None:
+    def items() -> Iterator[int]:
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        list(prepared_ahead(items()))
+
+
+@pytest.mark.parametrize("used", [0, 1, 3])
+def test_closing_early_ends_the_thread(used: int) -> None:
+    def endless() -> Iterator[int]:
+        number = 0
+        while True:
+            yield number
+            number += 1
+
+    source = prepared_ahead(endless())
+    for _ in range(used):
+        next(source)
+    source.close()
+    assert not any(thread.name == "prepare" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_submitting_waits_while_too_many_are_queued(depth: int) -> None:
+    gate = threading.Event()
+    done: list[int] = []
+
+    def task(number: int) -> None:
+        gate.wait(10)
+        done.append(number)
+
+    behind = BackgroundWriter(depth)
+    for number in range(depth):
+        behind.submit(lambda number=number: task(number))
+    submitted = threading.Event()
+
+    def one_more() -> None:
+        behind.submit(lambda: task(depth))
+        submitted.set()
+
+    thread = threading.Thread(target=one_more)
+    thread.start()
+    assert not submitted.wait(0.1)
+    assert done == []
+    gate.set()
+    assert submitted.wait(5)
+    thread.join()
+    behind.wait()
+    assert done == list(range(depth + 1))
+    behind.close()
+
+
+def fail() -> None:
+    raise OSError("disk full")
+
+
+def test_an_error_is_raised_at_wait() -> None:
+    behind = BackgroundWriter()
+    behind.submit(fail)
+    with pytest.raises(OSError, match="disk full"):
+        behind.wait()
+    behind.close()
+
+
+def test_an_error_is_raised_at_a_later_submit_and_nothing_runs_after_it() -> None:
+    done: list[int] = []
+    behind = BackgroundWriter(depth=2)
+    behind.submit(lambda: done.append(0))
+    behind.submit(fail)
+    behind.submit(lambda: done.append(2))
+    with pytest.raises(OSError, match="disk full"):
+        behind.submit(lambda: done.append(3))
+    behind.wait()
+    behind.close()
+    assert done == [0]
+
+
+def test_results_of_tasks_are_given_once_and_in_order() -> None:
+    behind = BackgroundWriter[int](depth=2)
+    found: list[int] = []
+    for number in range(20):
+        behind.submit(lambda number=number: number)
+        found += behind.finished()
+    behind.wait()
+    found += behind.finished()
+    assert found == [*range(20)]
+    assert behind.finished() == []
+    behind.submit(fail)
+    with pytest.raises(OSError, match="disk full"):
+        behind.wait()
+    behind.close()
+
+
+def test_closing_lets_the_running_task_end_and_drops_the_rest() -> None:
+    started, done = threading.Event(), []
+
+    def slow() -> None:
+        started.set()
+        time.sleep(0.1)
+        done.append("slow")
+
+    behind = BackgroundWriter(depth=5)
+    behind.submit(slow)
+    behind.submit(lambda: done.append("dropped"))
+    assert started.wait(5)
+    behind.close()
+    assert done == ["slow"]
+    behind.close()
+
+
+def test_items_that_never_come_do_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_SECONDS_TO_STOP", 0.01)
+    asked, came = threading.Event(), threading.Event()
+
+    def items() -> Iterator[int]:
+        yield 1
+        asked.set()
+        came.wait()
+
+    source = prepared_ahead(items())
+    assert next(source) == 1
+    assert asked.wait(5)
+    source.close()  # as after an interruption
+    waiting = [one for one in threading.enumerate() if one.name == "prepare"]
+    assert [one.daemon for one in waiting] == [True]  # it ends with the process
+    came.set()
+    waiting[0].join()

@@ -1,0 +1,190 @@
+"""Every architecture of the list, with real forwards: what the tap sees is what attention uses."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers.modeling_utils import AttentionInterface
+
+import qk_sniffer
+from qk_sniffer.engines.engine import LayerFacts
+from qk_sniffer.engines.hf.layout import decoder_of
+from qk_sniffer.notebook import Tap
+from qk_sniffer.verify.comparison import verify_model
+from tiny_models import ARCHITECTURES, PLAIN_PROJECTIONS, VOCABULARY, Architecture
+
+LENGTH = 24
+OTHERS_AFTER_ROPE = ("ministral3", "llama4_text")  # a scale or a norm
+
+
+def tokens() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(3, VOCABULARY, (2, LENGTH), generator=generator)
+
+
+def run(model: Any, **options: Any) -> Any:
+    with torch.inference_mode():
+        return model(input_ids=tokens(), use_cache=False, **options)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_a_tap_is_faithful(architecture: Architecture) -> None:
+    for implementation in architecture.attention:  # eager is the last one
+        model = architecture.model(implementation)
+        before, _ = tapped(model, pre_rope=True)
+        after, weights = tapped(model, pre_rope=False)
+        assert_layout(before, architecture)
+        assert_layout(after, architecture)
+        for facts in after.layout.layers:
+            assert_rotation(before, after, facts, architecture.model_type)
+        if architecture.model_type in PLAIN_PROJECTIONS:
+            assert_recomputed(model, before, after)
+    weights = [layer for layer in weights if layer is not None and layer.shape[-1] == LENGTH]
+    assert len(weights) == len(architecture.layers)
+    for facts, told in zip(after.layout.layers, weights, strict=True):
+        assert_weights(after, facts, told)
+    verified = verify_model(model, tokens()[0].tolist())
+    assert tuple(layer.facts.layer for layer in verified.layers) == architecture.layers
+    assert not verified.failed
+    assert verified.worst.difference < 1e-6
+    assert all(layer.attention is not None and layer.attention < 1e-5 for layer in verified.layers)
+
+
+def tapped(model: Any, *, pre_rope: bool) -> tuple[Tap, Any]:
+    """A tap, and the attention weights of the model; outputs are equal to the last bit."""
+    plain = run(model, output_attentions=True).logits  # transformers adds hooks of its own
+    functions, hooks = rotary_functions(model), hooks_of(model)
+    original = AttentionInterface.get_interface
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as tap:
+        heard = run(model, output_attentions=True)
+        assert AttentionInterface.get_interface is not original
+    for logits in (heard.logits, run(model).logits):
+        assert torch.equal(plain, logits)
+    assert AttentionInterface.get_interface is original
+    assert rotary_functions(model) == functions
+    assert hooks_of(model) == hooks
+    assert tap.lengths == [LENGTH, LENGTH]
+    return tap, heard.attentions
+
+
+def hooks_of(model: Any) -> list[list[int]]:
+    return [[*m._forward_pre_hooks, *m._forward_hooks] for m in model.modules()]
+
+
+def rotary_functions(model: Any) -> dict[tuple[str, str], object]:
+    files = {sys.modules[type(module).__module__] for module in model.modules()}
+    return {
+        (file.__name__, name): value
+        for file in files
+        for name, value in vars(file).items()
+        if "rotary" in name or "rope" in name
+    }
+
+
+def assert_layout(tap: Tap, architecture: Architecture) -> None:
+    layout, found = tap.layout, tap.layout.layers
+    assert tuple(facts.layer for facts in found) == architecture.layers
+    assert {facts.q_heads for facts in found} == {architecture.q_heads}
+    assert {facts.k_heads for facts in found} == {architecture.k_heads}
+    assert {facts.width for facts in found} == {architecture.width}
+    assert tuple(facts.window for facts in found) == architecture.windows
+    assert tuple(facts.rope for facts in found) == architecture.rope
+    assert {place.call for place in layout.places.values()} == {0}
+    assert layout.num_layers == 4
+    others = [layer for layer in range(4) if layer not in architecture.layers]
+    assert layout.layers_without_attention == others
+    assert all(facts.pre_rope_known for facts in found)
+
+
+def assert_rotation(before: Tap, after: Tap, facts: LayerFacts, model_type: str) -> None:
+    """A rotation is between the vectors before and after RoPE, with the factor of YaRN."""
+    pre = before.queries(facts.layer, 1).vectors
+    post = after.queries(facts.layer, 1).vectors
+    if not facts.rope:
+        np.testing.assert_array_equal(pre, post)
+        return
+    assert not np.allclose(pre, post)
+    if model_type in OTHERS_AFTER_ROPE:
+        return
+    ratio = np.linalg.norm(post, axis=1) / np.linalg.norm(pre, axis=1)
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)
+    np.testing.assert_allclose(  # position 0 is not turned; deepseek reorders dimensions
+        np.sort(post[0]), np.sort(pre[0] * ratio[0]), rtol=1e-4, atol=1e-5
+    )
+
+
+def assert_recomputed(model: Any, before: Tap, after: Tap) -> None:
+    """Vectors of the first text are the projections of its layers, with and without rotation."""
+    given: dict[int, tuple[torch.Tensor, Any]] = {}
+
+    def remember(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        hidden = options.get("hidden_states", arguments[0] if arguments else None)
+        given[module.layer_idx] = (hidden, options.get("position_embeddings"))
+
+    modules = [layer.self_attn for layer in decoder_of(model).layers]
+    hooks = [one.register_forward_pre_hook(remember, with_kwargs=True) for one in modules]
+    run(model)
+    for hook in hooks:
+        hook.remove()
+    for attention in modules:
+        layer = attention.layer_idx
+        hidden, angles = given[layer]
+        with torch.inference_mode():
+            q, k = projected(attention, hidden)
+            turn = sys.modules[type(attention).__module__].apply_rotary_pos_emb
+            turned = turn(q, k, *angles) if getattr(attention, "use_rope", True) else (q, k)
+        for tap, (query, key) in ((before, (q, k)), (after, turned)):
+            for head in range(4):
+                got = tap.queries(layer, head).vectors[:LENGTH]
+                np.testing.assert_array_equal(got, query[0, head].numpy())
+                got = tap.keys(layer, head // 2).vectors[:LENGTH]
+                np.testing.assert_array_equal(got, key[0, head // 2].numpy())
+
+
+def projected(attention: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries and keys (2, heads, s, d) of a layer before the rotary embedding."""
+    tensors = []
+    for name in ("q", "k"):
+        tensor = getattr(attention, f"{name}_proj")(hidden)
+        norm = getattr(attention, f"{name}_norm", None)
+        over_heads = norm is not None and norm.weight.shape[0] != attention.head_dim
+        if over_heads:  # olmo2 normalises all heads together
+            tensor = norm(tensor)
+        tensor = tensor.view(2, LENGTH, -1, attention.head_dim)
+        if norm is not None and not over_heads:
+            tensor = norm(tensor)
+        tensors.append(tensor.transpose(1, 2))
+    return tensors[0], tensors[1]
+
+
+def assert_weights(tap: Tap, facts: LayerFacts, told: torch.Tensor) -> None:
+    """Softmax of captured q·k of the first text is the model's own weights (2, heads, s, s)."""
+    seen = visible(facts)
+    for head in range(facts.q_heads):
+        q = tap.queries(facts.layer, head).vectors[:LENGTH].astype(np.float64)
+        k = tap.keys(facts.layer, head // facts.group).vectors[:LENGTH].astype(np.float64)
+        scores = q @ k.T * facts.scale
+        if facts.softcap:
+            scores = facts.softcap * np.tanh(scores / facts.softcap)
+        scores = np.where(seen, scores, -np.inf)
+        ours = np.exp(scores - scores.max(axis=1, keepdims=True))
+        ours /= ours.sum(axis=1, keepdims=True)
+        theirs = told[0, head].double().numpy()
+        theirs = theirs / theirs.sum(axis=1, keepdims=True)  # a sink takes its share first
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+        assert ours[seen].std() > 1e-3  # a flat pattern would prove nothing
+
+
+def visible(facts: LayerFacts) -> np.ndarray[Any, Any]:
+    """Which key (column) a query (row) sees, by the flags of the layer."""
+    query, key = np.arange(LENGTH)[:, None], np.arange(LENGTH)[None]
+    seen = key <= query
+    if facts.type == "sliding_attention":
+        seen &= query - key < facts.window
+    elif facts.type == "chunked_attention":
+        seen &= query // facts.window == key // facts.window
+    return np.broadcast_to(seen, (LENGTH, LENGTH))

@@ -1,0 +1,314 @@
+"""Hooks on attention and rotary calls: they see every call, and originals are restored."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_utils import AttentionInterface
+from transformers.models.llama import modeling_llama
+
+from qk_sniffer.engines.hf.attention_hooks import AttentionCall, attention_hook, rotary_hook
+from qk_sniffer.engines.hf.layout import RotaryPart, decoder_of
+from qk_sniffer.engines.hf.probing import probe
+from qk_toolkit.errors import ConfigError
+from tiny_models import (
+    ARCHITECTURES,
+    ENCODER_DECODERS,
+    LOOKING_AHEAD,
+    VOCABULARY,
+    other_model,
+)
+from tiny_texts import vision_language_model
+
+ORIGINALS = (AttentionInterface.get_interface, modeling_llama.apply_rotary_pos_emb)
+
+
+@pytest.fixture(autouse=True)
+def _originals_are_back() -> Iterator[None]:
+    yield
+    assert originals_are_back()
+
+
+def originals_are_back() -> bool:
+    return (AttentionInterface.get_interface, modeling_llama.apply_rotary_pos_emb) == ORIGINALS
+
+
+def llama(**changes: Any) -> Any:
+    architecture = ARCHITECTURES["llama"]
+    return replace(architecture, config={**architecture.config, **changes}).model()
+
+
+def run(model: Any, length: int = 6) -> Any:
+    with torch.inference_mode():
+        return model(input_ids=torch.arange(3, 3 + length)[None], use_cache=False).logits
+
+
+class Recorder:
+    """An attention hook that records modules and shapes."""
+
+    def __init__(self) -> None:
+        self.modules: list[nn.Module] = []
+        self.shapes: list[tuple[torch.Size, torch.Size]] = []
+
+    def __call__(self, call: AttentionCall) -> None:
+        self.modules.append(call.module)
+        self.shapes.append((call.query.shape, call.key.shape))
+
+
+def attention_modules(model: Any) -> list[nn.Module]:
+    return [layer.self_attn for layer in model.model.layers]
+
+
+def test_a_rotary_hook_gets_inputs_and_results() -> None:
+    model, recorded = llama(), []
+    with rotary_hook(attention_modules(model), lambda *both: recorded.append(both)):
+        run(model)
+    assert len(recorded) == 4
+    for before, after in recorded:
+        assert [tensor.shape for tensor in before] == [tensor.shape for tensor in after]
+        for rotated, original in zip(after, before, strict=True):
+            assert torch.allclose(rotated.norm(dim=-1), original.norm(dim=-1), rtol=1e-4)
+            assert torch.equal(rotated[:, :, 0], original[:, :, 0])  # position 0 is not rotated
+            assert not torch.allclose(rotated[:, :, 1:], original[:, :, 1:])
+
+
+def test_a_rotary_function_inside_another_counts_once() -> None:
+    class Rotating(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return apply_rotary(x)
+
+    recorded: list[Any] = []
+    inside = globals()["apply_rotary_inside"]
+    with rotary_hook([Rotating()], lambda *both: recorded.append(both)):
+        assert globals()["apply_rotary_inside"] is not inside
+        assert Rotating()(torch.ones(2)).tolist() == [4, 4]
+    assert globals()["apply_rotary_inside"] is inside
+    ((before, after),) = recorded
+    assert before[0].tolist() == [1, 1]
+    assert after[0].tolist() == [4, 4]
+
+
+def apply_rotary_inside(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+def apply_rotary(x: Tensor) -> Tensor:
+    return 2 * apply_rotary_inside(x)
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_originals_are_back_after_a_forward_that_failed(layer: int) -> None:
+    model, recorder = llama(), Recorder()
+
+    def fail(*_: object) -> None:
+        raise ValueError("in the middle")
+
+    hook = model.model.layers[layer].mlp.register_forward_pre_hook(fail)
+    with (
+        pytest.raises(ValueError, match="in the middle"),
+        attention_hook(recorder),
+        rotary_hook(attention_modules(model), lambda *_: None),
+    ):
+        run(model)
+    assert len(recorder.modules) == layer + 1
+    assert originals_are_back()
+    hook.remove()
+    run(model)
+
+
+def test_an_attention_call_that_failed_is_not_hidden() -> None:
+    model, recorder = llama(), Recorder()
+    attention = model.model.layers[1].self_attn
+    attention.v_proj = nn.Linear(64, 48)  # three value heads for two key heads
+    with attention_hook(recorder):
+        with pytest.raises(RuntimeError):
+            run(model)
+        attention.v_proj = nn.Linear(64, 32)
+        run(model)
+    assert recorder.modules == attention_modules(model)[:2] + attention_modules(model)
+
+
+@pytest.mark.parametrize("kind", ["attention", "rotary"])
+def test_an_error_in_a_hook_ends_the_forward_and_leaves_nothing(kind: str) -> None:
+    model = llama()
+    before = run(model)
+
+    def fail(*_: object) -> None:
+        raise KeyError("mine")
+
+    hook = (
+        attention_hook(fail) if kind == "attention" else rotary_hook(attention_modules(model), fail)
+    )
+    with pytest.raises(KeyError, match="mine"), hook:
+        run(model)
+    assert originals_are_back()
+    recorded: list[Any] = []
+    with rotary_hook(attention_modules(model), lambda *both: recorded.append(both)):
+        assert torch.equal(run(model), before)
+    assert len(recorded) == 4
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first in, first out", "nested"])
+def test_two_hooks_may_be_removed_in_any_order(order: tuple[int, int]) -> None:
+    model, recorders = llama(), (Recorder(), Recorder())
+    rotary: tuple[list[Any], list[Any]] = ([], [])
+    stacks = (ExitStack(), ExitStack())
+    for stack, recorder, recorded in zip(stacks, recorders, rotary, strict=True):
+        stack.enter_context(attention_hook(recorder))
+        note = lambda *both, recorded=recorded: recorded.append(both)  # noqa: E731
+        stack.enter_context(rotary_hook(attention_modules(model), note))
+    run(model)
+    stacks[order[0]].close()
+    assert not originals_are_back()
+    run(model)
+    stacks[order[1]].close()
+    run(model)
+    assert originals_are_back()
+    assert len(recorders[order[0]].modules) == len(rotary[order[0]]) == 4
+    assert len(recorders[order[1]].modules) == len(rotary[order[1]]) == 8
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+        ("falcon", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}),
+        ("gptj", {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8}),
+    ],
+)
+def test_a_model_that_bypasses_the_registry_is_refused_by_name(
+    model_type: str, config: dict[str, Any]
+) -> None:
+    config = AutoConfig.for_model(model_type, vocab_size=VOCABULARY, **config)
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(ConfigError) as caught:
+        probe(model)
+    assert str(caught.value).startswith(f"{type(model).__name__}: its attention does not go")
+    assert model_type in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_probing_leaves_flags_and_random_numbers_alone() -> None:
+    model = llama(attention_dropout=0.5).train()
+    model.model.layers[1].eval()
+    model.model.layers[2].mlp.eval()
+    flags = [module.training for module in model.modules()]
+    assert len(set(flags)) == 2
+    states = torch.get_rng_state(), random.getstate()
+    probe(model)
+    assert [module.training for module in model.modules()] == flags
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_flags_are_as_they_were_after_a_probe_that_failed() -> None:
+    model = llama().train()
+    model.model.layers[3].self_attn.o_proj = nn.Linear(1, 1)
+    with pytest.raises(ConfigError, match="own forward failed"):
+        probe(model)
+    assert all(module.training for module in model.modules())
+    assert originals_are_back()
+
+
+@pytest.mark.parametrize("heads", [5, 7])
+@pytest.mark.parametrize("model_type", ["llama", "llama4_text"])
+def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(
+    model_type: str, heads: int
+) -> None:
+    architecture = ARCHITECTURES[model_type]
+    config = {
+        **architecture.config,
+        "hidden_size": 16 * heads,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+    }
+    layout = probe(replace(architecture, config=config).model())
+    heads_last = model_type == "llama4_text"  # its rotary function takes (b, s, h, d)
+    for facts in layout.layers[:3]:
+        assert (facts.q_heads, facts.k_heads, facts.width) == (heads, heads, 16)
+        place = layout.places[facts.layer]
+        assert place.q_rotary == RotaryPart(0, 0, heads_last, 0, 16)
+        assert place.k_rotary == RotaryPart(0, 1, heads_last, 0, 16)
+
+
+def test_head_numbers_that_do_not_divide_are_refused() -> None:
+    model = llama()
+
+    class ThreeKeys(nn.Module):  # attention that takes three key heads of four
+        layer_idx = 0
+
+        def forward(self, hidden_states: Tensor, **_: object) -> tuple[Tensor, None]:
+            batch, length = hidden_states.shape[:2]
+            attend = AttentionInterface().get_interface("sdpa", None)
+            q, k = torch.zeros(batch, 4, length, 8), torch.zeros(batch, 3, length, 8)
+            with pytest.raises(RuntimeError):
+                attend(self, q, k, k, None)
+            return hidden_states, None
+
+    model.model.layers[0].self_attn = ThreeKeys()
+    with pytest.raises(ConfigError) as caught:
+        probe(model)
+    assert str(caught.value) == (
+        "LlamaForCausalLM: layer 0 has 4 query and 3 key heads; the first must be a multiple of "
+        "the second. Choose another model."
+    )
+
+
+def test_only_the_text_layers_of_a_vision_language_model_are_probed() -> None:
+    model = vision_language_model()
+    layout = probe(model)
+    assert decoder_of(model) is model.model.language_model
+    assert layout.num_layers == 4
+    assert [facts.window for facts in layout.layers] == [8, None, 8, None]
+    owned = set(decoder_of(model).modules())
+    assert all(place.module in owned for place in layout.places.values())
+
+
+def test_a_bare_decoder_and_its_model_have_the_same_layout() -> None:
+    model = llama()
+    assert probe(model) == probe(model.model)
+    assert decoder_of(model) is model.model
+    assert decoder_of(model.model) is model.model
+
+
+def test_a_call_that_names_no_scale_has_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = modeling_llama.ALL_ATTENTION_FUNCTIONS
+
+    class Silent:
+        def get_interface(self, *names: Any) -> Any:
+            def attention(*given: Any, scaling: float, **options: Any) -> Any:
+                return registry.get_interface(*names)(*given, **options)
+
+            return attention
+
+    monkeypatch.setattr(modeling_llama, "ALL_ATTENTION_FUNCTIONS", Silent())
+    assert {facts.scale for facts in probe(llama()).layers} == {0.25}
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("model_type", LOOKING_AHEAD)
+def test_attention_that_is_not_causal_is_refused(model_type: str, implementation: str) -> None:
+    model = other_model(model_type, LOOKING_AHEAD[model_type], implementation)
+    refused = "attention (is not causal|does not go through)"  # modernbert's did not before
+    with pytest.raises(ConfigError, match=refused):
+        probe(model)
+
+
+def test_an_encoder_used_as_a_decoder_is_causal() -> None:
+    model = other_model("bert", {**LOOKING_AHEAD["bert"], "is_decoder": True})
+    assert len(probe(model).layers) == 4
+
+
+@pytest.mark.parametrize("model_type", ENCODER_DECODERS)
+def test_encoder_decoders_are_refused(model_type: str) -> None:
+    with pytest.raises(ConfigError, match="is an encoder-decoder"):
+        probe(other_model(model_type, ENCODER_DECODERS[model_type], "eager"))

@@ -1,0 +1,192 @@
+"""GGUF files: converted once, and given the special tokens that their header asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+import transformers
+
+from qk_sniffer.config import ModelSettings, TokenizerSettings
+from qk_sniffer.engines.hf import gguf as gguf_files
+from qk_sniffer.engines.hf.gguf import converted_model, model_title
+from qk_sniffer.engines.hf.loading import load_model, load_tokenizer
+from qk_toolkit.errors import ConfigError
+from sniffing import sniff, tables_of
+from tiny_models import ARCHITECTURES
+from tiny_texts import save_gguf, save_texts
+
+BOS, EOS = 1, 2
+
+
+def settings_of(folder: Path, **fields: Any) -> ModelSettings:
+    return ModelSettings(name=str(folder), gguf_file="tiny.gguf", **fields)
+
+
+def tiny(folder: Path, name: str | None = None, **flags: bool) -> ModelSettings:
+    save_gguf(ARCHITECTURES["llama"].model(), folder / "tiny.gguf", name=name, **flags)
+    return settings_of(folder)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["in the cache", "without cache"])
+@pytest.mark.parametrize(
+    ("flags", "begins", "ends"),
+    [
+        ({}, None, False),  # as transformers does, which depends on its version
+        ({"add_bos_token": True}, True, False),
+        ({"add_bos_token": True, "add_eos_token": True}, True, True),
+        ({"add_bos_token": False, "add_eos_token": False}, False, False),
+    ],
+)
+def test_special_tokens_are_those_of_the_header(
+    flags: dict[str, bool],
+    begins: bool | None,
+    ends: bool,
+    kept: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny(tmp_path, **flags)
+    if not kept:
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "file"))
+    tokenizer = load_tokenizer(TokenizerSettings(), model)
+    plain = tokenizer("abc", add_special_tokens=False)["input_ids"]
+    assert len(plain) == 4
+    if begins is None:
+        own = transformers.AutoTokenizer.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+        begins = own("abc")["input_ids"][0] == BOS
+    assert tokenizer("abc")["input_ids"] == [BOS] * begins + plain + [EOS] * ends
+
+
+def test_a_capture_says_and_keeps_the_special_tokens_and_the_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = save_texts(tmp_path / "texts", [20])
+    lengths = {}
+    for name, added in (("plain", False), ("bos", True)):
+        (tmp_path / name).mkdir()
+        tiny(tmp_path / name, "Tiny 1M Instruct" if added else None, add_bos_token=added)
+        dump = tmp_path / f"dump-{name}"
+        assert sniff(tmp_path / name, texts, dump, model__gguf_file="tiny.gguf") == 0
+        notes = capsys.readouterr().err.splitlines()
+        first = next(line for line in notes if "query and" in line)
+        assert first.endswith(f"special tokens added: {'BOS' if added else 'none'}")
+        title = "Tiny 1M Instruct" if added else "tiny"
+        assert json.loads((dump / "dump.json").read_text())["model"] == title
+        assert f"# Queries and keys of `{title}`" in (dump / "README.md").read_text()
+        lengths[name] = tables_of(dump)["examples"]["num_tokens"].to_pylist()
+    assert lengths["bos"][0] == lengths["plain"][0] + 1
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_a_file_is_converted_once_and_gives_the_same_weights(
+    dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
+    llama, path = ARCHITECTURES["llama"].model(), tmp_path / "tiny.gguf"
+    save_gguf(llama, path, gguf.GGMLQuantizationType.Q8_0)
+    settings = settings_of(tmp_path, dtype=dtype)
+    notes: list[str] = []
+    first = load_model(settings, "cpu", notes.append)
+    [converting] = [note for note in notes if "converting to" in note]
+    assert "may take up to 2 minutes; this is done once" in converting
+    assert first.dtype == ("float32" if dtype == "auto" else dtype)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("converted again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_files, "convert_gguf", fail)
+        again = load_model(settings, "cpu", notes.append)
+        load_tokenizer(TokenizerSettings(), settings, notes.append)
+    assert len(notes) == 1
+    monkeypatch.setattr(
+        "qk_sniffer.engines.hf.loading.converted_model", lambda model, *_, **__: model
+    )
+    direct = load_model(settings, "cpu")  # as transformers loads it
+    weights = direct.model.state_dict()
+    for loaded in (first, again):
+        found = loaded.model.state_dict()
+        assert {*found} == {*weights}
+        assert all(torch.equal(found[name], weights[name]) for name in weights)
+    save_gguf(llama, path, gguf.GGMLQuantizationType.Q8_0, add_eos_token=True)
+    assert converted_model(settings, convert_now=False) == settings  # another file, not converted
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "file"))
+    notes: list[str] = []
+    assert load_model(tiny(tmp_path), "cpu", notes.append).dtype == "float32"
+    assert "cannot be written" in notes[-1]
+
+
+def test_a_folder_of_gguf_files_names_the_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny(tmp_path)
+    texts = save_texts(tmp_path / "texts", [20])
+    for option in ({}, {"dry_run": "true"}):
+        assert sniff(tmp_path, texts, tmp_path / "dump", **option) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == (
+            f"error: model.name: {tmp_path}: holds GGUF files only; "
+            "set model.gguf_file to tiny.gguf"
+        )
+    with pytest.raises(ConfigError, match=r"model\.gguf_file: .*no\.gguf: does not exist"):
+        load_model(ModelSettings(name=str(tmp_path), gguf_file="no.gguf"), "cpu")
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(200))
+    with pytest.raises(ConfigError, match=r"model\.name: "):
+        load_model(ModelSettings(name=str(tmp_path), gguf_file="bad.gguf"), "cpu")
+
+
+def test_a_dry_run_converts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tiny(tmp_path, add_bos_token=True, add_eos_token=False)
+    texts = save_texts(tmp_path / "texts", [20])
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("weights were read")
+
+    options = {"model__gguf_file": "tiny.gguf", "dry_run": "true"}
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_files, "convert_gguf", fail)
+        patch.setattr("qk_sniffer.engines.hf.loading._with_weights", fail)
+        assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
+    before = capsys.readouterr().out.splitlines()
+    assert any("tiny.gguf is not converted yet" in line for line in before)
+    converted_model(model)
+    assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
+    after = capsys.readouterr().out.splitlines()
+    assert after == [line for line in before if "not converted yet" not in line]
+
+
+@pytest.mark.parametrize(
+    ("fields", "title"),
+    [
+        ({"name": "SmolLM2 135M Instruct", "basename": "x"}, "SmolLM2 135M Instruct"),
+        ({"name": "  Größe\n1 ", "size_label": "1B"}, "Größe 1"),
+        ({"basename": "SmolLM2", "size_label": "135M"}, "SmolLM2 135M"),
+        ({"basename": "SmolLM2"}, "SmolLM2"),
+        ({}, "a.Q4_1"),
+    ],
+)
+def test_the_title_is_the_name_in_the_header(
+    fields: dict[str, str], title: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.Q4_1.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, value in fields.items():
+        writer.add_string(f"general.{name}", value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert model_title(path) == title

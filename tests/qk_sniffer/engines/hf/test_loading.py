@@ -1,0 +1,337 @@
+"""Loading models and tokenizers: the same vectors as before saving, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gguf
+import huggingface_hub.constants
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import qk_sniffer
+from qk_sniffer.config import ModelSettings, TokenizerSettings
+from qk_sniffer.engines.engine import LayerFacts, ModelLayout
+from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
+from qk_sniffer.engines.hf.loading import load_model, load_model_config, load_tokenizer
+from qk_sniffer.engines.hf.probing import probe
+from qk_sniffer.engines.hf.unloaded import shape_of
+from qk_toolkit.errors import ConfigError
+from tiny_models import ARCHITECTURES, VOCABULARY, Architecture, needs
+from tiny_texts import save_gguf, save_tiny_model, tiny_tokenizer, vision_language_model
+
+LOADABLE = [
+    pytest.param(architecture, id=name)
+    for name, architecture in ARCHITECTURES.items()
+    if name != "mllama_text_model"  # in no AutoModel's list; mllama as a whole is
+]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of a Hub that cannot be reached."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("llama"))
+
+
+def loaded(folder: Path | str, **settings: Any) -> Any:
+    return load_model(ModelSettings(name=str(folder), **settings), "cpu")
+
+
+def shapes(layout: ModelLayout) -> list[LayerFacts]:
+    """What a model without weights can tell."""
+    return [replace(facts, logits=None) for facts in layout.layers]
+
+
+def refusal(load: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load()
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    return str(caught.value)
+
+
+def vectors_of(model: Any, pre_rope: bool = False) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(8, VOCABULARY, (2, 24), generator=generator)
+    with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
+        run_backbone(decoder_of(model), ids)
+    return {head.folder: tapped.rows(head).vectors for head in tapped.heads}
+
+
+def assert_same_vectors(model: Any, other: Any) -> None:
+    expected, got = vectors_of(model), vectors_of(other)
+    assert got.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize("architecture", LOADABLE)
+def test_a_loaded_model_gives_the_vectors_it_gave_before_saving(
+    architecture: Architecture, tmp_path: Path
+) -> None:
+    model = architecture.model(architecture.attention[0])
+    model.save_pretrained(tmp_path / "model")
+    configs = (model.config, type(model.config).from_pretrained(tmp_path / "model"))
+    saved, read = (config.to_dict().get("rope_parameters") for config in configs)
+    needs(read == saved, "read rope parameters as it saved them")
+    found = loaded(tmp_path / "model")
+    assert probe(found.model) == probe(model)
+    assert not found.model.training
+    assert found.attention == architecture.attention[0]
+    assert found.dtype == "float32"
+    assert found.context == 512
+    assert found.commit is None
+    assert_same_vectors(model, found.model)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "mistral3", "mllama"])
+def test_a_vision_language_model_is_loaded_with_its_text_layers(
+    model_type: str, tmp_path: Path
+) -> None:
+    model = vision_language_model(model_type)
+    model.save_pretrained(tmp_path / "model")
+    found = loaded(tmp_path / "model")
+    assert found.context == 512
+    assert_same_vectors(model, found.model)
+    assert probe(found.model) == probe(model)
+    _, shape = shape_of(ModelSettings(name=str(tmp_path / "model")))
+    assert shapes(shape) == shapes(probe(model))
+
+
+def test_a_class_that_no_auto_class_knows_is_refused(tmp_path: Path) -> None:
+    ARCHITECTURES["mllama_text_model"].model().save_pretrained(tmp_path / "model")
+    message = refusal(lambda: loaded(tmp_path / "model"))
+    assert message.startswith(f"model.name: {tmp_path / 'model'}: ")
+    assert re.search("mllama_?text", message, re.IGNORECASE)  # by its class or its type
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_wanted_precision_leaves_rotary_frequencies_alone(llama: Path, dtype: Any) -> None:
+    found = loaded(llama, dtype=dtype)
+    assert found.dtype == dtype
+    assert {str(weight.dtype) for weight in found.model.parameters()} == {f"torch.{dtype}"}
+    assert found.model.rotary_emb.inv_freq.dtype == torch.float32
+    exact = loaded(llama).model.rotary_emb.inv_freq
+    assert torch.equal(found.model.rotary_emb.inv_freq, exact)
+
+
+def changed_weights(llama: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    shutil.copytree(llama, folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+KEY = "model.layers.2.self_attn.k_proj.weight"
+
+
+def test_missing_and_misshapen_weights_are_refused_by_name(llama: Path, tmp_path: Path) -> None:
+    verbosity = transformers.logging.get_verbosity()
+    less = changed_weights(llama, tmp_path / "less", lambda weights: weights.pop(KEY))
+    message = refusal(lambda: loaded(less))
+    assert message.startswith(f"model.name: {less}: 1 weights are missing or have the wrong")
+    assert "layers.2.self_attn.k_proj.weight" in message
+    misshapen = changed_weights(
+        llama, tmp_path / "misshapen", lambda weights: weights.update({KEY: torch.zeros(3, 3)})
+    )
+    assert "layers.2.self_attn.k_proj.weight" in refusal(lambda: loaded(misshapen))
+    assert "layers.4." in refusal(lambda: loaded(llama, config_overrides={"num_hidden_layers": 5}))
+    assert transformers.logging.get_verbosity() == verbosity
+
+
+def test_a_missing_language_head_is_not_missed(llama: Path, tmp_path: Path) -> None:
+    folder = changed_weights(
+        llama, tmp_path / "model", lambda weights: weights.pop("lm_head.weight")
+    )
+    assert_same_vectors(loaded(llama).model, loaded(folder).model)
+
+
+def test_places_that_are_no_model_are_refused(llama: Path, tmp_path: Path) -> None:
+    assert refusal(lambda: loaded(tmp_path / "no")) == (
+        f"model.name: {tmp_path / 'no'}: does not exist"
+    )
+    assert refusal(lambda: loaded(llama / "config.json")) == (
+        f"model.name: {llama / 'config.json'}: is a file; give its folder (and model.gguf_file "
+        "for a GGUF file)"
+    )
+    (tmp_path / "empty").mkdir()
+    assert refusal(lambda: loaded(tmp_path / "empty")).startswith("model.name: ")
+    shutil.copytree(llama, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    assert refusal(lambda: loaded(tmp_path / "cut")).startswith("model.name: ")
+    weights.unlink()
+    assert "model.safetensors" in refusal(lambda: loaded(tmp_path / "cut"))
+    (tmp_path / "cut" / "config.json").write_text("{")
+    assert "JSON" in refusal(lambda: loaded(tmp_path / "cut"))
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing", "a/b/c", "not a name"])
+def test_an_unknown_model_is_told_in_one_line(name: str) -> None:
+    settings = ModelSettings(name=name)
+    for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
+        assert refusal(load).startswith(
+            f"model.name: {name}: is neither a local folder nor a model"
+        )
+    message = refusal(lambda: load_tokenizer(TokenizerSettings(), settings))
+    assert message.startswith(f"model.name: {name}: is neither a local folder nor")
+
+
+def test_a_model_of_the_hub_is_remembered_by_its_commit(hub: Path) -> None:
+    repository = hub / "models--nobody--tiny"
+    save_tiny_model(repository / "snapshots" / COMMIT)
+    (repository / "refs").mkdir()
+    for branch in ("main", "step-1"):
+        (repository / "refs" / branch).write_text(COMMIT)
+    assert loaded("nobody/tiny").commit == COMMIT
+    assert loaded("nobody/tiny", revision="step-1").commit == COMMIT
+    assert loaded("nobody/tiny", config_overrides={"rope_parameters": YARN}).commit == COMMIT
+    assert refusal(lambda: loaded("nobody/tiny", revision="step-2")).startswith("model.name: ")
+
+
+def with_code_of_its_own(llama: Path, folder: Path, trace: Path) -> Path:
+    shutil.copytree(llama, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"] = "mine"
+    config["auto_map"] = {"AutoConfig": "mine.MyConfig", "AutoModel": "mine.MyModel"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "mine.py").write_text(
+        "from pathlib import Path\n"
+        "from transformers import LlamaConfig, LlamaModel\n"
+        f"Path({str(trace)!r}).touch()\n"
+        "class MyConfig(LlamaConfig):\n"
+        "    model_type = 'mine'\n"
+        "class MyModel(LlamaModel):\n"
+        "    config_class = MyConfig\n"
+    )
+    return folder
+
+
+def test_code_of_a_model_runs_only_when_trusted(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = sys.modules["transformers.dynamic_module_utils"]
+    monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path)
+    trace = tmp_path / "ran"
+    folder = with_code_of_its_own(llama, tmp_path / "model", trace)
+    settings = ModelSettings(name=str(folder))
+    for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
+        assert refusal(load) == (
+            f"model.name: {folder}: needs its own code; if you trust this code, set "
+            "model.trust_remote_code"
+        )
+    assert not trace.exists()
+    before = sorted(folder.rglob("*"))
+    found = loaded(folder, trust_remote_code=True)
+    assert sorted(folder.rglob("*")) == before
+    assert trace.exists()
+    assert type(found.model).__name__ == "MyModel"
+    assert_same_vectors(loaded(llama).model, found.model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tolerance"),
+    [(gguf.GGMLQuantizationType.F32, 1e-5), (gguf.GGMLQuantizationType.Q8_0, 0.1)],
+    ids=["F32", "Q8_0"],
+)
+def test_a_gguf_file_gives_the_vectors_of_the_model_it_was_made_from(
+    tmp_path: Path, kind: gguf.GGMLQuantizationType, tolerance: float
+) -> None:
+    model = ARCHITECTURES["llama"].model()
+    save_gguf(model, tmp_path / "tiny.gguf", kind)
+    settings = ModelSettings(name=str(tmp_path), gguf_file="tiny.gguf")
+    found = load_model(settings, "cpu")
+    assert probe(found.model) == probe(model)
+    expected, got = vectors_of(model), vectors_of(found.model)
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], atol=tolerance, rtol=0)
+    assert shapes(shape_of(settings)[1]) == shapes(probe(model))
+    assert load_tokenizer(TokenizerSettings(), settings).vocab_size == VOCABULARY
+    assert "no.gguf" in refusal(lambda: loaded(tmp_path, gguf_file="no.gguf"))
+
+
+def test_the_tokenizer_is_the_models_or_the_one_named(llama: Path, tmp_path: Path) -> None:
+    settings = ModelSettings(name=str(llama))
+    own = load_tokenizer(TokenizerSettings(), settings)
+    assert own("abc")["input_ids"] == tiny_tokenizer()("abc")["input_ids"]
+    elsewhere = TokenizerSettings(name=str(llama))
+    named = load_tokenizer(elsewhere, ModelSettings(name="nobody/nothing", gguf_file="x.gguf"))
+    assert named.get_vocab() == own.get_vocab()
+
+
+def test_a_tokenizer_that_is_not_there_is_told_by_its_own_setting(
+    llama: Path, tmp_path: Path
+) -> None:
+    model = ModelSettings(name=str(llama))
+    missing = TokenizerSettings(name=str(tmp_path / "no"))
+    assert refusal(lambda: load_tokenizer(missing, model)) == (
+        f"tokenizer.name: {tmp_path / 'no'}: does not exist"
+    )
+    file = TokenizerSettings(name=str(llama / "tokenizer.json"))
+    assert refusal(lambda: load_tokenizer(file, model)).startswith("tokenizer.name: ")
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "cohere2"])
+def test_a_model_without_a_tokenizer_is_refused(model_type: str, tmp_path: Path) -> None:
+    ARCHITECTURES[model_type].model("eager").save_pretrained(tmp_path)
+    bare = ModelSettings(name=str(tmp_path))
+    message = refusal(lambda: load_tokenizer(TokenizerSettings(), bare))
+    assert message.startswith(f"tokenizer.name: {tmp_path}: ")
+
+
+def test_a_revision_of_the_tokenizer_is_not_ignored(hub: Path) -> None:
+    repository = hub / "models--nobody--tiny"
+    save_tiny_model(repository / "snapshots" / COMMIT)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    model = ModelSettings(name="nobody/tiny")
+    load_tokenizer(TokenizerSettings(revision="main"), model)
+    assert refusal(lambda: load_tokenizer(TokenizerSettings(revision="older"), model)).startswith(
+        "tokenizer."
+    )
+
+
+@pytest.mark.parametrize("name", ["sdqa", "flash_attention_2"])
+def test_an_attention_that_cannot_be_used_is_told_by_its_setting(llama: Path, name: str) -> None:
+    assert loaded(llama, attn_implementation="eager").attention == "eager"
+    settings = ModelSettings(name=str(llama), attn_implementation=name)
+    for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
+        assert refusal(load).startswith(f"model.attn_implementation: {name}: ")
+
+
+@pytest.mark.parametrize("name", ["cudaa", "cuda:97", "gpu"])
+def test_a_device_that_is_not_there_is_told_by_its_setting(llama: Path, name: str) -> None:
+    settings = ModelSettings(name=str(llama), device_map=name)
+    message = refusal(lambda: load_model(settings, "cpu"))
+    assert message.startswith(
+        f"model.device_map: {name}: cannot be used on this machine; expected cpu, "
+    )
+
+
+def test_a_bug_of_ours_is_not_a_wrong_setting() -> None:
+    incomplete: Any = SimpleNamespace(name="org/model")  # as after a renamed field
+    with pytest.raises(AttributeError, match="trust_remote_code"):
+        load_model_config(incomplete)

@@ -1,0 +1,98 @@
+"""Models made from a config alone: their shape, and how RoPE turns their queries and keys."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from qk_sniffer.config import ModelSettings
+from qk_sniffer.engines.hf.layout import decoder_of
+from qk_sniffer.engines.hf.probing import probe
+from qk_sniffer.engines.hf.unloaded import shape_of, small_model
+from qk_toolkit.errors import ConfigError
+from tiny_models import ARCHITECTURES, RARE, Architecture, needs_rare
+from tiny_texts import save_tiny_model
+
+MADE = [name for name in (*ARCHITECTURES, *RARE) if name != "mllama_text_model"]  # no AutoModel
+
+
+def settings_of(config: Any, **fields: Any) -> ModelSettings:
+    folder = tempfile.mkdtemp()
+    config.save_pretrained(folder)
+    return ModelSettings(name=folder, **fields)
+
+
+def architecture_of(name: str) -> Architecture:
+    if name in RARE:
+        needs_rare(name)
+    return {**ARCHITECTURES, **RARE}[name]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_small_model_turns_its_vectors_as_the_model_does(name: str) -> None:
+    """For every architecture, in all layers."""
+    architecture = architecture_of(name)
+    model = architecture.model(architecture.attention[0])
+    settings = settings_of(model.config, attn_implementation=architecture.attention[0])
+    expected, small = probe(model), small_model(settings)
+    found = probe(small)
+    assert found.num_layers == expected.num_layers
+    for one, other in zip(found.layers, expected.layers, strict=True):
+        assert (one.layer, one.type, one.window) == (other.layer, other.type, other.window)
+        assert (one.rope, one.width) == (other.rope, other.width)
+        assert one.rotations == other.rotations
+    _, shape = shape_of(settings, heads_only=True)
+    for one, other in zip(shape.layers, expected.layers, strict=True):
+        assert (one.q_heads, one.k_heads, one.width) == (other.q_heads, other.k_heads, other.width)
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "deepseek_v3", "gemma3n_text"])
+def test_a_small_model_of_a_large_config_is_small(name: str) -> None:
+    """The widths of heads are those of the config: 96, 192 and 256."""
+    config = AutoConfig.for_model(name)
+    if not getattr(config, "layer_types", None):
+        config.num_hidden_layers = 5
+    settings = settings_of(config)
+    model = small_model(settings)
+    assert sum(weight.numel() for weight in decoder_of(model).parameters()) < 50e6
+    shape = shape_of(settings, heads_only=True)[1]
+    found = probe(model).layers
+    assert [facts.width for facts in found] == [facts.width for facts in shape.layers]
+    assert all(facts.rotations.after.record is not None for facts in found)
+
+
+def test_an_architecture_that_cannot_be_made_small_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = settings_of(ARCHITECTURES["llama"].model().config)
+    monkeypatch.setattr("qk_sniffer.engines.hf.unloaded._HEADS", 0)
+    with pytest.raises(ConfigError, match="cannot be measured: a small model of this architect"):
+        small_model(settings)
+
+
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "mllama_text_model"])
+def test_an_empty_model_has_the_same_layout(name: str, tmp_path: Path) -> None:
+    model = ARCHITECTURES[name].model(ARCHITECTURES[name].attention[0])
+    model.save_pretrained(tmp_path)
+    empty, layout = shape_of(ModelSettings(name=str(tmp_path)))
+    assert all(weight.is_meta for weight in empty.parameters())
+    for one, other in zip(layout.layers, probe(model).layers, strict=True):
+        facts = ("layer", "q_heads", "k_heads", "width", "type", "window", "scale", "rope")
+        assert [getattr(one, name) for name in facts] == [getattr(other, name) for name in facts]
+        assert one.pre_rope_known
+
+
+def test_an_empty_model_may_ask_whether_autocast_is_on(tmp_path: Path) -> None:
+    empty, answers = shape_of(ModelSettings(name=str(save_tiny_model(tmp_path))))[0], []
+    empty.register_forward_pre_hook(
+        lambda *_: answers.append((torch.is_autocast_enabled("meta"), torch.is_autocast_enabled()))
+    )
+    before = torch.is_autocast_enabled
+    probe(empty)
+    assert answers == [(False, False)]
+    assert torch.is_autocast_enabled is before

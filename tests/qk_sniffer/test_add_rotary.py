@@ -1,0 +1,215 @@
+"""`attention-plasticity add-rotary`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attention_plasticity.cli import main as analysis
+from qk_dump.rotary_file import layer_rotation, with_rotary
+from qk_dump.source import open_dump
+from qk_sniffer.add_rotary import add_rotary
+from rope_types import model_of
+from sniffing import sniff
+from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
+
+
+def without_records(dump: Path) -> dict[str, Any]:
+    """Make it a dump of an earlier version; returns the layers as they were."""
+    path = dump / "dump.json"
+    told = json.loads(path.read_text())
+    layers = told["layers"]
+    old = [{k: v for k, v in layer.items() if not k.startswith("rotary")} for layer in layers]
+    path.write_text(json.dumps(told | {"layers": old}))
+    return {layer["layer"]: layer for layer in layers}
+
+
+def change(dump: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    told = json.loads((dump / "dump.json").read_text())
+    edit(told)
+    (dump / "dump.json").write_text(json.dumps(told))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_texts(tmp_path_factory.mktemp("texts"), [70, 40, 55])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model"), "smollm3")
+
+
+@pytest.fixture(scope="module")
+def captured(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captured") / "dump"
+    assert sniff(model, texts, folder) == 0
+    return folder
+
+
+@pytest.fixture
+def dump(captured: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(captured, tmp_path / "dump"))
+
+
+def test_records_are_added_to_dump_json(
+    dump: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = json.loads((dump / "dump.json").read_text())
+    without_records(dump)
+    assert layer_rotation(open_dump(dump), 0) is None
+    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
+    assert json.loads((dump / "dump.json").read_text()) == expected
+    assert layer_rotation(open_dump(dump), 0) is not None
+    assert layer_rotation(open_dump(dump), 3) is None  # without rotary embedding
+    out = capsys.readouterr().out
+    assert "Layers 3 have no rotary embedding" in out
+    assert "rotary records of 3 of 4 layers" in out
+    assert add_rotary([str(dump), "--model.name", str(model)]) == 0  # again: the same
+    assert json.loads((dump / "dump.json").read_text()) == expected
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda told: told.update(num_layers=5), "num_layers is 5 in the dump and 4"),
+        (lambda told: told["layers"][1].update(head_dim=32), "head_dim of layer 1 is 32"),
+        (lambda told: told["layers"][1].update(rope=False), "rope of layer 1 is False"),
+        (lambda told: told["layers"][1].update(type="sliding_attention"), "type of layer 1"),
+        (lambda told: told["layers"][1].update(window=64), "window of layer 1 is 64"),
+        (lambda told: told["layers"][1].update(layer=9), "lists layer 9"),
+        (
+            lambda told: told["rope_parameters"].update(rope_theta=2e6 + 1),
+            "rope_parameters.rope_theta is 2000001.0 in the dump",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(
+    dump: Path,
+    model: Path,
+    edit: Callable[[dict[str, Any]], object],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    change(dump, edit)
+    before = (dump / "dump.json").read_bytes()
+    capsys.readouterr()
+    assert add_rotary([str(dump), "--model.name", str(model)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert (dump / "dump.json").read_bytes() == before
+
+
+def test_heads_and_widths_are_compared_where_there_is_no_manifest(
+    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dump / "dump.json").unlink()
+    words = [str(dump), "--model.name", str(model)]
+    assert add_rotary(words) == 2
+    assert "give --output FILE" in capsys.readouterr().err
+    assert add_rotary([*words, "--output", str(tmp_path / "r.json")]) == 0
+    capsys.readouterr()
+    words += ["--output", str(tmp_path / "r.json")]
+    assert add_rotary([*words, "--model.config_overrides", '{"hidden_size": 32}']) == 2
+    assert "width of vectors of l00h00" in capsys.readouterr().err
+    (dump / "l03h03q").rename(dump / "l03h04q")
+    assert add_rotary(words) == 2
+    assert "head l03h04q, which the model does not have" in capsys.readouterr().err
+
+
+def test_frequencies_of_long_texts_follow_from_the_lengths_in_the_dump(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Texts of 71, 41 and 56 tokens; the original context has 64."""
+    model = tmp_path / "model"
+    model_of("longrope").save_pretrained(model)
+    tiny_tokenizer().save_pretrained(model)
+    dump = tmp_path / "dump"
+    assert sniff(model, texts, dump, tokenizer__max_length=256) == 0
+    expected = without_records(dump)
+    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
+    layers = json.loads((dump / "dump.json").read_text())["layers"]
+    assert {layer["layer"]: layer for layer in layers} == expected
+    assert "texts of 41 and 71 tokens" in capsys.readouterr().out
+    (dump / "examples.parquet").unlink()
+    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
+    assert "no examples.parquet" in capsys.readouterr().out
+
+
+def test_the_overrides_of_the_capture_are_used(
+    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = tmp_path / "dump"
+    overrides = "{rope_parameters: {rope_type: linear, rope_theta: 10000.0, factor: 4.0}}"
+    assert sniff(model, texts, dump, model__config_overrides=overrides) == 0
+    expected = without_records(dump)
+    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
+    assert "those that dump.json records" in capsys.readouterr().err
+    layers = json.loads((dump / "dump.json").read_text())["layers"]
+    assert {layer["layer"]: layer for layer in layers} == expected
+
+
+def test_an_analysis_takes_the_records_from_a_file(
+    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = without_records(dump)
+    file, out = tmp_path / "rotary.json", tmp_path / "run"
+    before = (dump / "dump.json").read_bytes()
+    assert add_rotary([str(dump), "--model.name", str(model), "--output", str(file)]) == 0
+    assert (dump / "dump.json").read_bytes() == before
+    found = with_rotary(open_dump(dump), str(file)).rotary
+    assert found is not None
+    assert [entry["rotary"] for entry in found.layers] == [
+        layer["rotary"] for layer in layers.values()
+    ]
+    words = ["analyze", str(dump), "--layers", "0", "--heads", "0", "--max_workers", "1"]
+    words += ["--output_dir", str(out), "--rotary", str(file)]
+    assert analysis(words) == 0
+    used = {"path": str(file), "sha256": found.digest}
+    assert json.loads((out / "run.json").read_text())["input"]["rotary"] == used
+    capsys.readouterr()
+    assert analysis(words) == 0
+    assert "rotary" not in capsys.readouterr().err
+    change_file = json.loads(file.read_text())
+    change_file["layers"][0]["rotary"]["scaling"] = 0.5
+    file.write_text(json.dumps(change_file))
+    assert analysis(words) == 0
+    assert "1 record of other settings or files: kept" in capsys.readouterr().err
+    again = json.loads((out / "run.json").read_text())["input"]["rotary"]
+    assert again["sha256"] != found.digest
+
+
+def test_a_file_of_another_model_is_refused(
+    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the same layers and heads, and other frequencies."""
+    other, file = tmp_path / "other", tmp_path / "rotary.json"
+    shutil.copytree(dump, other)
+    without_records(other)
+    change(other, lambda told: told.update(model="other", rope_parameters={}))
+    words = ["--model.config_overrides", "{rope_parameters: {rope_theta: 5e5}}"]
+    words += ["--model.name", str(model), "--output", str(file)]
+    assert add_rotary([str(other), *words]) == 0
+    capsys.readouterr()
+    assert analysis(["analyze", str(dump), "--rotary", str(file), "--dry_run"]) == 2
+    error = capsys.readouterr().err
+    assert f"model is 'other' there and {str(model)!r:.60}" in error
+    assert "the file is that of another model" in error
+
+
+def test_what_cannot_be_written_is_one_line(
+    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("not a folder")
+    place = str(tmp_path / "text" / "r.json")
+    capsys.readouterr()
+    assert add_rotary([str(dump), "--model.name", str(model), "--output", place]) != 0
+    error = capsys.readouterr().err
+    assert "cannot be written" in error
+    assert error.count("\n") == 1

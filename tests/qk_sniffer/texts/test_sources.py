@@ -1,0 +1,455 @@
+"""Texts from files of every kind, what is refused, and how they become tokens."""
+
+from __future__ import annotations
+
+import bz2
+import gc
+import gzip
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub.constants
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from qk_sniffer.config import DatasetSettings
+from qk_sniffer.texts.sources import Text, open_texts, tokenize
+from qk_toolkit.errors import ConfigError
+from tiny_texts import tiny_tokenizer
+
+# datasets leaves a streamed CSV open when one does not read it to its end
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+BOTH_WAYS = pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])
+
+
+@pytest.fixture(autouse=True)
+def _datasets_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tables_closed() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+def texts_of(path: object, **settings: Any) -> list[tuple[object, str]]:
+    """(original id, text) of every text, numbered as they come."""
+    texts = open_texts(DatasetSettings(path=str(path), **settings))
+    found = list(texts)
+    assert [text.example_id for text in found] == list(range(len(found)))
+    assert texts.total in (None, len(found))
+    return [(text.original_id, text.text) for text in found]
+
+
+def refusal(path: object, **settings: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        texts_of(path, **settings)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(str(path), "PATH")
+
+
+def saved(path: Path, content: str | bytes | list[dict[str, Any]]) -> Path:
+    """A file of text, of bytes, or of rows as JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, list):
+        content = "".join(json.dumps(row) + "\n" for row in content)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+ROWS = [{"id": "a", "text": "one, two"}, {"id": "b", "text": "three\nfour"}]
+TEXTS = [("a", "one, two"), ("b", "three\nfour")]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", ["book.txt", "v1.2.text", "my book.MD"])
+def test_a_text_file_is_one_text_named_after_it(tmp_path: Path, name: str, streaming: bool) -> None:
+    file = saved(tmp_path / name, "first line\n\nthird line\n")
+    assert texts_of(file, streaming=streaming) == [(name, "first line\n\nthird line\n")]
+
+
+@BOTH_WAYS
+def test_a_folder_of_text_files_in_the_order_of_their_names(
+    tmp_path: Path, streaming: bool
+) -> None:
+    for name in ("b.txt", "a.md", "10.txt", "deep/er/c.txt", "9.txt", "empty.txt"):
+        saved(tmp_path / name, "" if name == "empty.txt" else f"text of {name}")
+    saved(tmp_path / "notes.pdf", "not read")
+    assert texts_of(tmp_path, streaming=streaming) == [
+        (name, "" if name == "empty.txt" else f"text of {name}")
+        for name in ("10.txt", "9.txt", "a.md", "b.txt", "deep/er/c.txt", "empty.txt")
+    ]
+
+
+@BOTH_WAYS
+def test_hidden_files_and_folders_are_skipped(tmp_path: Path, streaming: bool) -> None:
+    for name in (".hidden.txt", ".git/a.txt", "seen/.cache/b.txt"):
+        saved(tmp_path / name, "no")
+    saved(tmp_path / "seen" / "c.txt", "yes")
+    assert texts_of(tmp_path, streaming=streaming) == [("seen/c.txt", "yes")]
+
+
+def test_a_folder_inside_a_hidden_one_is_not_hidden(tmp_path: Path) -> None:
+    saved(tmp_path / ".cache" / "texts" / "a.txt", "yes")
+    assert texts_of(tmp_path / ".cache" / "texts") == [("a.txt", "yes")]
+
+
+@BOTH_WAYS
+def test_names_that_look_like_patterns_are_names(tmp_path: Path, streaming: bool) -> None:
+    names = ["a*.txt", "a1.txt", "b1.txt", "b[1].txt", "c?.txt", "d{1,2}.txt", "é #%20.txt"]
+    for name in names:
+        saved(tmp_path / name, f"text of {name}")
+    expected = [(name, f"text of {name}") for name in names]
+    assert texts_of(tmp_path, streaming=streaming) == expected
+    assert texts_of(tmp_path / "b[1].txt", streaming=streaming) == [expected[3]]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
+def test_json_lines(tmp_path: Path, name: str, streaming: bool) -> None:
+    file = saved(tmp_path / name, ROWS)
+    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
+
+
+@BOTH_WAYS
+def test_a_json_list(tmp_path: Path, streaming: bool) -> None:
+    file = saved(tmp_path / "rows.json", json.dumps(ROWS))
+    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("name", "separator"), [("rows.csv", ","), ("my.ROWS.TSV", "\t")])
+def test_tables_of_text(tmp_path: Path, name: str, separator: str, streaming: bool) -> None:
+    lines = [("id", "text"), ("a", '"one, two"'), ("b", '"three\nfour"')]
+    file = saved(tmp_path / name, "".join(separator.join(line) + "\n" for line in lines))
+    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
+
+
+@BOTH_WAYS
+def test_parquet(tmp_path: Path, streaming: bool) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), file)
+    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
+    assert texts_of(file, streaming=streaming) == [(0, TEXTS[0][1]), (1, TEXTS[1][1])]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+def test_compressed_files(tmp_path: Path, suffix: str, compress: Any, streaming: bool) -> None:
+    file = saved(tmp_path / f"book.txt{suffix}", compress(b"a text"))
+    assert texts_of(file, streaming=streaming) == [(file.name, "a text")]
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+    file = saved(tmp_path / f"rows.jsonl{suffix}", compress(lines))
+    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
+
+
+@BOTH_WAYS
+def test_a_folder_of_tables_is_one_dataset(tmp_path: Path, streaming: bool) -> None:
+    saved(tmp_path / "1.jsonl", ROWS[1:])
+    saved(tmp_path / "0.jsonl", ROWS[:1])
+    assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
+    assert [number for number, _ in texts_of(tmp_path, streaming=streaming)] == [0, 1]
+
+
+@BOTH_WAYS
+def test_ids_are_kept_as_they_are(tmp_path: Path, streaming: bool) -> None:
+    for number, ids in enumerate(([7, 5], [0.5, 1.5], [None, "y"], [{"a": [1]}, {"a": [2]}])):
+        file = saved(tmp_path / f"{number}.jsonl", [{"key": id_, "text": "t"} for id_ in ids])
+        assert texts_of(file, id_column="key", streaming=streaming) == [(id_, "t") for id_ in ids]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("wanted", [2, 9])
+def test_max_samples_takes_the_beginning(tmp_path: Path, wanted: int, streaming: bool) -> None:
+    for number in range(3):
+        saved(tmp_path / "folder" / f"{number}.txt", str(number))
+    file = saved(tmp_path / "rows.jsonl", [{"text": str(number)} for number in range(3)])
+    for place in (file, tmp_path / "folder"):
+        found = texts_of(place, max_samples=wanted, streaming=streaming)
+        assert [text for _, text in found] == ["0", "1", "2"][:wanted]
+
+
+def test_the_total_is_known_where_it_can_be(tmp_path: Path) -> None:
+    file = saved(tmp_path / "rows.jsonl", ROWS)
+    assert open_texts(DatasetSettings(path=str(file))).total == 2
+    assert open_texts(DatasetSettings(path=str(file), max_samples=1)).total == 1
+    assert open_texts(DatasetSettings(path=str(file), streaming=True)).total is None
+
+
+def test_texts_can_be_read_again(tmp_path: Path) -> None:
+    texts = open_texts(DatasetSettings(path=str(saved(tmp_path / "rows.jsonl", ROWS))))
+    assert list(texts) == list(texts)
+
+
+@BOTH_WAYS
+def test_a_changed_file_is_read_anew(tmp_path: Path, streaming: bool) -> None:
+    file = saved(tmp_path / "book.txt", "before")
+    assert texts_of(file, streaming=streaming) == [("book.txt", "before")]
+    saved(file, "afterwards")
+    assert texts_of(file, streaming=streaming) == [("book.txt", "afterwards")]
+
+
+@BOTH_WAYS
+def test_a_missing_text_is_an_empty_one(tmp_path: Path, streaming: bool) -> None:
+    file = saved(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": None}, {"text": ""}])
+    assert texts_of(file, streaming=streaming) == [(0, "a"), (1, ""), (2, "")]
+
+
+def test_a_home_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved(tmp_path / "book.txt", "mine")
+    assert texts_of("~/book.txt") == [("book.txt", "mine")]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("names", [("a.txt", "b.csv"), ("a.csv", "b.tsv")], ids=str)
+def test_files_of_several_kinds_are_refused(
+    tmp_path: Path, names: tuple[str, str], streaming: bool
+) -> None:
+    for name in names:
+        saved(tmp_path / name, "id,text\na,b\n")
+    message = refusal(tmp_path, streaming=streaming)
+    assert message.startswith("dataset.path: PATH: holds files of several formats (")
+    assert message.endswith("); give a folder with one format")
+
+
+NO_TEXTS = (
+    "dataset.path: PATH: holds no texts; give .txt, .md, .jsonl, .json, .csv, .tsv or .parquet "
+    "files"
+)
+
+
+@BOTH_WAYS
+def test_places_without_texts_are_refused(tmp_path: Path, streaming: bool) -> None:
+    assert refusal(tmp_path, streaming=streaming) == NO_TEXTS
+    assert refusal(saved(tmp_path / "book.pdf", "x"), streaming=streaming) == NO_TEXTS
+    assert refusal(tmp_path, streaming=streaming) == NO_TEXTS
+    assert refusal(saved(tmp_path / "book", "x"), streaming=streaming) == NO_TEXTS
+
+
+@BOTH_WAYS
+def test_an_empty_table_is_told(tmp_path: Path, streaming: bool) -> None:
+    file = saved(tmp_path / "rows.jsonl", "")
+    assert "holds no texts" in refusal(file, streaming=streaming)
+
+
+def test_a_missing_path_is_named() -> None:
+    for path in (
+        "/nowhere/book.txt",
+        "/nowhere",
+        "./nothing",
+        "~/nothing",
+        "book.txt",
+        "a/b/c",
+        "a/",
+    ):
+        assert refusal(path) == "dataset.path: PATH: does not exist"
+
+
+def test_a_name_that_is_not_on_the_hub_either_is_told() -> None:
+    assert refusal("txts").endswith(
+        "it is not a file or folder here, so it was looked for on the Hub"
+    )
+
+
+@BOTH_WAYS
+def test_a_missing_column_is_told_with_those_there_are(tmp_path: Path, streaming: bool) -> None:
+    file = saved(tmp_path / "rows.jsonl", ROWS)
+    assert refusal(file, text_column="body", streaming=streaming) == (
+        "dataset.text_column: PATH has no column 'body'; its columns are id, text"
+    )
+    assert refusal(file, id_column="key", streaming=streaming) == (
+        "dataset.id_column: PATH has no column 'key'; its columns are id, text"
+    )
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("value", "kind"), [(5, "int"), (["a"], "list")])
+def test_a_value_that_is_no_text_is_told_with_its_row(
+    tmp_path: Path, value: object, kind: str, streaming: bool
+) -> None:
+    file = saved(tmp_path / "rows.jsonl", [{"body": None}, {"body": value}])
+    assert refusal(file, text_column="body", streaming=streaming) == (
+        f"dataset.text_column: 'body' holds {kind} in row 1, expected text; choose another column"
+    )
+
+
+@BOTH_WAYS
+def test_a_broken_file_is_named_in_one_line(tmp_path: Path, streaming: bool) -> None:
+    for name, content in (
+        ("cut.jsonl", b'{"text": "a"}\n{"text": "b'),
+        ("other.jsonl", b"no JSON at all"),
+        ("rows.json", b"[{"),
+        ("quote.csv", b'id,text\na,"b\n'),
+        ("columns.csv", b"id,text\na,b,c,d\na,b\ne,f,g,h,i,j\n"),
+        ("rows.parquet", b"PAR1 and then nothing"),
+        ("book.txt.gz", b"not compressed"),
+    ):
+        message = refusal(saved(tmp_path / name, content), streaming=streaming)
+        assert message.startswith("dataset.path: PATH: cannot be read: "), name
+
+
+@BOTH_WAYS
+def test_a_later_file_without_the_column_is_told(tmp_path: Path, streaming: bool) -> None:
+    saved(tmp_path / "0.jsonl", [{"text": "a"}])
+    saved(tmp_path / "1.jsonl", [{"body": "b"}])
+    assert refusal(tmp_path, streaming=streaming).startswith("dataset.")
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
+def test_an_unknown_dataset_is_told_in_one_line(name: str, streaming: bool) -> None:
+    message = refusal(name, streaming=streaming)
+    assert message.startswith("dataset.path: PATH: cannot be read: ")
+    assert "Hub" in message
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00picture", b"zeros \0\0", b"caf\xe9"])
+def test_a_binary_file_among_texts_is_named(
+    tmp_path: Path, content: bytes, streaming: bool
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("words")
+    (tmp_path / "1.txt").write_bytes(content)
+    for settings in ({"streaming": streaming}, {"streaming": streaming, "max_samples": 2}):
+        assert refusal(tmp_path, **settings) == (
+            "dataset.path: PATH/1.txt: is not a text in UTF-8; remove it or convert it"
+        )
+
+
+def test_a_digest_tells_texts_apart() -> None:
+    digests = {Text(0, None, text).digest for text in ("", "a", "b", "a ", "\ud800")}
+    assert len(digests) == 5
+    assert Text(0, None, "a").digest == Text(5, "other", "a").digest
+
+
+def test_tokens_of_a_text() -> None:
+    tokenizer = tiny_tokenizer()
+    plain = tokenize(tokenizer, "abc", None, False)
+    assert len(plain) == 3
+    begin = tokenizer.bos_token_id
+    assert tokenize(tokenizer, "abc", None, True) == [begin, *plain]
+    assert tokenize(tokenizer, "abc", 2, False) == plain[:2]
+    assert tokenize(tokenizer, "abc", 2, True) == [begin, plain[0]]
+    assert tokenize(tokenizer, "abc", 9, True) == [begin, *plain]
+
+
+def test_the_beginning_of_a_text_is_kept_whatever_the_tokenizer_prefers() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.truncation_side = "left"
+    plain = tokenize(tokenizer, "abc", None, False)
+    assert tokenize(tokenizer, "abc", 2, False) == plain[:2]
+    assert tokenize(tokenizer, "abc", 2, True) == [tokenizer.bos_token_id, plain[0]]
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_an_empty_text_has_no_tokens(special: bool) -> None:
+    assert tokenize(tiny_tokenizer(), "", None, special) == []
+    assert tokenize(tiny_tokenizer(), "", 5, special) == []
+
+
+def test_a_text_longer_than_the_tokenizer_declares_is_kept_whole(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_max_length = 8
+    assert len(tokenize(tokenizer, "a" * 100, None, False)) == 100
+    assert len(tokenize(tokenizer, "a" * 100, 50, False)) == 50
+    assert capfd.readouterr().err == ""
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("name", ["README.md", "readme.md"])
+def test_a_card_beside_tables_is_no_text(tmp_path: Path, name: str, streaming: bool) -> None:
+    saved(tmp_path / "rows.jsonl", ROWS)
+    saved(tmp_path / name, "# Rows")
+    assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
+
+
+def test_a_readme_among_text_files_is_a_text(tmp_path: Path) -> None:
+    saved(tmp_path / "README.md", "mine")
+    assert texts_of(tmp_path) == [("README.md", "mine")]
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_cells_of_a_table_are_texts_as_they_stand(
+    tmp_path: Path, name: str, separator: str, streaming: bool
+) -> None:
+    cells = ["NA", "null", "nan", "12", "1.50", "", "word"]
+    rows = [f"{number}{separator}{cell}\n" for number, cell in enumerate(cells)]
+    file = saved(tmp_path / name, "".join([f"id{separator}text\n", *rows]))
+    assert [text for _, text in texts_of(file, streaming=streaming)] == cells
+
+
+@pytest.mark.parametrize("field", ["name", "revision", "split"])
+def test_settings_of_the_hub_are_refused_for_files(tmp_path: Path, field: str) -> None:
+    file = saved(tmp_path / "book.txt", "mine")
+    assert refusal(file, **{field: "test"}) == (
+        f"dataset.{field}: 'test' given, but PATH is a local path and not a dataset of the Hub; "
+        f"leave dataset.{field} out"
+    )
+
+
+def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
+    rows = [{"text": text, "name": f"n{i}"} for i, text in enumerate(["a", "", "ééé", "bb", None])]
+    path = saved(tmp_path / "texts.jsonl", rows)
+    texts = open_texts(DatasetSettings(path=str(path), id_column="name", max_samples=5))
+    assert texts.has_index
+    assert texts.sizes() == [1, 0, 6, 2, 0]
+    assert texts.between(1, 4) == [*texts][1:4]
+    assert texts.between(4, 5) == [Text(4, "n4", "")]
+    numbers = saved(tmp_path / "numbers.jsonl", [{"text": 3}, {"text": 4}])
+    wrong = open_texts(DatasetSettings(path=str(numbers)))
+    assert wrong.sizes() == [0, 0]
+    with pytest.raises(ConfigError, match="holds int in row 1"):
+        wrong.between(1, 2)
+    assert not open_texts(DatasetSettings(path=str(path), streaming=True)).has_index
+
+    def undecodable(columns: dict[str, Any]) -> dict[str, Any]:
+        raise OSError("broken\nimage")
+
+    broken = replace(texts, rows=texts.rows.with_transform(undecodable))
+    with pytest.raises(ConfigError, match=r"texts.jsonl: cannot be read: broken image"):
+        broken.between(0, 1)
+    gone = replace(texts, settings=DatasetSettings(path=str(path), text_column="gone"))
+    with pytest.raises(ConfigError, match=r"texts.jsonl: cannot be read: .*gone"):
+        gone.sizes()
+
+
+def test_a_bug_of_ours_is_not_an_unreadable_dataset(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text")
+    opened = open_texts(DatasetSettings(path=str(tmp_path)))
+    broken = replace(opened, rows=None)
+    with pytest.raises(TypeError, match="NoneType"):
+        broken.between(0, 1)
+    with pytest.raises(AttributeError, match="NoneType"):
+        broken.sizes()
+
+
+def test_text_files_are_opened_when_they_are_read(tmp_path: Path) -> None:
+    contents = ["one\r\ntwo\n", "", "\N{GREEK SMALL LETTER ALPHA}"]
+    for number, content in enumerate(contents):
+        (tmp_path / f"{number}.txt").write_bytes(content.encode())
+    (tmp_path / "9.txt").write_bytes(b"\xff is not UTF-8")
+    texts = open_texts(DatasetSettings(path=str(tmp_path)))
+    assert [text.text for text in islice(texts, 3)] == ["one\ntwo\n", *contents[1:]]
+    assert [text.text for text in texts.between(1, 3)] == contents[1:]
+    assert texts.sizes() == [9, 0, 2, 14]
+    with pytest.raises(ConfigError, match=r"9\.txt: is not a text"):
+        list(texts)
+    with pytest.raises(ConfigError, match="has no column 'body'; its columns are text"):
+        open_texts(DatasetSettings(path=str(tmp_path), text_column="body"))

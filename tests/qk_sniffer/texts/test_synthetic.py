@@ -1,0 +1,142 @@
+"""Texts that are made: their tokens, and captures of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from qk_sniffer.cli import main
+from qk_sniffer.config import make_config
+from qk_sniffer.texts.encoding import TextEncoder
+from qk_sniffer.texts.synthetic import open_source
+from qk_toolkit.errors import ConfigError
+from rank_processes import Forwards, run_ranks
+from sniffing import same_bytes, sniff, sniff_first, words
+from tiny_models import VOCABULARY
+from tiny_texts import CHARACTERS, SPECIAL, save_texts, tiny_tokenizer
+
+LENGTHS = [60, 0, 33]
+REPEATED: Any = "synthetic:repeated"
+SHUFFLED: Any = "synthetic:shuffled"
+EVERYTHING = {"capture__sampler__type": "all"}
+SMALL = {"dataset__synthetic__length": 40, "dataset__synthetic__number": 5}
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return save_texts(tmp_path / "texts", LENGTHS)
+
+
+def tokens_of(path: str, vocabulary: int = VOCABULARY, **synthetic: Any) -> list[list[int]]:
+    """The tokens of all texts of a config."""
+    config = make_config(
+        dataset={"path": path, "synthetic": synthetic},
+        model={"name": "m"},
+        output={"data_root": "o"},
+    )
+    encoder = TextEncoder(config, tiny_tokenizer(), 512, vocabulary)
+    return [list(encoder.tokens(text)) for text in open_source(config.dataset)]
+
+
+def test_repeated_texts_have_one_period_of_distinct_tokens_twice() -> None:
+    made = tokens_of(REPEATED, length=2 * len(CHARACTERS), number=4)
+    assert len(made) == 4
+    for ids in made:
+        first, second = ids[: len(CHARACTERS)], ids[len(CHARACTERS) :]
+        assert first == second
+        assert sorted(first) == [*range(len(SPECIAL), len(SPECIAL) + len(CHARACTERS))]
+    assert len({tuple(ids) for ids in made}) == 4
+    assert tokens_of(REPEATED, length=20, number=4) == tokens_of(REPEATED, length=20, number=4)
+    assert tokens_of(REPEATED, length=20, seed=1) != tokens_of(REPEATED, length=20)
+    assert max(max(ids) for ids in tokens_of(REPEATED, vocabulary=30, length=20)) < 30
+
+
+def test_shuffled_texts_have_the_tokens_of_the_texts_in_another_order(texts: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    plain = [tokenizer(path.read_text())["input_ids"] for path in sorted(texts.iterdir())]
+    made = tokens_of(SHUFFLED, texts=str(texts))
+    assert [len(ids) for ids in made] == [61, 0, 34]
+    for ids, before in zip(made, plain, strict=True):
+        if ids:
+            assert ids[0] == before[0] == tokenizer.bos_token_id
+            assert sorted(ids) == sorted(before)
+            assert ids != before
+    assert made == tokens_of(SHUFFLED, texts=str(texts))
+    assert made != tokens_of(SHUFFLED, texts=str(texts), seed=1)
+
+
+def test_a_capture_of_repeated_texts(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sniff(model, REPEATED, tmp_path / "whole", **SMALL, **EVERYTHING) == 0
+    assert "special tokens added: none" in capsys.readouterr().err
+    rows = pq.read_table(tmp_path / "whole" / "l00h00q" / "data.parquet").to_pandas()
+    assert len(rows) == 5 * 40
+    for _, text in rows.groupby("example_id"):
+        assert text["token_id"].tolist()[:20] == text["token_id"].tolist()[20:]
+        assert text["token_id"].nunique() == 20
+    manifest = json.loads((tmp_path / "whole" / "dump.json").read_text())
+    record = {"type": "repeated", "length": 40, "period": 20, "number": 5, "seed": 0}
+    assert manifest["synthetic"] == manifest["capture"]["dataset"]["synthetic"] == record
+    assert "made texts: `type repeated, length 40" in (tmp_path / "whole/README.md").read_text()
+    given = words(model, REPEATED, tmp_path / "planned", **SMALL, **EVERYTHING)
+    assert main([*given, "--dry_run"]) == 0
+    planned = capsys.readouterr().out
+    assert "Lengths are those of the first 5 texts" in planned
+    assert "40.0" in planned
+    assert main([*given, "--dataset.max_samples", "2"]) == 0
+    assert json.loads((tmp_path / "planned" / "dump.json").read_text())["num_examples"] == 2
+
+
+@pytest.mark.parametrize("kind", [REPEATED, SHUFFLED])
+def test_resumed_and_shared_captures_have_the_same_tokens(
+    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    made = SMALL if kind == REPEATED else {"dataset__synthetic__texts": texts}
+    given: dict[str, Any] = {**made, **EVERYTHING}
+    assert sniff(model, kind, tmp_path / "whole", **given) == 0
+    sniff_first(monkeypatch, 2, model, kind, tmp_path / "resumed", **given)
+    assert sniff(model, kind, tmp_path / "resumed", **given) == 0
+    assert same_bytes(tmp_path / "whole", tmp_path / "resumed")
+    flags = words(model, kind, tmp_path / "shared", **given)
+    assert run_ranks(flags, Forwards(tmp_path / "log", 2), tmp_path).codes == [0, 0]
+    assert same_bytes(tmp_path / "whole", tmp_path / "shared")
+    assert sniff(model, kind, tmp_path / "whole", **given, dataset__synthetic__seed=1) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"path": "synthetic:other"}, "path: expected synthetic:repeated or synthetic:shuffled"),
+        ({"path": "d", "synthetic": {"seed": 1}}, "synthetic: has an effect only if dataset.path"),
+        ({"path": SHUFFLED}, "synthetic.texts: is required for synthetic:shuffled"),
+        ({"path": SHUFFLED, "synthetic": {"texts": "d", "length": 4}}, "synthetic.length: has no"),
+        ({"path": REPEATED, "synthetic": {"texts": "d"}}, "synthetic.texts: has no effect"),
+        ({"path": REPEATED, "synthetic": {"length": 7}}, "synthetic.length: 7 given, expected an"),
+        ({"path": REPEATED, "streaming": True}, "streaming: has no effect on synthetic:repeated"),
+        ({"path": REPEATED, "name": "x"}, "name: has no effect on synthetic:repeated"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config(dataset=fields, model={"name": "m"}, output={"data_root": "o"})
+    assert str(caught.value).startswith(f"dataset.{message}")
+
+
+def test_texts_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
+    most = 2 * len(CHARACTERS)
+    for path, fields, message in (
+        (REPEATED, {"length": 1_000}, "length: 1,000 tokens are more than 512, the context"),
+        (
+            REPEATED,
+            {"length": 200},
+            f"vocabulary has {most // 2} without special tokens; .* {most}",
+        ),
+        (SHUFFLED, {"texts": str(tmp_path / "no.txt")}, r"synthetic\.texts: .*does not exist"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            tokens_of(path, **fields)

@@ -1,0 +1,125 @@
+"""What vLLM tells of a layer, and which layers are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fake_engine import facts_of
+from qk_sniffer.engines.engine import Logits, ModelLayout
+from qk_sniffer.vllm.layers import VllmLayer, layer_of, layout_in_vllm, window_notes
+from qk_toolkit.errors import ConfigError
+
+
+class Attention(SimpleNamespace):
+    """As vLLM's layer: heads of a rank, and the implementation."""
+
+
+class MLAAttention(Attention):
+    """As vLLM's layer of compressed keys."""
+
+
+class ChunkedLocalAttention(Attention):
+    """As vLLM's layer of chunks."""
+
+
+def layer(kind: type = Attention, *, bias: object = None, **changes: Any) -> Any:
+    impl = SimpleNamespace(scale=0.3, logits_soft_cap=0, sinks=None, alibi_slopes=bias)
+    sizes = {"num_heads": 2, "num_kv_heads": 1, "head_size": 8, "sliding_window": None}
+    return kind(impl=impl, **{**sizes, "kv_cache_dtype": "auto", **changes})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (layer(MLAAttention), "compressed"),
+        (layer(ChunkedLocalAttention), "chunk"),
+        (layer(kv_cache_dtype="fp8_e4m3"), "its cache is in fp8_e4m3"),
+        (layer(query_quant=object()), "queries are rounded to fp8"),
+        (layer(attn_type="encoder_only"), r"not attention of a decoder \(encoder_only\)"),
+        (layer(kv_sharing_target_layer_name="model.layers.1"), "uses the keys of model.layers.1"),
+        (layer(bias=[0.5]), "ALiBi"),
+        (SimpleNamespace(), "no attention of queries and keys"),
+    ],
+)
+def test_layers_that_are_refused(given: Any, reason: str) -> None:
+    facts = facts_of(0)
+    layout = ModelLayout(1, (facts,))
+    found = layer_of(0, "model.layers.0.attn", given)
+    with pytest.raises(ConfigError, match=f"layer 0 cannot be captured with vLLM: .*{reason}"):
+        layout_in_vllm("mine", layout, layout, [found], 2)
+
+
+def test_scale_window_softcap_and_sinks_are_those_of_vllm() -> None:
+    shape = ModelLayout(2, (facts_of(0), facts_of(1, window=5, logits=Logits(sinks=True))))
+    found = [
+        VllmLayer(0, "a", 2, 1, 8, None, 0.7, 30.0, False, None),
+        VllmLayer(1, "b", 2, 1, 8, 5, 0.5, None, True, None),
+    ]
+    first, second = layout_in_vllm("mine", shape, shape, found, 2).layers
+    assert (first.q_heads, first.k_heads, first.scale, first.softcap) == (4, 2, 0.7, 30.0)
+    assert first.logits == Logits(softcap=30.0)
+    assert (second.window, second.scale, second.logits) == (5, 0.5, Logits(sinks=True))
+
+
+def test_a_window_that_differs_is_recorded_and_told() -> None:
+    shape = ModelLayout(3, (facts_of(0), facts_of(1, window=5), facts_of(2, window=5)))
+    sizes = (2, 1, 8)
+    found = [
+        VllmLayer(layer, "a", *sizes, window, 0.3, None, False, None)
+        for layer, window in enumerate((None, 6, 6))
+    ]
+    layout = layout_in_vllm("mine", shape, shape, found, 2)
+    assert [facts.window for facts in layout.layers] == [None, 6, 6]
+    assert window_notes(shape, layout) == [
+        "layers 1-2: the window is 6 tokens in vLLM and 5 tokens in transformers; the dump records "
+        "that of vLLM"
+    ]
+    whole = layout_in_vllm("mine", shape, shape, [one._replace(window=None) for one in found], 2)
+    assert [facts.type for facts in whole.layers] == ["full_attention"] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q_heads": 4}, "query heads: 8 in vLLM, and 4 in transformers"),
+        ({"k_heads": 2}, "key heads of a rank: 2 in vLLM, and 1"),
+        ({"width": 16}, "width of heads: 16 in vLLM, and 8"),
+        ({"sinks": True}, "learned sinks: True in vLLM, and False"),
+        ({"layer": 3}, "layer 0: vLLM has no attention layer with this number"),
+    ],
+)
+def test_a_layer_that_differs_from_the_config_is_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    layout = ModelLayout(1, (facts_of(0),))
+    found = VllmLayer(0, "a", 2, 1, 8, None, 0.3, None, False, None)._replace(**change)
+    with pytest.raises(ConfigError, match=message):
+        layout_in_vllm("mine", layout, layout, [found], 2)
+
+
+@pytest.mark.parametrize(
+    "change", [{"type": "chunked_attention"}, {"selective": True}, {"logits": Logits(biased=True)}]
+)
+def test_masks_that_vllm_does_not_tell_are_refused(change: dict[str, Any]) -> None:
+    layout = ModelLayout(1, (replace(facts_of(0), **change),))
+    found = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)
+    with pytest.raises(ConfigError, match="which keys its queries see"):
+        layout_in_vllm("mine", layout, layout, [found], 1)
+
+
+def test_sinks_of_a_key_head_on_several_ranks_are_refused() -> None:
+    layout = ModelLayout(1, (facts_of(0, logits=Logits(sinks=True)),))
+    found = VllmLayer(0, "a", 1, 1, 8, None, 0.3, None, True, None)
+    with pytest.raises(ConfigError, match="learned sinks and 2 key heads for 4 ranks"):
+        layout_in_vllm("mine", layout, layout, [found], 4)
+
+
+def test_two_layers_with_one_number_are_refused() -> None:
+    layout = ModelLayout(1, (facts_of(0),))
+    found = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)
+    with pytest.raises(ConfigError, match=r"two attention layers with number 0 \(a, b\)"):
+        layout_in_vllm("mine", layout, layout, [found, found._replace(name="b")], 1)

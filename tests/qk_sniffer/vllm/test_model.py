@@ -1,0 +1,56 @@
+"""Models that the engine vllm refuses from their config, before vLLM is imported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig
+
+from qk_sniffer.capture.opening import open_model
+from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.vllm.model import open_vllm
+from qk_toolkit.errors import ConfigError
+from tiny_models import ARCHITECTURES
+
+
+def saved(folder: Path, model_type: str, **changes: object) -> CaptureConfig:
+    config = AutoConfig.for_model(model_type, **ARCHITECTURES[model_type].config | changes)
+    config.save_pretrained(folder)
+    return make_config(
+        model={"name": str(folder)},
+        dataset={"path": "texts"},
+        output={"data_root": "dump"},
+        engine="vllm",
+    )
+
+
+def refused(config: CaptureConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        open_vllm(config, lambda text: None, None)
+    assert "vllm.entrypoints" not in sys.modules
+
+
+def test_compressed_keys(tmp_path: Path) -> None:
+    refused(saved(tmp_path, "deepseek_v3"), "compressed .MLA.")
+
+
+def test_angles_that_depend_on_the_length(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    config = saved(tmp_path, "llama", rope_parameters=rope)
+    refused(config, "rotary angles depend on the length of a text")
+
+
+def test_keys_that_see_later_tokens(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("bert", hidden_size=64, num_attention_heads=4)
+    config.save_pretrained(tmp_path)
+    settings = saved(tmp_path / "other", "llama")
+    model = settings.model.model_copy(update={"name": str(tmp_path)})
+    refused(settings.model_copy(update={"model": model}), "not causal")
+
+
+def test_processes_of_a_launcher(tmp_path: Path) -> None:
+    config = saved(tmp_path, "llama")
+    with pytest.raises(ConfigError, match="engine: vllm starts its own processes"):
+        open_model(config, "cpu", lambda text: None, processes=2, most_tokens=None)

@@ -1,0 +1,313 @@
+"""`study --baselines`: several draws of random weights and shuffled tokens of a real tiny model."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy.stats import t as student
+
+from attention_plasticity.tables.baselines import (
+    baseline_levels,
+    baseline_lines,
+    level_difference,
+    level_of,
+    satterthwaite,
+)
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.head_means import MeanEstimate
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
+from commands_here import analyze_here
+from lasting_workers import workers as workers  # a fixture of all tests here
+from qk_study.baselines import baseline_plans, baseline_values
+from qk_study.reading import read_study
+from qk_study.settings import StudySettings
+from qk_toolkit.errors import ConfigError
+from rank_processes import Forwards, ended, start_alone
+from small_study import STUDY_IN, study_in
+from sniffing import same_bytes, sniff
+from tiny_texts import save_texts, save_tiny_model
+
+NAMES = ("random", "random-1", "shuffled")
+TEXTS = 4
+WORDS = ("run", "--baselines", "2", "--baseline_texts", str(TEXTS), "--figures", "none")
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run without baselines, of two layers of a random llama."""
+    folder = tmp_path_factory.mktemp("analysed")
+    save_tiny_model(folder / "model")
+    save_texts(folder / "texts", [300] * 6)
+    with chdir(folder):
+        fields = {"capture.layers": "0,2", "capture.attention": "false"}
+        assert sniff(Path("model"), Path("texts"), Path("dump"), **fields) == 0
+        told = analyze_here("dump", "--output_dir", "run", "--bin_size", 16)
+    assert told.returncode == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(analysed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the baselines of the run."""
+    place = Path(shutil.copytree(analysed, tmp_path_factory.mktemp("finished") / "place"))
+    assert study_in([str(place), *WORDS, "--max_workers", "1"]) == 0
+    return place
+
+
+def info_of(run: Path) -> dict[str, Any]:
+    return dict(json.loads((run / "run.json").read_text()))
+
+
+def test_baselines_are_captured_and_analysed_as_the_run(finished: Path) -> None:
+    own = info_of(finished / "run")
+    found = {name: info_of(finished / "run" / "baseline" / name) for name in NAMES}
+    for one in found.values():
+        dump = one["input"]["dump"]
+        assert dump["num_examples"] == TEXTS
+        assert one["heads"] == own["heads"] | {"analysed": 8}
+        assert one["bin_size"] == own["bin_size"] == 16
+        assert dump["capture"]["tokenizer"] == own["input"]["dump"]["capture"]["tokenizer"]
+        assert dump["capture"]["capture"]["layers"] == [0, 2]
+        # 6 texts of rate 8 have 48 queries per bucket of 16 tokens, and so have 4 texts
+        assert dump["sampler"]["base_rate"] == 12.0
+    seeds = [found[name]["input"]["dump"]["capture"]["model"]["random_seed"] for name in NAMES[:2]]
+    assert seeds == [0, 1]
+    levels = [found[name]["means"]["ap_aligned"]["value"] for name in NAMES[:2]]
+    assert levels[0] != levels[1]
+    assert found["shuffled"]["input"]["dump"]["synthetic"]["type"] == "shuffled"
+
+
+def test_a_repeated_command_changes_no_baseline(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finished / "run" / "baseline"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert study_in([str(finished), *WORDS]) == 0
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    changed = {path.name for path in before if before[path] != after[path]}
+    assert changed <= {f"{name}.analysis.yaml" for name in NAMES}  # another number of workers
+    assert "shuffled tokens: run/baseline/shuffled/dump is captured already" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_error_between_draws_is_in_table_and_summary(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    means = [info_of(finished / "run" / "baseline" / name)["means"] for name in NAMES]
+    values = [one["ap_aligned"]["value"] for one in means[:2]]
+    texts = sum(one["ap_aligned"]["standard_error"] ** 2 for one in means[:2]) / 2
+    draws = (values[0] - values[1]) ** 2 / 4  # the variance of two values, divided by two
+    table = pd.read_csv(finished / "results" / "study-run" / "tables" / "baselines.csv")
+    rows = table.set_index(["run", "minus", "metric"]).fillna({"minus": ""})
+    rows = table.fillna({"minus": ""}).set_index(["run", "minus", "metric"])
+    row = rows.loc[("run (random weights)", "", "ap_aligned")]
+    assert row["mean"] == pytest.approx(sum(values) / 2)
+    assert row["se"] == pytest.approx(math.sqrt(texts + draws))
+    assert row["draws"] == 2
+    change = rows.loc[("run", "run (shuffled tokens)", "ap_aligned_drop")]
+    own = info_of(finished / "run")["means"]["ap_aligned_drop"]
+    other = means[2]["ap_aligned_drop"]
+    assert change["mean"] == pytest.approx(own["value"] - other["value"])
+    squares = own["standard_error"] ** 2 + other["standard_error"] ** 2
+    assert change["se"] == pytest.approx(math.sqrt(squares))
+    lines = "\n".join(baseline_lines(finished / "run", AT_ONE_POSITION))
+    assert f"random weights: {row['mean']:.3f} ± " in lines
+    assert "8 heads, 4 texts, 2 draws; ± has the error between draws" in lines
+    half = change["high"] - change["mean"]
+    assert f"drop minus that of shuffled tokens: {change['mean']:.3f} ± {half:.3f}: " in lines
+    unshown = "it is not shown that the drop comes from content" in lines
+    assert unshown == (abs(change["mean"]) < half)
+    readme = (finished / "results" / "study-run" / "README.md").read_text()
+    assert "| run minus run \\(shuffled tokens\\) |" in readme or "shuffled tokens" in readme
+
+
+def mean_of(value: float, error: float, groups: int = 9) -> MeanEstimate:
+    return MeanEstimate(value, error, 8, groups, (math.nan,) * 16)
+
+
+def test_two_draws_that_differ_have_a_wide_interval() -> None:
+    level = level_of([mean_of(0.89, 0.002), mean_of(0.83, 0.002)])
+    assert level.value == pytest.approx(0.86)
+    assert level.standard_error == pytest.approx(math.sqrt(0.03**2 + 0.002**2))
+    assert level.half == pytest.approx(level.standard_error * student.ppf(0.975, level.freedom))
+    assert 1.0 < level.freedom < 1.1
+    assert level.half > 0.3  # two draws tell little
+    one = level_of([mean_of(0.89, 0.002)])
+    assert (one.standard_error, one.freedom) == (pytest.approx(0.002), 8.0)
+
+
+def test_a_difference_is_welchs() -> None:
+    one, other = level_of([mean_of(0.5, 0.03, 6)]), level_of([mean_of(0.4, 0.04, 11)])
+    found = level_difference(one, other)
+    assert (found.value, found.standard_error) == (pytest.approx(0.1), pytest.approx(0.05))
+    welch = 0.05**4 / (0.03**4 / 5 + 0.04**4 / 10)
+    assert found.freedom == pytest.approx(welch)
+    assert satterthwaite([(1.0, 4.0), (0.0, 1.0)]) == pytest.approx(4.0)
+
+
+def test_baselines_of_other_settings_are_not_shown(finished: Path, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(finished, tmp_path / "place"))
+    with chdir(place):
+        told = analyze_here(
+            *("dump", "--output_dir", "run", "--bin_size", 16, "--pair_sampling", "context")
+        )
+    assert "made for another capture or other settings" in " ".join(told.stdout.split())
+    run = FinishedRun.open(place / "run")
+    assert baseline_levels(run.folder, run.info, "ap_aligned").keys() == {""}
+    assert run.baselines == {}
+    assert list(FinishedRun.open(finished / "run").baselines) == [
+        "random weights",
+        "shuffled tokens",
+    ]
+    assert study_in([str(place), *WORDS]) == 0  # the dumps stay, the analyses are made again
+    shown = info_of(place / "run" / "baseline" / "random")["config"]["pair_sampling"]
+    assert shown == "context"
+
+
+def test_a_killed_command_continues_and_ends_the_same(
+    analysed: Path, finished: Path, tmp_path: Path
+) -> None:
+    place = Path(shutil.copytree(analysed, tmp_path / "place"))
+    told, words = tmp_path / "told", [str(place), *WORDS]
+    forwards = Forwards(tmp_path / "log", 1, {0: TEXTS + 3})  # in the second baseline
+    assert ended(start_alone(words, told, forwards, STUDY_IN)) == -signal.SIGKILL
+    assert (place / "run" / "baseline" / "random" / "run.json").exists()
+    heads = {
+        path: path.stat().st_mtime_ns
+        for path in (place / "run" / "baseline" / "random").glob(".heads/*/*.gz")
+    }
+    assert heads
+    assert ended(start_alone(words, told, command=STUDY_IN)) == 0
+    assert {path: path.stat().st_mtime_ns for path in heads} == heads
+    for name in NAMES:
+        one, other = (folder / "run" / "baseline" / name for folder in (place, finished))
+        assert same_bytes(one / "dump", other / "dump")
+        assert (one / "head_metrics.csv").read_bytes() == (other / "head_metrics.csv").read_bytes()
+
+
+def recorded(texts: int = 64, **changes: Any) -> FinishedRun:
+    """A run whose run.json has a capture; `model__commit=…` changes its record."""
+    capture: dict[str, dict[str, Any]] = {
+        "dataset": {"path": "owner/texts", "name": "en", "split": "test", "max_samples": 64},
+        "model": {"name": "owner/model", "dtype": "bfloat16", "device": "cuda", "files": "ab12"},
+        "tokenizer": {"max_length": 4096, "add_special_tokens": False},
+        "inference": {"batch_size": 4},
+        "capture": {
+            "sampler": {"type": "uniform", "base_rate": 2.0, "key_base_rate": 4.0, "seed": 3},
+            "min_bucket_size": 256,
+            "layers": [0, 1, 2],
+            "attended_keys": 32,
+        },
+        "output": {"vector_dtype": "float16"},
+    }
+    for name, value in changes.items():
+        section, field = name.split("__")
+        capture[section][field] = value
+    dump = {"capture": capture, "num_examples": texts}
+    return FinishedRun(Path("results/mine"), {"config": {}, "input": {"dump": dump}})
+
+
+def settings(**flags: str) -> StudySettings:
+    return read_study(["hf://datasets/a/b@c"], {"baselines": "1", **flags})
+
+
+def test_a_baseline_has_the_settings_of_the_capture() -> None:
+    [random, shuffled] = baseline_plans_of(recorded())
+    assert (random["model"]["random_weights"], random["model"]["random_seed"]) == (True, 0)
+    assert random["model"]["dtype"] == "bfloat16"
+    assert random["dataset"] == {
+        **{"path": "owner/texts", "name": "en", "split": "test", "max_samples": 8}
+    }
+    assert random["tokenizer"] == {"max_length": 4096, "add_special_tokens": False}
+    assert random["capture"]["layers"] == [0, 1, 2]
+    assert random["output"] == {"vector_dtype": "float16"}
+    assert shuffled["dataset"]["synthetic"] == {"texts": "owner/texts"}
+    assert "random_weights" not in shuffled["model"]
+    assert shuffled["capture"] == random["capture"]
+
+
+def baseline_plans_of(run: FinishedRun, **flags: str) -> list[dict[str, Any]]:
+    own = settings(**flags)
+    return [baseline_values(run, kind, 0, own) for kind in ("random", "shuffled")]
+
+
+@pytest.mark.parametrize(
+    ("rate", "texts", "expected"),
+    [
+        (2.0, 64, 16.0),  # 128 queries of a bucket from 64 texts, and from 8
+        (1.0, 16, 2.0),  # 16, as in the run
+        (4.0, 640, 16.0),  # 128 are enough
+        (32.0, 640, 32.0),  # the rate does not fall
+        (2.0, 5, 2.0),  # all texts of the run
+    ],
+)
+def test_fewer_texts_have_more_rows_each(rate: float, texts: int, expected: float) -> None:
+    sampler = {"type": "uniform", "base_rate": rate, "key_base_rate": 4 * rate, "seed": 0}
+    [found, _] = baseline_plans_of(recorded(texts, capture__sampler=sampler))
+    assert found["capture"]["sampler"]["base_rate"] == expected
+    assert found["capture"]["sampler"]["key_base_rate"] == 4 * expected
+    assert found["dataset"]["max_samples"] == min(8, texts)
+
+
+def test_the_sampler_auto_keeps_its_buckets() -> None:
+    chosen = {"min_bucket_size": 512, "base_rate": 1.0, "key_base_rate": 4.0}
+    sampler = {"type": "auto", "seed": 1, "chosen": chosen}
+    run = recorded(capture__sampler=sampler, capture__min_bucket_size=None)
+    [found, _] = baseline_plans_of(run)
+    assert found["capture"]["sampler"] == {"type": "auto", "seed": 1}
+    assert found["capture"]["min_bucket_size"] == 512
+
+
+def test_a_model_and_texts_that_moved_are_given() -> None:
+    run = recorded(model__revision="main", model__commit="c0ffee", model__dtype="float64")
+    [found, _] = baseline_plans_of(run)
+    assert (found["model"]["revision"], found["model"]["dtype"]) == ("c0ffee", "auto")
+    flags = {"baseline_model": "here", "texts.path": "there", "texts.streaming": "true"}
+    [_, moved] = baseline_plans_of(run, **flags)
+    assert (moved["model"]["name"], moved["model"]["revision"]) == ("here", None)
+    assert moved["dataset"]["synthetic"] == {"texts": "there"}
+    assert moved["dataset"]["streaming"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model__name": None}, "does not record the model and the texts of a capture"),
+        ({"dataset__path": 3}, "does not record the model and the texts of a capture"),
+        ({"dataset__synthetic": {"type": "repeated"}}, "captured with made texts"),
+        ({"model__random_weights": True}, "captured with random weights"),
+        ({"tokenizer__max_length": -4}, "its capture cannot be repeated: tokenizer.max"),
+    ],
+)
+def test_a_capture_that_cannot_be_repeated_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        baseline_plans(settings(), recorded(**changes))
+
+
+def test_a_run_whose_baselines_fail_is_kept(
+    analysed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = Path(shutil.copytree(analysed, tmp_path / "place"))
+    assert study_in([str(place), *WORDS, "--baseline_model", "nowhere/here/x"]) == 1
+    told = capsys.readouterr()
+    assert "--baseline_model and --texts give a model" in told.err
+    assert "failed: run (baselines); the reasons are in" in told.out
+    text = (place / "results" / "study-run" / "README.md").read_text()
+    assert "- run: baselines: model.name: nowhere/here/x" in text
+    assert (place / "results" / "study-run" / "tables" / "means.csv").is_file()
+    info = info_of(place / "run")
+    info["input"]["dump"]["capture"]["tokenizer"]["max_length"] = 100
+    (place / "run" / "run.json").write_text(json.dumps(info))
+    (place / "run" / "baseline").mkdir(exist_ok=True)
+    (place / "run" / "baseline" / "baseline.json").write_text('{"capture": "other"}')
+    assert study_in([str(place), *WORDS]) == 1
+    assert "holds baselines of another capture; remove this folder" in capsys.readouterr().err

@@ -1,0 +1,434 @@
+"""`attention-plasticity study`: three tiny models, from the YAML file to the README."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import shutil
+import signal
+import time
+from contextlib import chdir
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from attention_plasticity.cli import main
+from attention_plasticity.tables.finished_run import FinishedRun
+from lasting_workers import workers as workers  # a fixture of all tests here
+from rank_processes import Forwards, ended, start_alone
+from report_runs import write_run
+from small_study import (
+    CAPTURE,
+    FOLDERS,
+    MODELS,
+    STUDY_IN,
+    TEXTS,
+    made_files,
+    make_inputs,
+    study_in,
+    write_study,
+)
+
+LABELS = [model["label"] for model in MODELS]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_inputs(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def made(place: Path) -> Path:
+    assert study_in([str(place), "study.yaml"]) == 0
+    return place / "results" / "study"
+
+
+def test_one_folder_has_everything(made: Path) -> None:
+    names = {path.name for path in made.iterdir() if not path.name.startswith(".")}
+    assert names == {
+        *("README.md", "study.json", "report.html"),
+        *("tables", "figures", "runs", "dumps", "settings"),
+    }
+    assert {path.name for path in (made / "runs").iterdir()} == set(FOLDERS[:2])
+    assert {path.name for path in (made / "dumps").iterdir()} == {"tiny"}
+    figures = {str(path.relative_to(made / "figures")) for path in made.glob("figures/**/[!.]*.*")}
+    own = {f"{folder}/map-plasticity.{end}" for folder in FOLDERS for end in ("png", "txt")}
+    shared = {f"{name}.{end}" for name in ("profiles", "trajectories") for end in ("png", "txt")}
+    assert figures == own | shared
+
+
+def test_tables_have_the_values_of_the_runs(made: Path, place: Path) -> None:
+    runs = [made / "runs" / "tiny", made / "runs" / "dump-u-x", place / "finished"]
+    means = pd.read_csv(made / "tables" / "means.csv").set_index(["run", "metric"])
+    for label, folder in zip(LABELS, runs, strict=True):
+        heads = pd.read_csv(folder / "head_metrics.csv")
+        for name in ("ap_aligned", "ap_phase", "ap_overall", "ap_aligned_last20"):
+            plain = heads[name].mean()
+            assert means.loc[(label, name), "mean"] == pytest.approx(plain, abs=1e-12)
+        recorded = json.loads((folder / "run.json").read_text())["means"]["ap_aligned"]
+        row = means.loc[(label, "ap_aligned")]
+        assert row["se"] == pytest.approx(recorded["standard_error"])
+        assert row["low"] < row["mean"] < row["high"]
+    differences = pd.read_csv(made / "tables" / "differences.csv")
+    chosen = (differences["run"] == LABELS[1]) & (differences["metric"] == "ap_aligned")
+    expected = (
+        means.loc[(LABELS[1], "ap_aligned"), "mean"] - means.loc[("tiny", "ap_aligned"), "mean"]
+    )
+    assert differences[chosen]["mean"].item() == pytest.approx(expected)
+    models = pd.read_csv(made / "tables" / "models.csv").set_index("model")
+    assert models["heads_analysed"].tolist() == [2, 2, 2]
+    assert models["texts"].tolist() == [TEXTS, TEXTS, 4]
+    assert models.loc["tiny", "size"] == 1e5
+
+
+def test_parts_of_the_depth_are_means_of_layers(made: Path) -> None:
+    table = pd.read_csv(made / "tables" / "depth.csv")
+    heads = pd.read_csv(made / "runs" / "tiny" / "head_metrics.csv")
+    own = table[(table["run"] == "tiny") & (table["metric"] == "ap_aligned")]
+    by_layer = heads.groupby("layer")["ap_aligned"].mean()
+    assert set(own["mean"].round(12)) == set(by_layer.round(12))
+
+
+def test_counts_of_changed_heads_and_roles_are_plain_counts(made: Path, place: Path) -> None:
+    matched = pd.read_csv(made / "tables" / "matched_heads.csv")
+    counts = pd.read_csv(made / "tables" / "matched_counts.csv")
+    for row in counts.to_dict("records"):
+        same = matched[["run", "minus", "metric"]] == [row["run"], row["minus"], row["metric"]]
+        own = matched[same.all(axis=1)]
+        assert row["heads"] == len(own) == 2
+        assert row["risen"] == (own["changed"] & (own["difference"] > 0)).sum()
+    shares = pd.read_csv(made / "tables" / "role_shares.csv").set_index(["run", "role"])
+    roles = pd.read_csv(place / "finished" / "head_roles.csv")
+    for role, number in roles["likely_role"].value_counts().items():
+        assert shares.loc[("C", role), "likely"] == number
+
+
+def test_tables_are_also_markdown_and_latex(made: Path) -> None:
+    for name in ("models", "means", "differences", "key_heads"):
+        assert LABELS[1] in (made / "tables" / f"{name}.md").read_text()
+        latex = (made / "tables" / f"{name}.tex").read_text()
+        assert latex.startswith("% in the preamble")
+        assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") >= 1
+
+
+def test_every_command_of_the_readme_runs_and_makes_the_same(
+    made: Path, place: Path, tmp_path: Path
+) -> None:
+    before = made_files(made)
+    text = (made / "README.md").read_text()
+    lines = re.findall(r"^attention-plasticity .*$", text, re.M)
+    verbs = [shlex.split(line)[1] for line in lines]
+    assert verbs == ["study", "capture", "analyze", "analyze"]
+    folder = Path(shutil.copytree(place, tmp_path / "copy"))
+    with chdir(folder):
+        for line in lines[1:]:
+            assert main(shlex.split(line)[1:]) == 0, line
+    after = made_files(folder / "results" / "study")
+    assert {name: after[name] for name in before} == before
+
+
+def test_the_readme_names_models_tables_and_figures(made: Path) -> None:
+    text = (made / "README.md").read_text()
+    for model in ("**tiny**: captured from `model`", "analysed from the dump `dump`"):
+        assert model in text
+    assert "read from the finished run `finished`; 2 heads" in text
+    assert "## Failures" not in text
+    for path in (made / "tables").iterdir():
+        assert f"`tables/{path.name}`" in text
+    assert "`figures/profiles.png`" in text
+    for label, folder in zip(LABELS, FOLDERS, strict=True):  # titles and captions have the labels
+        caption = (made / "figures" / folder / "map-plasticity.txt").read_text()
+        assert f"query heads of {label};" in caption
+
+
+def test_no_file_has_a_path_of_this_machine(made: Path, place: Path) -> None:
+    for name, content in made_files(made).items():
+        if not name.startswith("dumps/"):
+            assert str(place).encode() not in content, name
+
+
+def test_a_repeated_command_changes_no_file(
+    made: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = made_files(made)
+    info = (made / "runs" / "tiny" / "run.json").read_bytes()
+    (made / "figures" / "c" / "map-plasticity.png").write_bytes(b"damaged")
+    assert study_in([str(place), "study.yaml"]) == 0
+    assert made_files(made) == before
+    assert (made / "runs" / "tiny" / "run.json").read_bytes() == info
+    told = capsys.readouterr().err
+    assert "model 1 of 3, tiny: results/study/dumps/tiny is captured already" in told
+
+
+def test_a_dump_can_be_removed_after_its_analysis(
+    made: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(place, tmp_path / "copy"))
+    out = folder / "results" / "study"
+    shutil.rmtree(out / "dumps")
+    shutil.rmtree(folder / "dump")
+    assert study_in([str(folder), "study.yaml", "--dry_run"]) == 0
+    assert "capture" not in capsys.readouterr().out
+    assert study_in([str(folder), "study.yaml"]) == 0
+    told = capsys.readouterr().err
+    assert "tiny: results/study/runs/tiny is analysed already; its dump was removed" in told
+    expected = {name: text for name, text in made_files(made).items() if name[:6] != "dumps/"}
+    assert made_files(out) == expected
+    (out / "runs" / "dump-u-x" / "head_metrics.csv").write_text("layer\n")  # changed by hand
+    capture = {"capture": {**CAPTURE, "min_bucket_size": 64}}
+    write_study(folder, "changed.yaml", capture=capture, figures="none")
+    words = [str(folder), "changed.yaml", "--output_dir", "results/study"]
+    assert study_in(words) == 2
+    told = capsys.readouterr().err
+    assert "tiny: results/study/dumps/tiny was captured with other settings: capture.min" in told
+    assert study_in([str(folder), "study.yaml", "--dry_run"]) == 1
+    assert "will fail: Dump ü/../x: dump: does not exist" in capsys.readouterr().err
+
+
+def test_a_killed_study_continues_and_ends_the_same(
+    made: Path, place: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(place, tmp_path / "copy"))
+    shutil.rmtree(folder / "results")
+    out, told = folder / "results" / "study", tmp_path / "told"
+    words = [str(folder), "study.yaml"]
+    forwards = Forwards(tmp_path / "log", 1, {0: 3})  # in the third text of the capture
+    assert ended(start_alone(words, told, forwards, STUDY_IN)) == -signal.SIGKILL
+    assert not (out / "runs").exists()
+    process = start_alone(words, told, command=STUDY_IN)
+    end = time.monotonic() + 120
+    while not list(out.glob("runs/tiny/.heads/*/l*.json.gz")) and time.monotonic() < end:
+        time.sleep(0.01)
+    process.kill()
+    assert ended(process) == -signal.SIGKILL
+    assert not (out / "README.md").exists()
+    (out / "tables").mkdir(exist_ok=True)
+    (out / "tables" / ".means.csv.part-1-0a").write_text("unfinished")
+    assert ended(start_alone(words, told, command=STUDY_IN)) == 0
+    assert made_files(out) == made_files(made)
+    assert not list(out.glob("**/.*.part-*"))
+
+
+def test_a_dry_run_writes_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(place.rglob("*"))
+    assert study_in([str(place), "study.yaml", "--output_dir", "new", "--dry_run"]) == 0
+    told = capsys.readouterr().out
+    assert sorted(place.rglob("*")) == before
+    for words in ("tiny", "capture", "analysis", "read", "Nothing was written"):
+        assert words in told
+    captured = 2 * 2 * TEXTS * 151  # layers, heads of a layer, texts, tokens
+    assert f"{captured:,}" in told
+
+
+def test_a_failing_model_is_named_and_the_others_go_on(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [{"label": "gone", "dump": "nowhere"}, *map(dict, MODELS[1:])]
+    write_study(place, "failing.yaml", models=models, figures="none")
+    try:
+        assert study_in([str(place), "failing.yaml"]) == 1
+        out = place / "results" / "failing"
+        told = capsys.readouterr()
+        assert "error: gone: nowhere: does not exist" in told.err
+        assert "does not exist" not in told.out  # the reason is told once
+        assert "failed: gone; the reasons are in results/failing/README.md\n" in told.out
+        text = (out / "README.md").read_text()
+        assert "**gone**: **failed**, so it is missing in tables and figures" in text
+        assert "- gone: nowhere: does not exist" in text
+        assert pd.read_csv(out / "tables" / "models.csv")["model"].tolist() == LABELS[1:]
+        record = json.loads((out / "study.json").read_text())
+        assert record["models"][0]["failure"].startswith("nowhere: does not exist")
+        assert not (out / "figures").exists()
+    finally:
+        shutil.rmtree(place / "results" / "failing", ignore_errors=True)
+
+
+def test_an_error_in_the_code_of_a_model_does_not_stop_the_others(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: object) -> None:
+        raise RuntimeError(f"{place}/model.py:\nno kernel for hf_abcdefghijklmnopqrstuvwxyzABCDEF")
+
+    monkeypatch.setattr("qk_sniffer.capture.run.run_capture", broken)
+    models = [dict(MODELS[0]), dict(MODELS[2])]
+    write_study(place, "broken.yaml", models=models, figures="none")
+    assert study_in([str(place), "broken.yaml"]) == 1
+    record = json.loads((place / "results" / "broken" / "study.json").read_text())
+    assert record["models"][0]["failure"] == "RuntimeError: model.py: no kernel for …"
+    assert "failure" not in record["models"][1]
+    assert study_in([str(place), "broken.yaml", "--dry_run"]) == 0
+
+
+def test_a_study_without_a_finished_model_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_study(tmp_path, models=[{"label": "gone", "run": "nowhere"}], texts=None)
+    assert study_in([str(tmp_path), "study.yaml"]) == 1
+    text = (tmp_path / "results" / "study" / "README.md").read_text()
+    assert "# Attention plasticity of 0 models" in text
+    assert "nowhere: does not exist" in text
+    assert "report.html" not in capsys.readouterr().out
+
+
+def test_scores_are_correlated_with_the_metrics(
+    made: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
+    models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
+    for model, accuracy in zip(models, (0.5, 0.9, 0.7), strict=True):
+        entry = {"acc,none": accuracy, "acc_stderr,none": 0.01, "alias": "task"}
+        path = place / f"{accuracy}.json"
+        path.write_text(json.dumps({"results": {"task": entry}, "n-shot": {"task": 0}}))
+        model["results"] = path.name
+    (place / "ruler.csv").write_text(f"label,ruler\n{LABELS[0]},40\n{LABELS[1]},60\n")
+    scores = {"ruler": "ruler.csv", "MMLU": {"task": "task"}}
+    write_study(place, "scored.yaml", models=models, texts=None, scores=scores, figures="relations")
+    assert study_in([str(place), "scored.yaml"]) == 0
+    assert "note: ruler: no score of C." in capsys.readouterr().out
+    out = place / "results" / "scored"
+    found = pd.read_csv(out / "tables" / "relations.csv").set_index(
+        ["score", "metric", "coefficient"]
+    )
+    drops = [
+        heads["ap_aligned_drop"].mean()
+        for heads in (pd.read_csv(place / run / "head_metrics.csv") for run in runs)
+    ]
+    expected = np.corrcoef(drops, [0.5, 0.9, 0.7])[0, 1]
+    keys = ("ap_aligned_drop", "pearson")
+    assert found.loc[("MMLU", *keys), "value"] == pytest.approx(expected)
+    assert math.isnan(found.loc[("ruler", *keys), "value"])  # two models
+    sources = pd.read_csv(out / "tables" / "score_sources.csv").set_index(["score", "model"])
+    assert sources.loc[("MMLU", "C"), "metric"] == "acc,none"
+    text = (out / "README.md").read_text()
+    assert "- ruler: no score of C." in text
+    assert "Only 3 models: one model" in (out / "tables" / "relations.md").read_text()
+    assert (out / "figures" / "relations.png").is_file()
+    plain = [{"label": model["label"], "run": model["run"]} for model in models]
+    write_study(place, "scored.yaml", models=plain, texts=None, figures="none")
+    assert study_in([str(place), "scored.yaml"]) == 0
+    assert not (out / "tables" / "relations.csv").exists()  # of the earlier command
+
+
+def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) -> None:
+    shutil.copytree(place / "finished", tmp_path / "finished")
+    write_study(tmp_path, models=[dict(MODELS[2])], texts=None)
+    assert study_in([str(tmp_path), "study.yaml"]) == 0
+    tables = {path.name for path in (tmp_path / "results" / "study" / "tables").glob("*.csv")}
+    of_one = (
+        "models",
+        "means",
+        "lengths",
+        "depth",
+        "role_shares",
+        "role_scores",
+        "band_shares",
+        "key_heads",
+    )
+    assert tables == {f"{name}.csv" for name in of_one}
+    text = (tmp_path / "results" / "study" / "README.md").read_text()
+    assert "- profiles (needs two models)" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"capture": {"capture": {"sampler": {"type": "all"}, "layers": "0"}}},
+            "tiny: results/study/dumps/tiny was captured with other settings: "
+            "capture.min_bucket_size (32 then, null now)",
+        ),
+        (
+            {"analysis": {"max_workers": 1, "seed": 7}},
+            "tiny: results/study/runs/tiny was analysed with other settings: "
+            "seed (0 then, 7 now). Remove results/study/runs/tiny to start again, or give",
+        ),
+    ],
+)
+def test_changed_settings_of_a_finished_part_are_refused(
+    made: Path,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, object],
+    message: str,
+) -> None:
+    before = made_files(made)
+    write_study(place, "changed.yaml", **changes)
+    words = [str(place), "changed.yaml", "--output_dir", "results/study"]
+    assert study_in(words) == 2
+    assert message in capsys.readouterr().err
+    assert made_files(made) == before
+
+
+def test_another_number_of_workers_is_no_change(made: Path, place: Path) -> None:
+    before = made_files(made)
+    del before["study.json"], before["README.md"]
+    write_study(place, "workers.yaml", analysis={"max_workers": 2})
+    assert study_in([str(place), "workers.yaml", "--output_dir", "results/study"]) == 0
+    after = made_files(made)
+    changed = {name for name in before if after[name] != before[name]}
+    assert changed == {f"settings/{name}.analysis.yaml" for name in FOLDERS[:2]}
+    assert study_in([str(place), "study.yaml"]) == 0  # as it was
+
+
+def test_a_study_that_is_being_made_is_not_begun_again(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from qk_toolkit.files import try_lock
+
+    (tmp_path / "out").mkdir()
+    lock = try_lock(tmp_path / "out" / ".study.lock")
+    assert lock is not None
+    assert study_in([str(place), "study.yaml", "--output_dir", str(tmp_path / "out")]) == 2
+    lock.release()
+    assert "another study is being made there" in capsys.readouterr().err
+
+
+def test_several_processes_are_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert study_in([str(place), "study.yaml", "--output_dir", "new"]) == 2
+    assert "study: is one process, got 2" in capsys.readouterr().err
+    assert not (place / "new").exists()
+
+
+def test_figures_show_the_chosen_metrics(made: Path, place: Path) -> None:
+    runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
+    models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
+    changes = {
+        "metrics": ["q_R2_total", "attn_entropy", "sliding_window"],
+        "title": "Two *metrics*",
+        "description": "Made for a test.\n\nSecond part.",
+    }
+    write_study(place, "metrics.yaml", models=models, texts=None, figures="depth", **changes)
+    assert study_in([str(place), "metrics.yaml"]) == 0
+    out = place / "results" / "metrics"
+    caption = (out / "figures" / "depth.txt").read_text()
+    assert "Shown: variance from position, attention entropy." in caption
+    text = (out / "README.md").read_text()
+    assert text.startswith("# Two \\*metrics\\*\n\nMade for a test.\n\nSecond part.\n\n")
+    assert "- metrics: no run has sliding\\_window." in text
+    assert "<title>Two *metrics*</title>" in (out / "report.html").read_text()
+
+
+def test_the_page_has_all_models(made: Path) -> None:
+    page = (made / "report.html").read_text()
+    assert "<title>Attention plasticity of 3 models</title>" in page
+    run = FinishedRun.open(made / "runs" / "tiny")
+    assert run.info["finished"] not in page  # a time would change with every analysis
+
+
+def test_failed_heads_are_named_in_the_last_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "a", 0)  # one of its heads failed
+    models = [{"label": "a", "run": "a"}]
+    write_study(tmp_path, models=models, texts=None, capture=None, figures="none")
+    assert study_in([str(tmp_path), "study.yaml"]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert "failed: a (1 head); the reasons are in results/study/README.md" in told

@@ -1,0 +1,155 @@
+"""`study MODEL --texts DIR`, with a real tiny model whose heads do known things."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from attention_plasticity.tables.finished_run import FinishedRun
+from lasting_workers import workers as workers  # a fixture of all tests here
+from planted_models import HEADS, save_planted_model
+from qk_study.command import study
+from sniffing import same_bytes
+from tiny_texts import save_texts
+
+LENGTH, PERIOD, TEXTS = 150, 24, 6
+FLAGS = (
+    *("--capture.sampler.type", "all", "--capture.min_bucket_size", "32", "--max_workers", "1"),
+    *("--repeated_length", str(2 * PERIOD), "--repeated_texts", "8", "--capture.attended_keys"),
+    *("0", "--figures", "plasticity"),
+)
+
+
+def run_in(place: Path, *words: str) -> tuple[int, str, str]:
+    """The exit code of a study in a folder, what it prints, and its messages."""
+    out, messages = io.StringIO(), io.StringIO()
+    with chdir(place), redirect_stdout(out), redirect_stderr(messages):
+        code = study(words)
+    return code, out.getvalue(), messages.getvalue()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model and texts, of which two are longer."""
+    folder = tmp_path_factory.mktemp("one")
+    save_planted_model(folder / "model")
+    save_texts(folder / "texts", [LENGTH] * (TEXTS - 2) + [LENGTH + 10] * 2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(place: Path) -> tuple[str, str]:
+    code, out, messages = run_in(place, "model", "--texts", "texts", *FLAGS)
+    assert code == 0
+    return out, messages
+
+
+@pytest.fixture(scope="module")
+def made(place: Path, told: tuple[str, str]) -> Path:
+    return place / "results" / "study-model"
+
+
+def test_the_time_and_the_length_are_told(told: tuple[str, str]) -> None:
+    out, messages = told
+    lines = messages.splitlines()
+    assert lines[0] == "time: < 1 min on this machine, roughly (--dry_run has the parts)"
+    assert f"texts are cut to {LENGTH + 1} tokens, so that they have one length" in messages
+    assert "Roles duplicate 1, previous 1, sink 1, mixed 1" in " ".join(out.split())
+    assert "Next" not in out  # figures and page are made
+    assert out.splitlines()[-1].endswith("results/study-model/report.html")
+
+
+def test_the_labels_are_those_of_the_planted_heads(made: Path) -> None:
+    run = FinishedRun.open(made / "runs" / "model")
+    assert run.table("roles")["role"].tolist() == list(HEADS)
+    assert run.table("roles")["repeated_groups"].tolist() == [8] * len(HEADS)
+    assert run.context == LENGTH + 1
+    assert (made / "figures" / "model" / "plasticity.png").is_file()
+    assert "<title>Attention plasticity of model</title>" in (made / "report.html").read_text()
+
+
+def test_standard_scores_equal_diagonals_of_the_full_weights(made: Path, place: Path) -> None:
+    rows = pd.read_parquet(made / "repeated" / "model" / "l00h00q")
+    tokens = [part.sort_values("position")["token_id"] for _, part in rows.groupby("example_id")]
+    ids = torch.tensor([part.tolist() for part in tokens])
+    assert (ids[:, :PERIOD] == ids[:, PERIOD:]).all()
+    model = AutoModelForCausalLM.from_pretrained(place / "model", attn_implementation="eager")
+    with torch.inference_mode():
+        weights = model(ids, output_attentions=True).attentions[0].double()  # (texts, heads, n, n)
+    roles = FinishedRun.open(made / "runs" / "model").table("roles")
+    for head in range(len(HEADS)):
+        own = weights[:, head]
+        diagonals = {
+            "repeated_duplicate": own[:, PERIOD:].diagonal(0, 1, 2),
+            "repeated_induction": own[:, PERIOD:].diagonal(1, 1, 2),
+            "repeated_previous": own.diagonal(-1, 1, 2),
+        }
+        for name, values in diagonals.items():
+            assert roles.loc[head, name] == pytest.approx(values.mean().item(), abs=1e-4)
+
+
+def test_a_repeated_command_keeps_dumps_and_heads(made: Path, place: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(place, tmp_path / "copy")) / "results" / "study-model"
+    rows = out / "dumps" / "model" / "l00h00q" / "data.parquet"
+    record = next(out.glob("runs/model/.heads/*/l*.json.gz"))
+    before = rows.stat().st_mtime_ns, record.stat().st_mtime_ns
+    words = ("model", "--texts", "texts", *FLAGS, "--role_thresholds", "{previous: 1}")
+    code, _, messages = run_in(tmp_path / "copy", *words)
+    assert code == 0
+    assert "time:" not in messages  # nothing is captured
+    roles = pd.read_csv(out / "runs" / "model" / "head_roles.csv")["role"]
+    assert roles.tolist() == ["mixed", *HEADS[1:]]
+    assert (rows.stat().st_mtime_ns, record.stat().st_mtime_ns) == before
+
+
+def test_replaced_texts_are_captured_again(made: Path, place: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(place, tmp_path / "copy"))
+    out = folder / "results" / "study-model"
+    repeated = (out / "repeated" / "model" / "dump.json").stat().st_mtime_ns
+    before = (out / "runs" / "model" / "head_metrics.csv").read_bytes()
+    save_texts(folder / "texts", [LENGTH - 30] * TEXTS)  # at the same path
+    code, _, messages = run_in(folder, "model", "--texts", "texts", *FLAGS)
+    assert code == 0
+    assert "the texts have changed, so they are captured again" in messages
+    assert (out / "runs" / "model" / "head_metrics.csv").read_bytes() != before
+    assert FinishedRun.open(out / "runs" / "model").context == LENGTH - 29
+    assert (out / "repeated" / "model" / "dump.json").stat().st_mtime_ns == repeated
+    fresh = ("model", "--texts", "texts", *FLAGS, "--output_dir", "fresh")
+    assert run_in(folder, *fresh)[0] == 0
+    assert same_bytes(out / "dumps" / "model", folder / "fresh" / "dumps" / "model")
+
+
+def test_a_dry_run_writes_nothing(place: Path) -> None:
+    words = ("model", "--texts", "texts", *FLAGS, "--output_dir", "new", "--baselines", "2")
+    code, out, _ = run_in(place, *words, "--dry_run")
+    assert code == 0
+    for part in ("capture of repeated tokens", "analysis", "3 baselines", "texts are cut to"):
+        assert part in out
+    assert not (place / "new").exists()
+
+
+def test_private_texts_give_no_words(place: Path) -> None:
+    words = ("model", "--texts", "texts", *FLAGS, "--capture.tokens", "false", "--figures", "none")
+    assert run_in(place, *words, "--output_dir", "private")[0] == 0
+    run = FinishedRun.open(place / "private" / "runs" / "model")
+    assert not run.has("words")
+    assert run.table("roles")["induction_mass"].isna().all()  # it needs the tokens of the texts
+    assert run.table("roles")["role"].tolist() == list(HEADS)  # random tokens are not private
+
+
+def test_texts_that_are_missing_are_named(place: Path) -> None:
+    words = ("model", "--texts", "nothing", "--output_dir", "missing", *FLAGS)
+    code, out, messages = run_in(place, *words)
+    assert code == 1
+    assert "error: model: dataset.path: nothing" in messages
+    record = json.loads((place / "missing" / "study.json").read_text())
+    assert "nothing" in record["models"][0]["failure"]
+    assert "report.html" not in out

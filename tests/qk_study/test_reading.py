@@ -1,0 +1,148 @@
+"""A study from the words of a command: models, dumps and runs one after another."""
+
+from __future__ import annotations
+
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attention_plasticity.cli import main
+from dumps import make_dump
+from qk_study.command import settings_of
+from qk_study.model_table import short_number
+from qk_study.plan import make_plans
+from qk_study.reading import kind_of
+from qk_study.settings import StudySettings
+from qk_toolkit.errors import ConfigError
+from report_runs import write_run
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with a model, a dump and a run."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=20)
+    write_run(tmp_path / "run", 0)
+    return tmp_path
+
+
+def read(place: Path, *words: str) -> StudySettings:
+    with chdir(place):
+        return settings_of(words)
+
+
+def test_places_are_models_dumps_and_runs(place: Path) -> None:
+    with chdir(place):
+        kinds = [kind_of(name) for name in ("model", "dump", "run", "owner/name")]
+    assert kinds == ["model", "dump", "run", "model"]
+    assert kind_of("hf://datasets/owner/name@branch") == "dump"
+    (place / "dump" / "dump.json").unlink(missing_ok=True)  # a dump of another tool
+    assert kind_of(str(place / "dump")) == "dump"
+
+
+def test_words_give_the_entries_of_a_file(place: Path) -> None:
+    settings = read(place, "run", "dump", "--labels", "first,second", "--title", "Both")
+    assert [(one.label, one.entry.source) for one in settings.models] == [
+        ("first", "run"),
+        ("second", "dump"),
+    ]
+    assert (settings.output_dir, settings.content.title) == ("results/study", "Both")
+    assert settings.words[:2] == ("run", "dump")
+    assert read(place, "run").output_dir == "results/study-run"
+
+
+def test_flags_of_captures_and_analyses_have_the_same_names(place: Path) -> None:
+    (place / "study.yaml").write_text(
+        "texts: {path: texts}\ncapture: {model: {dtype: float32}, tokenizer: {max_length: 7}}\n"
+        "models: [{model: model, capture: {tokenizer: {max_length: 8}}}]\n"
+    )
+    flags = ("--tokenizer.max_length", "9", "--seed", "5", "--capture.layers", "0-2")
+    settings = read(place, "study.yaml", *flags, "--texts.max_samples", "3")
+    capture, _, analysis = make_plans(settings)[0].parts
+    config: Any = capture.config
+    assert (config.tokenizer.max_length, config.model.dtype) == (9, "float32")
+    assert config.capture.layers == [0, 1, 2]
+    assert (config.dataset.path, config.dataset.max_samples) == ("texts", 3)
+    assert analysis.config.seed == 5  # type: ignore[union-attr]
+
+
+def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place: Path) -> None:
+    words = ("model", "--texts", "texts", "--capture.heads", "1", "--model.dtype", "bfloat16")
+    [plan] = make_plans(read(place, *words, "--tokenizer.max_length", "64"))
+    repeated: Any = plan.captures[1].config
+    assert repeated.dataset.made.as_record() == {
+        **{"type": "repeated", "length": 512, "period": 256, "number": 16, "seed": 0}
+    }
+    assert (repeated.model.dtype, repeated.capture.heads) == ("bfloat16", [1])
+    assert repeated.tokenizer.max_length is None
+    assert not repeated.capture.capture_keys
+    assert plan.analysis is not None
+    analysis: Any = plan.analysis.config
+    assert analysis.repeated == "results/study-model/repeated/model"
+    for more in (("--repeated_texts", "0"), ("--capture.attention", "false")):
+        [plan] = make_plans(read(place, *words, *more))
+        assert [part.kind for part in plan.parts] == ["capture", "analysis"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("model",), "is a model, and its capture needs texts; add --texts FOLDER"),
+        (("results/gone",), "gone is a model (no folder here has this name)"),
+        (("no file.txt",), "expected a YAML file (.yaml), the folder of a run"),
+        (("model", "--texts", "t", "--wrong", "1"), "--wrong: unknown flag"),
+        (("model", "--texts", "t", "--model.dtypes", "1"), "did you mean --model.dtype?"),
+        (("model", "--texts", "t", "--model.dtype", "int8"), "--model.dtype: expected one of"),
+        (("model", "--texts", "t", "--seed", "x"), "--seed: expected an integer"),
+        (("run", "--baselines", "-1"), "--baselines: expected an integer of at least 0"),
+        (("run", "dump", "--labels", "a"), "--labels: 1 given for 2 places"),
+        (("run", "run"), "label: 'run' is also that of model 1"),
+        (("run", "--output_dir", "s3://b/x"), "output_dir: a study is made in a folder"),
+        (("gone.yaml",), "gone.yaml: does not exist"),
+        ((), "the following arguments are required: PLACE"),
+    ],
+)
+def test_wrong_words_are_refused(place: Path, words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plans(read(place, *words))
+    assert message in str(caught.value)
+
+
+def test_the_folder_of_a_study_is_no_run(place: Path) -> None:
+    (place / "study.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is the folder of a study; give the runs in"):
+        kind_of(str(place))
+
+
+@pytest.mark.parametrize(
+    ("verb", "successor"),
+    [
+        ("atlas", "study MODEL --texts PATH"),
+        ("baseline", "study RUN --baselines"),
+        ("compare", "study RUN RUN"),
+        ("budget", "export RUN OUT --to kvpress-budget"),
+    ],
+)
+def test_earlier_verbs_name_their_successor(
+    verb: str, successor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "x"]) == 2
+    assert f"is now attention-plasticity {successor}\n" in capsys.readouterr().err
+
+
+def test_the_help_fits_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        settings_of(["--help"])
+    told = capsys.readouterr().out
+    assert len(told.splitlines()) <= 100
+    assert "commands to paste:\n  attention-plasticity study" in told
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(135e6, "135M"), (1.7e9, "1.7B"), (2e12, "2T"), (1e5, "100K"), (9.0, "9")]
+)
+def test_short_numbers(number: float, text: str) -> None:
+    assert short_number(number) == text

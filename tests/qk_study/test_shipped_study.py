@@ -1,0 +1,77 @@
+"""The study that comes with the repository: its file, its results, and the page about it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from qk_study.figures import wanted_figures
+from qk_study.plan import make_plans
+from qk_study.reading import read_study
+from rope_scaling_study import CONTEXT, PAGE, PIECES, STUDY, page_tables
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "results" / "study-rope-scaling"
+
+
+@pytest.fixture(autouse=True)
+def in_root() -> Iterator[None]:
+    with chdir(ROOT):
+        yield
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")))
+def test_its_file_is_valid(path: Path) -> None:
+    settings = read_study([str(path)], {})
+    assert wanted_figures(settings) is None
+    assert len(make_plans(settings)) == len(settings.models)
+
+
+def test_it_scales_rope_to_the_length_of_the_texts() -> None:
+    ropes = []
+    for plan in make_plans(read_study([STUDY])):
+        config: Any = plan.captures[0].config
+        assert config.tokenizer.max_length == CONTEXT == 16384
+        overrides = config.model.config_overrides or {"rope_parameters": {}}
+        ropes.append((overrides["rope_parameters"].get("rope_type"), overrides))
+    assert [kind for kind, _ in ropes] == [None, "linear", "dynamic", "yarn"]
+    assert {one["rope_parameters"].get("factor") for kind, one in ropes if kind} == {2.0}
+
+
+def test_the_results_are_those_of_the_file() -> None:
+    record = json.loads((FOLDER / "study.json").read_text())
+    settings = read_study([STUDY])
+    assert [one["label"] for one in record["models"]] == [one.label for one in settings.models]
+    for plan, one in zip(make_plans(settings), record["models"], strict=True):
+        assert {part.kind: part.values for part in plan.parts} == one["parts"]
+        assert one["heads"]["analysed"] == 270
+        assert one["texts"]["count"] == 2 * PIECES
+    losses = pd.read_csv(FOLDER / "losses_by_text.csv")
+    scores = pd.read_csv(FOLDER / "losses.csv").set_index("label")
+    for label, own in losses.groupby("label"):
+        first = own[own["part"] < 2]["loss"].mean()
+        assert scores.loc[label, "loss 0–8K"] == pytest.approx(first, abs=1e-6)
+
+
+def test_the_page_has_the_tables_of_the_results() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    found = dict(page_tables(FOLDER))
+    for name, table in found.items():
+        between = text.split(f"<!-- {name} -->\n", 1)[1].split(f"<!-- end of {name} -->", 1)[0]
+        assert between.strip() == table
+    assert re.findall(r"<!-- end of (\w+) -->", text) == [
+        *("losses", "means", "lengths", "band_shares", "role_shares", "role_differences")
+    ]
+
+
+def test_the_readme_names_every_file_that_is_kept() -> None:
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for path in [*(FOLDER / "tables").iterdir(), *(FOLDER / "figures").glob("*.png")]:
+        assert f"`{path.relative_to(FOLDER)}`" in text

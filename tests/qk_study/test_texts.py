@@ -1,0 +1,127 @@
+"""One length for all texts, the length of repeated tokens, and texts that were replaced."""
+
+from __future__ import annotations
+
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qk_sniffer.text_settings import DatasetSettings
+from qk_study.plan import Part, make_plans
+from qk_study.reading import read_study
+from qk_study.texts import (
+    chosen,
+    fingerprint,
+    one_length,
+    record_texts,
+    refuse_long_repeated,
+    texts_changed,
+)
+from qk_toolkit.errors import ConfigError
+from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "texts"),
+    [
+        ([100, 100, 100], 100, 3),
+        ([100, 90, 80, 70], 70, 4),  # four texts are needed for errors
+        ([1000, 900, 900, 900, 10, 0], 900, 4),
+        ([8, 8, 8, 8, 7, 7, 7, 7], 7, 8),
+        ([5000, *[100] * 9], 100, 10),  # one long text does not decide
+        ([300, 0], 300, 1),
+    ],
+)
+def test_the_length_keeps_most_tokens(lengths: list[int], tokens: int, texts: int) -> None:
+    found = one_length(lengths)
+    assert (found.tokens, found.texts) == (tokens, texts)
+    reach = sum(length >= tokens for length in lengths)
+    assert reach == texts
+    known = [length for length in lengths if length]
+    for other in known:  # no length that enough texts reach keeps more
+        number = sum(length >= other for length in known)
+        if number >= max(min(4, len(known)), len(known) / 2):
+            assert number * other <= tokens * texts
+
+
+def test_texts_without_tokens_are_refused() -> None:
+    with pytest.raises(ConfigError, match="texts: hold no tokens"):
+        one_length([0, 0])
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Part]:
+    """The captures of texts and of repeated tokens of a model with a small vocabulary."""
+    save_tiny_model(tmp_path / "model")
+    save_texts(tmp_path / "texts", [40, 40, 40, 40, 30])
+    return captures_of(tmp_path)
+
+
+def captures_of(folder: Path, **flags: str) -> list[Part]:
+    with chdir(folder):
+        settings = read_study(["model"], {"texts.path": "texts", "output_dir": "out", **flags})
+        [plan] = make_plans(settings)
+    return list(plan.captures)
+
+
+def test_choices_are_made_once_and_kept(parts: list[Part], tmp_path: Path) -> None:
+    texts = parts[0]
+    with chdir(tmp_path):
+        found, told = chosen(texts)
+        config: Any = found.config
+        assert told is not None
+        assert f"texts are cut to {config.tokenizer.max_length} tokens" in told
+        found.write_settings()
+        assert texts.recorded_choice == config.tokenizer.max_length
+        assert texts.changed_settings() == {}
+        save_texts(tmp_path / "texts", [20] * 5)
+        assert chosen(texts)[0].config == config
+        again: Any = chosen(texts, again=True)[0].config
+        assert again.tokenizer.max_length == 21  # with a begin token
+
+
+def test_repeated_tokens_fit_a_small_vocabulary(parts: list[Part], tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        made: Any = chosen(parts[1])[0].config
+        length = made.dataset.made.tokens
+        tokenizer = tiny_tokenizer()
+        special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+        assert length == 2 * len(set(tokenizer.get_vocab().values()) - special) < 512
+        refuse_long_repeated(parts[1])
+        refuse_long_repeated(captures_of(tmp_path, repeated_length=str(length))[1])
+        long = captures_of(tmp_path, repeated_length=str(length + 2))[1]
+        with pytest.raises(ConfigError, match=f"^repeated_length: .* give at most {length}"):
+            refuse_long_repeated(long)
+
+
+def test_replaced_texts_are_noticed(parts: list[Part], tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        texts = parts[0]
+        assert not texts_changed(texts)  # nothing is recorded
+        record_texts(texts)
+        assert not texts_changed(texts)
+        file = tmp_path / "texts" / "000.txt"
+        file.touch()
+        assert not texts_changed(texts)
+        file.write_text(file.read_text() + "more")
+        assert texts_changed(texts)
+        for path in (tmp_path / "texts").iterdir():
+            path.unlink()
+        (tmp_path / "texts").rmdir()
+        assert not texts_changed(texts)  # they are not there any more
+
+
+def test_a_fingerprint_is_that_of_names_and_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text("one")
+        (tmp_path / name / "2.txt").write_text("two")
+    one, other = (DatasetSettings(path=str(tmp_path / name)) for name in ("a", "b"))
+    assert fingerprint(one) == fingerprint(other)
+    (tmp_path / "b" / "2.txt").rename(tmp_path / "b" / "3.txt")
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(DatasetSettings(path="owner/name")) is None
+    made = {"path": "synthetic:shuffled", "synthetic": {"texts": one.path}}
+    assert fingerprint(DatasetSettings(**made)) == fingerprint(one)  # type: ignore[arg-type]

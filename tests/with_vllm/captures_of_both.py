@@ -1,0 +1,126 @@
+"""Captures of tiny models with both engines, each made once, and how far their dumps differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sniffing import attended_tables, sniff, start_sniffing, tables_of, words
+from tiny_texts import save_texts
+from vllm_models import save_model
+
+LENGTHS = (60, 200, 37, 0, 5, 90)
+WIDER_IN_VLLM = ("cohere2",)  # vLLM adds a token to its window
+VECTOR, OTHER = 2e-5, 1e-4  # largest differences
+_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB of every rank
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise two ranks need two NUMA nodes
+}
+
+
+os.environ.update(_ENVIRONMENT)
+
+
+class Captures:
+    """Models, texts and dumps in a folder of the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.texts = save_texts(folder / "texts", LENGTHS)
+        self.model = cache(self._model)
+        self.hf = cache(self._hf)
+
+    def _model(self, kind: str, key_heads: int = 2) -> Path:
+        place = self.folder / f"{kind}-{key_heads}"
+        return save_model(place, kind, num_key_value_heads=key_heads)
+
+    def _hf(self, kind: str, key_heads: int = 2) -> Path:
+        dump = self.folder / f"{kind}-{key_heads}-hf"
+        model = self.model(kind, key_heads)
+        if kind in WIDER_IN_VLLM:  # the same weights with the window that vLLM computes
+            wider = self.folder / "wider" / model.name
+            shutil.copytree(model, wider)
+            config = json.loads((wider / "config.json").read_text())
+            config["sliding_window"] += 1
+            (wider / "config.json").write_text(json.dumps(config))
+            model = wider
+        assert sniff(model, self.texts, dump) == 0
+        return dump
+
+    def vllm(self, kind: str, name: str, key_heads: int = 2, **settings: object) -> Path:
+        """The dump of a capture in this process, which must succeed; made once."""
+        dump = self.folder / f"{kind}-{key_heads}-{name}"
+        if not dump.exists():
+            model = self.model(kind, key_heads)
+            assert sniff(model, self.texts, dump, engine="vllm", **settings) == 0
+        return dump
+
+
+def start_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> Any:
+    """Start a capture with vLLM in a process of its own."""
+    flags = words(model, texts, dump, engine="vllm", **settings)
+    return start_sniffing(*flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> tuple[int, str]:
+    """The exit code and the output of such a capture."""
+    process = start_vllm(model, texts, dump, **settings)
+    told, _ = process.communicate(timeout=600)
+    return process.returncode, told
+
+
+def assert_same_dump(one: Path, other: Path) -> None:
+    """Rows are equal, and numbers to the tolerance of another order of sums."""
+    for tables in (tables_of, attended_tables):
+        here, there = tables(one), tables(other)
+        assert here.keys() == there.keys()
+        assert sum(table.num_rows for table in here.values())
+        for name, table in here.items():
+            _assert_same_rows(name, table, there[name])
+    here, there = (json.loads((dump / "dump.json").read_text()) for dump in (one, other))
+    differ = {name for name in here.keys() | there.keys() if here.get(name) != there.get(name)}
+    assert differ <= {"capture", "layers", "model", "created"}, differ
+    for own, their in zip(here["layers"], there["layers"], strict=True):
+        assert own.keys() == their.keys()
+        for name in own.keys() - {"rotary", "scale"}:
+            assert own[name] == their[name], name
+        assert np.isclose(own["scale"], their["scale"], rtol=1e-6)
+        _assert_same_rotary(own["rotary"], their["rotary"])
+
+
+def _assert_same_rows(head: str, here: pa.Table, there: pa.Table) -> None:
+    assert here.schema.equals(there.schema)
+    assert here.num_rows == there.num_rows, head
+    for column in here.column_names:
+        own, their = here[column], there[column]
+        if pa.types.is_integer(own.type) or pa.types.is_string(own.type):
+            assert own.equals(their), (head, column)
+            continue
+        mine, theirs = _floats(own), _floats(their)
+        tolerance = VECTOR if column == "vector" else OTHER
+        np.testing.assert_allclose(mine, theirs, atol=tolerance, rtol=0, err_msg=f"{head} {column}")
+
+
+def _floats(column: Any) -> npt.NDArray[np.float64]:
+    return np.array(column.to_pylist(), np.float64)
+
+
+def _assert_same_rotary(own: dict[str, Any] | None, their: dict[str, Any] | None) -> None:
+    assert (own is None) == (their is None)
+    if own is None or their is None:
+        return
+    assert own.keys() == their.keys()
+    for name, value in own.items():
+        if name == "frequencies":
+            np.testing.assert_allclose(value, their[name], rtol=1e-5)
+        else:
+            assert value == their[name], name
