@@ -265,7 +265,7 @@ def test_the_page_opens_with_the_second_run_beside_the_first(page: Page) -> None
     expect(page.locator("#beside")).to_have_value("1")
     assert page.locator(".map-plot").count() == 2
     page.select_option("#beside", "")
-    page.wait_for_url(lambda url: "beside" not in url)
+    page.wait_for_url(lambda url: "run=" in url and "beside" not in url)
     page.reload()
     page.wait_for_selector(READY)
     expect(page.locator("#beside")).to_have_value("")
