@@ -74,6 +74,11 @@ def test_texts_in_pieces_on_two_ranks(captures: Captures, kind: str) -> None:
     assert_same_dump(captures.hf(kind), dump)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_texts_on_two_ranks(captures: Captures, kind: str) -> None:
+    assert_same_dump(captures.hf(kind), captures.vllm(kind, "whole-two", **TWO))
+
+
 def test_a_key_head_on_two_ranks(captures: Captures) -> None:
     kind = "gemma2"
     dump = captures.vllm(kind, "copies", 1, **TWO, inference__batch_size=6)
