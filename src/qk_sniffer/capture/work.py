@@ -47,6 +47,7 @@ _STREAMED = 16  # batches of a chunk at most, if the number of texts is not know
 _SECONDS_BETWEEN_LOOKS = 1.0  # for what others have saved
 _SECONDS_BETWEEN_WAITS = 0.2  # of a process that has no chunk to run
 _SECONDS_TO_NEXT_CHUNK = 0.02  # between looks whether the last chunk is saved
+_ENDS = 3  # of processes with a text, after which it is left out: two with its batch, one alone
 _FEW = 4  # chunks per process; with more, the next one is claimed while the last one runs
 
 
@@ -244,9 +245,7 @@ class Work:
             shutil.rmtree(old, ignore_errors=True)
         self._seen.add(number)
         ended = self.capture.ended()
-        claim.left_out = [
-            one.example_id for one in group if self._is_out(ended.get(one.example_id, 0))
-        ]
+        claim.left_out = [one.example_id for one in group if ended.get(one.example_id, 0) >= _ENDS]
         parts = self._parts(group, ended)
         claim.steps = len(parts)
         for part in parts:
@@ -270,11 +269,7 @@ class Work:
     @property
     def left_out(self) -> list[int]:
         """The texts with which so many processes ended that they are not run."""
-        return sorted(text for text, number in self.capture.ended().items() if self._is_out(number))
-
-    def _is_out(self, ended: int) -> bool:
-        """Processes may end twice with a batch, and then with each of several texts alone."""
-        return ended >= (2 if self.setup.batch_size == 1 else 3)
+        return sorted(text for text, number in self.capture.ended().items() if number >= _ENDS)
 
     def _parts(self, group: Sequence[Text], ended: Mapping[int, int]) -> list[list[Text]]:
         """The batches of a chunk. A text with which two processes ended is one of its own."""
