@@ -22,11 +22,11 @@ demo-capture: $(VENV)/.capture
 
 # Makes the dump that is part of the package (src/attention_plasticity/demo/smollm2-135m).
 sample: demo-capture
-	$(BIN)/python scripts/make_sample.py
+	$(BIN)/python -m tools.make_sample
 
 # Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and docs/phase.md.
 findings: $(VENV)/.capture
-	PYTHONPATH=. $(BIN)/python scripts/findings_smollm2.py
+	$(BIN)/python -m findings.smollm2
 
 # Compresses caches of SmolLM2-135M with kvpress and writes docs/findings-compression.md. Without a GPU: a smaller table that leaves
 # the page alone.
@@ -35,15 +35,15 @@ evidence: $(OLDEST)/.dev
 
 # Makes results/study-rope-scaling and the tables of docs/findings-rope-scaling.md. Takes minutes on a GPU and hours on a CPU; can be continued.
 study-rope-scaling: $(VENV)/.capture
-	PYTHONPATH=. $(BIN)/python scripts/rope_scaling_study.py $(ARGS)
+	$(BIN)/python -m findings.rope_scaling $(ARGS)
 
 # Makes the picture of the page in README.md; needs Chromium.
 picture: $(VENV)/.dev browser
-	$(BIN)/python scripts/page_picture.py
+	$(BIN)/python -m tools.page_picture
 
 # Makes docs/gallery.md and its images.
 gallery: $(VENV)/.capture
-	$(BIN)/python scripts/make_gallery.py
+	$(BIN)/python -m tools.make_gallery
 
 test: export PYTHONDONTWRITEBYTECODE = # empty: modules are compiled once, not in every process of a test
 test: $(VENV)/.dev browser
@@ -100,11 +100,11 @@ browser:
 
 # Writes the table of architectures in docs/capture.md.
 architectures: $(VENV)/.dev
-	PYTHONPATH=tests/qk_sniffer $(BIN)/python scripts/architecture_table.py
+	PYTHONPATH=tests/qk_sniffer $(BIN)/python -m tools.architecture_table
 
 # Writes the tables of columns of docs/data-format.md.
 columns: $(VENV)/.base
-	$(BIN)/python scripts/write_columns.py
+	$(BIN)/python -m tools.write_columns
 
 # Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
@@ -113,8 +113,8 @@ reliability: $(VENV)/.dev
 
 # Writes the tables of docs/coverage.md: how often intervals contain the truth, on simulated heads.
 coverage: $(VENV)/.dev
-	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/interval_coverage.py
-	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python scripts/rope_coverage.py
+	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python -m interval_coverage
+	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python -m rope_coverage
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(VLLM) site demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis

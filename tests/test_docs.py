@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import attention_plasticity
 import qk_sniffer
 from attention_plasticity.metrics import HEAD_METRICS, TABLES
 from dumps import make_dump
+from tools.write_columns import with_columns
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -101,8 +101,7 @@ def test_the_api_reference_has_every_public_name(package: object) -> None:
 def test_the_tables_of_columns_are_those_of_the_metrics() -> None:
     """`make columns` writes them."""
     page = (ROOT / "docs" / "data-format.md").read_text(encoding="utf-8")
-    script = runpy.run_path(str(ROOT / "scripts" / "write_columns.py"))
-    assert script["with_columns"](page) == page
+    assert with_columns(page) == page
     for table in TABLES.values():
         for name in table.names:
             listed = f"`{name}`" in page or name.startswith(("group_", "mass_"))

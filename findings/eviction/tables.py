@@ -48,7 +48,7 @@ from findings.eviction.statistics import (
     paired_p,
     text_interval,
 )
-from findings.pages import NONE, markdown, write_tables
+from findings.tables import NONE, markdown, write_tables
 from qk_toolkit.arrays import Array
 
 README, GUIDE = Path("README.md"), Path("docs/guide-decisions.md")

@@ -12,10 +12,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from findings.rope_scaling.__main__ import CONTEXT, PAGE, PIECES, STUDY, page_tables
 from qk_study.figures import wanted_figures
 from qk_study.plan import make_plans
 from qk_study.reading import read_study
-from rope_scaling_study import CONTEXT, PAGE, PIECES, STUDY, page_tables
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results" / "study-rope-scaling"

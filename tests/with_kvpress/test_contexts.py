@@ -11,12 +11,12 @@ import torch
 
 pytest.importorskip("kvpress")
 
-from findings.eviction.contexts import Contexts, KnownScores
-from findings.eviction.presses import pyramid_curves
 from kvpress import AdaKVPress, KeyDiffPress, KnormPress, PyramidKVPress, SnapKVPress
 from transformers import DynamicCache
 
 from attention_plasticity.kvpress import BudgetPress
+from findings.eviction.contexts import Contexts, KnownScores
+from findings.eviction.presses import pyramid_curves
 from tiny_models import ARCHITECTURES, VOCABULARY
 
 CONTEXT, FOLLOWING, TEXTS = 48, 5, 2

@@ -25,7 +25,6 @@ from findings.eviction.plan import (
 )
 from findings.eviction.results import Results
 from findings.eviction.tables import write_all
-
 from tiny_models import ARCHITECTURES, VOCABULARY
 
 LAYERS, HEADS = 4, 2

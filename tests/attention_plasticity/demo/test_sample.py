@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +20,10 @@ from qk_dump.manifest import DumpManifest
 from qk_dump.reader import HeadRows, read_attended, read_head
 from qk_dump.rotary_file import layer_rotation
 from qk_dump.tokens import read_tokens
+from tools.make_sample import thinned
 
 LAYERS = (0, 14, 29)
 TOKENS = 12 * 8192
-SCRIPT = Path(__file__).parents[3] / "scripts" / "make_sample.py"
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +130,6 @@ def test_inclusion_weights_rows_to_all_keys(sample: Dump) -> None:
 
 def test_inclusion_of_thinned_rows_is_their_frequency() -> None:
     """Rows of a simulated capture, thinned by `make sample`, against all keys."""
-    script = runpy.run_path(str(SCRIPT))
     manifest = DumpManifest(
         bucket_type="uniform", min_bucket_size=512, sampler={"type": "uniform", "base_rate": 320.0}
     )
@@ -149,7 +146,7 @@ def test_inclusion_of_thinned_rows_is_their_frequency() -> None:
     table = pa.table(columns)
     kept = pa.concat_tables(
         [
-            script["thinned"](table.take(np.flatnonzero(rows)), head, manifest)
+            thinned(table.take(np.flatnonzero(rows)), head, manifest)
             for rows, head in (
                 (in_base, HeadId(0, 0, "k")),
                 (drawn & ~in_base, HeadId(0, 0, "k", attended=True)),

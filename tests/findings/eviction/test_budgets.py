@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from findings.eviction.budgets import RULES, curves, write_orders, write_rules
-from findings.eviction.plan import FLAT, HALF, HEAD, ORDERS, PLASTICITY, RANDOM_ORDER, Plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.export.division import PERCENTS, prune_curves
+from findings.eviction.budgets import RULES, curves, write_orders, write_rules
+from findings.eviction.plan import FLAT, HALF, HEAD, ORDERS, PLASTICITY, RANDOM_ORDER, Plan
 
 SHAPE = (4, 3)
 VALUES = st.lists(

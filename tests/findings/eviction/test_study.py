@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+
+from attention_plasticity.export.budget import EVIDENCE
+from attention_plasticity.export.division import default_rule
 from findings.eviction.budgets import RULES
 from findings.eviction.plan import (
     CHOICE,
@@ -25,10 +28,7 @@ from findings.eviction.prepare import read_heads
 from findings.eviction.results import Results
 from findings.eviction.statistics import chosen_rule, holm, log_ratios, text_interval
 from findings.eviction.tables import GUIDE, HERE, PAGE, README, Study
-from findings.pages import with_tables
-
-from attention_plasticity.export.budget import EVIDENCE
-from attention_plasticity.export.division import default_rule
+from findings.tables import with_tables
 
 ROOT = Path(__file__).parents[3]
 

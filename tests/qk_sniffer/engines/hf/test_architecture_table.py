@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from architecture_table import DOCS, written
+from tools.architecture_table import DOCS, written
 
 
 def test_the_docs_hold_the_table_that_the_tests_make() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
-from findings.pages import markdown
 
 import attention_plasticity as ap
 from attention_plasticity.compare.tables import headings_of
@@ -20,7 +19,7 @@ from attention_plasticity.tables.intervals import (
     p_values,
 )
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
-from findings_tables import cells, estimate, head_name, rank_correlation, with_half
+from findings.tables import cells, estimate, head_name, markdown, rank_correlation, with_half
 
 LEVELS = ("ap_aligned", "ap_aligned_drop", "ap_overall")
 

@@ -20,17 +20,17 @@ from typing import Any
 import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from findings.pages import markdown, write_tables
 
 import attention_plasticity as ap
 from attention_plasticity.figures.registry import save_all
-from findings_attention import attention_tables
-from findings_cells import beyond_table, draw_beyond
-from findings_counts import counted_bins, counted_heads
-from findings_heads import head_tables
-from findings_phase import draw_heads, phase_tables
-from findings_roles import draw_kernels, role_tables
-from findings_stability import models_table, pairs_table, stability_table
+from findings.smollm2.attention import attention_tables
+from findings.smollm2.beyond import beyond_table, draw_beyond
+from findings.smollm2.counts import counted_bins, counted_heads
+from findings.smollm2.heads import head_tables
+from findings.smollm2.phase import draw_heads, phase_tables
+from findings.smollm2.roles import draw_kernels, role_tables
+from findings.smollm2.stability import models_table, pairs_table, stability_table
+from findings.tables import markdown, write_tables
 
 FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")

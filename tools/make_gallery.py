@@ -43,7 +43,7 @@ MORE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 """Further pictures: name of the image, run, figure and options."""
 ON_SAMPLE = ("kernel", "bands", "phase", "frequencies", "ranks")  # its few heads are easy to see
 BEGINNING = """\
-<!-- Made by `make gallery` (scripts/make_gallery.py). -->
+<!-- Made by `make gallery` (tools/make_gallery.py). -->
 # Gallery
 
 Every figure of one run with the command that draws it and the caption that is written beside it.

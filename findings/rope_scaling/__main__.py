@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
-from findings.pages import markdown, write_tables
 
 from attention_plasticity.tables.intervals import half_width
+from findings.tables import markdown, write_tables
 from qk_sniffer.demo.books import BOOKS, write_pieces
 from qk_sniffer.demo.weights import demo_model
 from qk_study.command import study
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_study([given.study])
     scores = Path(str(settings.content.scores))
     if given.losses or not scores.exists():
-        from rope_scaling_losses import write_losses  # needs torch
+        from findings.rope_scaling.losses import write_losses  # needs torch
 
         write_losses(make_plans(settings), CONTEXT, scores)
     code = study([given.study])

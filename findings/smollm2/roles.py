@@ -1,4 +1,4 @@
-"""The tables of docs/findings-roles.md; `findings_smollm2.py` writes them."""
+"""The tables of docs/findings-roles.md; `make findings` writes them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.figures import save_figure
 from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.tables.intervals import half_width, mean_of_heads
-from findings_full_weights import largest_differences
-from findings_tables import cells, estimate, head_name, rank_correlation
+from findings.smollm2.full_weights import largest_differences
+from findings.tables import NONE, cells, estimate, head_name, markdown, rank_correlation
 from qk_toolkit.arrays import Array
 
 SMALL = ("induction", "duplicate", "previous", "self", "local")

@@ -1,6 +1,6 @@
 """The table of tested architectures in docs/capture.md, made from what the tests run.
 
-python scripts/architecture_table.py writes it; a test compares it with what is in the docs.
+`make architectures` writes it; a test compares it with what is in the docs.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""The tables of docs/findings-attention.md; `findings_smollm2.py` writes them."""
+"""The tables of docs/findings-attention.md; `make findings` writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pandas as pd
-from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.tables.intervals import mean_of_heads, mean_over_heads
-from findings_tables import cells, estimate, head_name, rank_correlation
+from findings.tables import NONE, cells, estimate, head_name, markdown, rank_correlation
 
 PLASTICITY = ("ap_aligned", "ap_attended")
 ATTENTION = ("attn_sink_mass", "attn_far_mass", "attn_entropy")

@@ -21,7 +21,7 @@ from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_half_width
 from simulated_heads import Population, analyse, draw_rows, key_head
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "coverage.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "coverage.md"
 BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
 COLUMNS = {
     "ap_aligned": "one position",

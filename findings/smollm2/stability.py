@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pandas as pd
-from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.profiles import HEAD
-from findings_tables import estimate, rank_correlation
+from findings.tables import NONE, estimate, markdown, rank_correlation
 
 Pair = tuple[ap.Run, ap.Run]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from findings.pages import NONE, markdown
 
 import attention_plasticity as ap
 from attention_plasticity.figures import save_figure
@@ -23,6 +22,7 @@ from attention_plasticity.tables.intervals import (
     mean_of_buckets,
 )
 from attention_plasticity.tables.profiles import HEAD, head_profiles
+from findings.tables import NONE, markdown
 
 TRAINED = 8192
 EDGES = (0, 2048, 4096, 8192, 12288, 16384)

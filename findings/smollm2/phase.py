@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from findings.pages import NONE, markdown
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -19,9 +18,9 @@ from attention_plasticity.figures.style import BLUE, INK, VERMILION, figure_styl
 from attention_plasticity.metrics import BIN_QUANTITY, POOLED_BIN_QUANTITY
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
-from findings_cells import positioned
-from findings_counts import BIN, Floats, Ints, Rows
-from findings_tables import cells, head_name, rank_correlation, with_half
+from findings.smollm2.beyond import positioned
+from findings.smollm2.counts import BIN, Floats, Ints, Rows
+from findings.tables import NONE, cells, head_name, markdown, rank_correlation, with_half
 from qk_dump.rotary import rotary_record, rotate
 
 HEADS = ((16, 0), (29, 4), (14, 3))
