@@ -41,11 +41,9 @@ _ANALYZE_EXAMPLES = """\
 commands to paste:
   attention-plasticity analyze --dataset_local_root path/to/dump
   attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
-  attention-plasticity analyze --dataset_local_root hf://datasets/owner/name@branch
+  attention-plasticity analyze hf://datasets/owner/name@branch
   attention-plasticity analyze s3://bucket/dump --output_dir results/dump
-  attention-plasticity analyze 'hf://datasets/owner/name@*' --output_dir results
   attention-plasticity analyze dumps/qwen3-0.6b dumps/qwen3-8b --output_dir results
-  python analyze.py --config configs/smollm2-135m.yaml --dataset_local_root path/to/dump
   python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
       --layers 0-3 --query_model full --output_dir out
 
@@ -123,7 +121,7 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
 
     dumps = list(takewhile(lambda word: not word.startswith("-"), arguments))
     arguments = arguments[len(dumps) :]
-    helps = {"-h", "--help", "--dry_run", "--dry-run"} & set(arguments)
+    helps = {"-h", "--help", "--help_all", "--dry_run", "--dry-run"} & set(arguments)
     with LocalProcesses(started=0 if helps else 1) as workers:  # import while this process plans
         from attention_plasticity.config import RunnerConfig, one_dump
         from attention_plasticity.run.several import is_multi_dump

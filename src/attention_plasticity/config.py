@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -40,6 +40,12 @@ class RunnerConfig(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    rare_flags: ClassVar[tuple[str, ...]] = (
+        *("model_dir", "rotary", "dataset_name", "dataset_revision", "dataset_cache_dir"),
+        *("download_max_workers", "num_layers", "num_q_heads", "num_k_heads"),
+        *("max_rel_dist", "normality_max_dims", "p_alpha", "role_thresholds"),
+        *("near", "first_query", "ray_address"),
+    )
 
     dataset_local_root: str | None = Field(
         title=_DATA,

@@ -27,9 +27,6 @@ commands to paste:
   sniff-qk --model.name HuggingFaceTB/SmolLM2-135M --dataset.path book.txt \\
       --output.data_root data/book
   sniff-qk --config configs/capture/qwen3-8b.yaml --dry_run
-  sniff-qk --config configs/capture/original/qwen3-8b.yaml --capture.head_sampling none \\
-      --output.data_root data/all-heads-with-the-original-settings
-  sniff-qk --config configs/capture/smollm3-3b-checkpoints.yaml --model.revision stage1-step-40000
   attention-plasticity analyze --dataset_local_root data/book
 
 A capture that was interrupted continues with the same command (without --overwrite).

@@ -96,8 +96,8 @@ class SamplerSettings(_Section):
     type: SamplerType = Field(
         default="auto",
         description="auto: uniform buckets and rates that fit the texts; log_uniform: each bucket "
-        "is twice as large as the one before; uniform: all buckets have one size; all: every "
-        "position is kept (default: auto, with a base_rate log_uniform)",
+        "is twice as large as the one before; uniform: equal buckets; all: every position "
+        "(default: auto, with a base_rate log_uniform)",
     )
     base_rate: float | None = Field(
         default=None,
@@ -169,13 +169,13 @@ class CaptureSettings(_Section):
     )
     attention: bool = Field(
         default=True,
-        description="also keep where the attention of every captured query goes: log-sum-exp, "
-        "largest logit, entropy, weight by distance",
+        description="also keep where the attention of queries goes: log-sum-exp, largest logit, "
+        "entropy, weight by distance",
     )
     tokens: bool = Field(
         default=True,
-        description="also keep the token of every row, and the attention to keys with certain "
-        "tokens; false for private texts",
+        description="also keep the token of every row, and the attention to certain tokens; "
+        "false for private texts",
     )
     attended_keys: int | None = Field(
         default=None,
@@ -268,6 +268,24 @@ class CaptureConfig(_Section):
         "These are settings of the original capture tool, which drew positions with another random "
         "generator: the same seed keeps other positions here"
     )
+    rare_flags: ClassVar[tuple[str, ...]] = (
+        *("dataset.revision", "dataset.id_column", "dataset.streaming"),
+        *("dataset.synthetic", "dataset.synthetic.seed"),
+        *("model.gguf_file", "model.config_overrides", "model.random_weights"),
+        "model.random_seed",
+        *("tokenizer.name", "tokenizer.revision", "tokenizer.add_special_tokens"),
+        *("capture.capture_queries", "capture.capture_keys", "capture.full_attention_only"),
+        *("capture.min_bucket_size", "capture.attended_keys", "capture.attended_queries"),
+        *("capture.sampler.key_base_rate", "capture.sampler.seed", "capture.head_sampling"),
+        *(
+            "output.work_dir",
+            "output.vector_dtype",
+            "output.private",
+            "vllm",
+            "ray_address",
+            "num_gpus",
+        ),
+    )
 
     dataset: DatasetSettings
     model: ModelSettings
@@ -279,8 +297,8 @@ class CaptureConfig(_Section):
     engine: Literal["hf", "ray", "vllm"] = Field(
         title="how to run",
         default="hf",
-        description="what runs the model: transformers in this process, or in the processes of "
-        "torchrun, accelerate or srun (hf), transformers in a Ray cluster (ray), or vLLM (vllm)",
+        description="what runs the model: transformers in this process, or in those of torchrun "
+        "or srun (hf), in a Ray cluster (ray), or vLLM (vllm)",
     )
     ray_address: str | None = Field(
         title="how to run",

@@ -8,8 +8,11 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,10 +37,23 @@ class FlagParser(argparse.ArgumentParser):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Help in lines of the width that the descriptions have."""
+    """Help in lines of the terminal, of 100 characters at most. Indented lines stay as they are."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32, width=100)
+        width = min(100, shutil.get_terminal_size().columns)
+        super().__init__(prog, max_help_position=28, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n\n".join(
+            part
+            if re.search(r"^ ", part, re.M) or _fits(part, width)
+            else textwrap.fill(part, width)
+            for part in text.strip("\n").split("\n\n")
+        )
+
+
+def _fits(text: str, width: int) -> bool:
+    return all(len(line) <= width for line in text.splitlines())
 
 
 def command_parser(program: str, description: str, examples: str) -> FlagParser:

@@ -14,7 +14,7 @@ from qk_toolkit.errors import without_tokens
 
 VARIABLE = "ATTENTION_PLASTICITY_DEBUG"
 FLAG = "--debug"
-HELP = f"print the traceback of an error; {VARIABLE}=1 does the same"
+HELP = "print the traceback of an error"
 _OFF = ("", "0", "false")
 
 

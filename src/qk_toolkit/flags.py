@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -17,15 +17,25 @@ def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
     """Give the parser one flag per field, with the help text of the field.
 
     In the help, a section is headed by the first sentence of its docstring. Other fields are headed
-    by their title.
+    by their title. A class variable `rare_flags` names fields and sections that only `--help_all`
+    shows.
     """
     groups: dict[str | None, argparse._ArgumentGroup] = {}
+    rare = set(getattr(model, "rare_flags", ()))
+    if rare:
+        parser.add_argument(
+            "--help_all",
+            action=_HelpAll,
+            nargs=0,
+            default=argparse.SUPPRESS,
+            help="show rare flags too, and exit",
+        )
     for name, field in fields_of(model).items():
         section = section_of(field)
         if section is not None:
             groups[name] = parser.add_argument_group(_heading(name, section))
             if field.default is None:
-                _add_none_flag(groups[name], name)
+                _hide(_add_none_flag(groups[name], name), name, rare)
             continue
         heading = name.rpartition(".")[0] or field.title
         if heading not in groups:
@@ -33,7 +43,24 @@ def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
         options: dict[str, Any] = {"help": _help(field), "metavar": _metavar(field)}
         if base_type(field) is bool:
             options |= {"nargs": "?", "const": "true"}
-        groups[heading].add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
+        added = groups[heading].add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
+        _hide(added, name, rare)
+
+
+class _HelpAll(argparse.Action):
+    """Prints the help with the rare flags."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *arguments: object) -> None:
+        for action in parser._actions:
+            action.help = getattr(action, "rare_help", action.help)
+        parser.print_help()
+        parser.exit()
+
+
+def _hide(action: argparse.Action, name: str, rare: Collection[str]) -> None:
+    """Keep the help of a rare flag, or of a flag in a rare section, for `--help_all`."""
+    if not rare.isdisjoint((name, name.rpartition(".")[0])):
+        action.rare_help, action.help = action.help, argparse.SUPPRESS  # type: ignore[attr-defined]
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
@@ -55,9 +82,9 @@ def _heading(name: str, section: type[BaseModel]) -> str:
     return f"{name} – {sentence[:1].lower()}{sentence[1:]}" if sentence else name
 
 
-def _add_none_flag(group: argparse._ArgumentGroup, name: str) -> None:
+def _add_none_flag(group: argparse._ArgumentGroup, name: str) -> argparse.Action:
     """Add a flag that removes an optional section which the YAML file gives."""
-    group.add_argument(
+    return group.add_argument(
         f"--{name}",
         choices=["none"],
         type=str.lower,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,16 +28,31 @@ def test_help_explains_every_field_and_ends_with_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["analyze", "--help"])
+        main(["analyze", "--help_all"])
     assert left.value.code == 0
     text = capsys.readouterr().out
     for name, field in RunnerConfig.model_fields.items():
         assert f"--{name}" in text
         assert field.description
         assert " ".join(field.description.split()[:3]) in " ".join(text.split())
-    pasted = text[text.index("commands to paste") :]
+    pasted = " ".join(text[text.index("commands to paste") :].split())
     assert "attention-plasticity analyze" in pasted
     assert "Exit codes: 0 success, 1 some heads failed, 2 wrong usage or config, 130" in pasted
+
+
+VERBS = re.findall(r"^  ([\w-]+)  ", run_here("--help").stdout, re.M)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_fits_two_screens(
+    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with suppress(SystemExit):
+        main([verb, "--help"])
+    text = capsys.readouterr().out
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in text.splitlines()) <= 96
+    assert "commands to paste:" in text
 
 
 @pytest.mark.parametrize("words", [[], ["--help"]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -58,6 +58,8 @@ class Model(_Section):
 
 class SectionedSettings(_Section):
     """All sections."""
+
+    rare_flags: ClassVar[tuple[str, ...]] = ("dataset.skip", "model.adapter")
 
     dataset: Dataset
     model: Model = Field(default=Model())

@@ -86,8 +86,22 @@ def test_an_unknown_flag_of_a_section(flag: str, hint: str) -> None:
     assert message.startswith(f"--{name}: unknown flag; {hint}")
 
 
-def test_the_help_groups_fields_by_section() -> None:
+def whole_help(capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        sectioned_settings.parser().parse_args(["--help_all"])
+    return capsys.readouterr().out
+
+
+def test_rare_flags_are_in_the_whole_help_only(capsys: pytest.CaptureFixture[str]) -> None:
     text = sectioned_settings.parser().format_help()
+    for name in ("--dataset.skip", "--model.adapter", "--model.adapter.rank", "model.adapter:"):
+        assert name not in text
+        assert name in whole_help(capsys)
+    assert "--dataset.texts" in text
+
+
+def test_the_help_groups_fields_by_section(capsys: pytest.CaptureFixture[str]) -> None:
+    text = whole_help(capsys)
     headings = [line for line in text.splitlines() if line and not line.startswith((" ", "usage"))]
     assert headings == [
         "options:",
@@ -103,8 +117,8 @@ def test_the_help_groups_fields_by_section() -> None:
             assert (field.description or "?") in text
 
 
-def test_the_help_shows_required_fields_and_defaults() -> None:
-    text = " ".join(sectioned_settings.parser().format_help().split())
+def test_the_help_shows_required_fields_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(whole_help(capsys).split())
     assert "--dataset.name TEXT name on the Hub [required]" in text
     assert "--dataset.options MAPPING for load_dataset" in text
     assert "mask later tokens [true]" in text
