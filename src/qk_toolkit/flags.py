@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -57,7 +57,7 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
-def _hide(action: argparse.Action, name: str, rare: Collection[str]) -> None:
+def _hide(action: argparse.Action, name: str, rare: set[str]) -> None:
     """Keep the help of a rare flag, or of a flag in a rare section, for `--help_all`."""
     if not rare.isdisjoint((name, name.rpartition(".")[0])):
         action.rare_help, action.help = action.help, argparse.SUPPRESS  # type: ignore[attr-defined]
