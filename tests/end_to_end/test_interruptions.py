@@ -12,13 +12,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity.api import open_run
 from commands import start
 from commands_here import analyze_here, run_here
-from dumps import add_rotary, make_dump, rotary_file
+from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_toolkit.errors import ConfigError
 
@@ -92,16 +91,6 @@ def wait_until_gone(workers: list[str]) -> None:
         time.sleep(0.02)
 
 
-def test_any_number_of_workers_gives_the_same_bytes(
-    dump: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    """Also with the rotary records in a file of their own."""
-    file = rotary_file(dump, tmp_path / "rotary.json")
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path / "out", "--max_workers", 4)
-    assert analyze_here(*words, "--rotary", file).returncode == 0
-    assert tables(tmp_path / "out") == whole
-
-
 def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
     dump: Path, whole: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -123,26 +112,6 @@ def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
     assert tables(tmp_path) == whole
 
 
-def test_kills_at_any_moment_lose_nothing(
-    dump: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 1)
-    done: set[str] = set()
-    for delay in (0.3, 0.8, 1.3, 1.7, 2.1):  # from the start of a run to its end
-        run = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with suppress(subprocess.TimeoutExpired):
-            run.wait(timeout=delay)
-        run.kill()
-        run.wait()
-        assert records(tmp_path) >= done
-        done = records(tmp_path)
-        if (tmp_path / "run.json").exists():
-            assert tables(tmp_path) == whole
-    assert analyze_here(*words).returncode == 0
-    assert tables(tmp_path) == whole
-    assert not list(tmp_path.rglob("*.part-*"))
-
-
 def test_an_unfinished_run_says_how_many_heads_are_finished(copy: Path, tmp_path: Path) -> None:
     for path in copy.iterdir():
         path.is_file() and path.unlink()
@@ -154,31 +123,6 @@ def test_an_unfinished_run_says_how_many_heads_are_finished(copy: Path, tmp_path
         assert told in refused.stderr
     with pytest.raises(ConfigError, match="the analysis is not finished: 11 heads"):
         open_run(copy)
-
-
-def test_damaged_records_are_computed_again(
-    dump: Path, whole: dict[str, bytes], copy: Path
-) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", copy)
-    expected = {path: path.read_bytes() for path in (record_of(copy, f"l01h0{n}") for n in (1, 2))}
-    cut, edited = expected
-    cut.write_bytes(expected[cut][:500])
-    middle = len(expected[edited]) // 2
-    flipped = bytearray(expected[edited])
-    flipped[middle] ^= 1
-    edited.write_bytes(flipped)
-    assert "Finished     10 heads" in analyze_here(*words, "--dry_run").stdout
-    assert tables(copy) == whole
-    # a command that does not compute them does not use them
-    (copy / "run.json").unlink()
-    others = analyze_here(*words, "--layers", "0,2")
-    assert others.returncode == 0
-    assert heads_of(copy) == {"analysed": 10, "failed": 0, "not_analysed": 2, "not_captured": 0}
-    again = analyze_here(*words)
-    assert again.returncode == 0
-    assert "10 of 12 heads were finished earlier" in again.stderr
-    assert tables(copy) == whole
-    assert {path: path.read_bytes() for path in expected} == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -206,84 +150,6 @@ def test_a_signal_ends_at_once_with_its_code_and_the_run_continues(
     assert "Traceback" not in told
     assert analyze_here(*words).returncode == 0
     assert tables(tmp_path) == whole
-
-
-def test_two_commands_at_once_share_the_heads(
-    dump: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    """One is stopped while it computes a key head; the other computes the rest, and waits."""
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 1)
-    first = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for_records(tmp_path, 1, first)
-    first.send_signal(signal.SIGSTOP)  # holds its locks
-    second = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert second.stderr is not None
-    note = b""
-    while b"another command computes" not in note:
-        note = second.stderr.readline()
-        assert note, "it does not wait"
-    assert len(records(tmp_path)) >= 8
-    first.send_signal(signal.SIGCONT)
-    told = second.communicate(timeout=120)[1].decode()
-    assert (first.wait(timeout=120), second.returncode) == (0, 0), told
-    assert tables(tmp_path) == whole
-    assert heads_of(tmp_path)["analysed"] == 12
-
-
-def test_commands_with_other_layers_fill_one_folder(
-    dump: Path, whole: dict[str, bytes], tmp_path: Path
-) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path)
-    for layers, left in (("2", 8), ("0", 4)):
-        part = analyze_here(*words, "--layers", layers)
-        assert part.returncode == 0
-        assert heads_of(tmp_path)["not_analysed"] == left
-        assert f"{left} query heads yet: layer" in part.stdout
-    assert analyze_here(*words, "--layers", "1").returncode == 0
-    assert heads_of(tmp_path)["not_analysed"] == 0
-    assert tables(tmp_path) == whole
-
-
-def test_other_settings_replace_the_tables_and_keep_the_records(
-    dump: Path, whole: dict[str, bytes], copy: Path
-) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", copy, "--layers", "0")
-    fresh = analyze_here(*words, "--seed", 1, "--query_model", "full")
-    assert fresh.returncode == 0
-    assert "12 records of other settings or files: kept in" in fresh.stderr
-    assert "finished earlier" not in fresh.stderr
-    info = json.loads((copy / "run.json").read_text())
-    assert (info["seed"], info["heads"]["analysed"]) == (1, 4)
-    assert tables(copy) != whole
-    back = analyze_here(*words, "--max_workers", 2)
-    assert back.returncode == 0
-    assert "4 of 4 heads were finished earlier" in back.stderr
-    assert tables(copy) == whole
-    clean = analyze_here(*words, "--clean", "true")
-    assert "4 records of other settings or files: removed" in clean.stderr
-    assert len(records(copy)) == 12
-    assert len(list((copy / ".heads").glob("*/settings.json"))) == 1
-    assert tables(copy) == whole
-
-
-def test_a_changed_file_changes_only_its_heads(
-    dump: Path, whole: dict[str, bytes], copy: Path, tmp_path: Path
-) -> None:
-    """The rows of one head are replaced by those of another head, and come back."""
-    changed = Path(shutil.copytree(dump, tmp_path / "dump"))
-    file = changed / "l01h03q" / "data.parquet"
-    right = file.read_bytes()
-    other = pq.read_table(dump / "l02h03q" / "data.parquet").drop_columns(["layer", "head"])
-    pq.write_table(other.replace_schema_metadata(None), file)
-    words = ("--dataset_local_root", changed, "--output_dir")
-    again = analyze_here(*words, copy)
-    assert again.returncode == 0
-    assert "11 of 12 heads were finished earlier" in again.stderr
-    assert analyze_here(*words, tmp_path / "expected").returncode == 0
-    assert tables(copy) == tables(tmp_path / "expected") != whole
-    file.write_bytes(right)
-    assert "12 of 12 heads were finished earlier" in analyze_here(*words, copy).stderr
-    assert tables(copy) == whole
 
 
 def test_only_heads_whose_files_are_broken_or_change_fail_and_a_killed_worker_costs_nothing(

@@ -33,18 +33,11 @@ COMMANDS = {
     "analyze": [*MODULE, "analyze", "--dataset_local_root", "dump"],
     "console script": [BIN / "attention-plasticity", "analyze", "--dataset_local_root", "dump"],
     "analyze.py": [sys.executable, ROOT / "analyze.py", "--dataset_local_root", "dump"],
-    "plot": [*MODULE, "plot", "all", "run", "--output_dir", "{out}"],
     "script": [
         *(sys.executable, ROOT / "scripts" / "plot_plasticity.py"),
         *("--run", "run", "--output", "{out}/x.png"),
     ],
-    "study": [*MODULE, "study", "run", "run", "--labels", "a,b", "--output_dir", "{out}"],
-    "report": [*MODULE, "report", "run", "--output", "{out}/page.html"],
-    "demo": [*MODULE, "demo", "--output_dir", "{out}"],
-    "verify": [*MODULE, "verify", "nowhere/model"],
-    "pull": [*MODULE, "pull", "owner/name@branch", "--output_dir", "{out}"],
     "sniff-qk": [BIN / "sniff-qk", "--model.name", "nowhere", "--dataset.path", "x.txt"],
-    "python -m qk_sniffer": [sys.executable, "-m", "qk_sniffer", "--help"],
 }
 
 
@@ -86,36 +79,28 @@ def ended(process: subprocess.Popen[bytes], *codes: int) -> str:
     return told
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_early_interruption_is_quiet(command: str, place: Path, tmp_path: Path) -> None:
-    for number, delay in enumerate((0.0, 0.03, 0.15)):
-        process = start(command, place, tmp_path / str(number))
-        time.sleep(delay)
-        process.send_signal(signal.SIGINT)
-        ended(process, 130, 0, 1, 2)  # 0, 1, 2: it was at its end
-        if delay == 0:
-            assert process.returncode == 130
-
-
 @pytest.mark.parametrize(
-    ("first", "second", "delay"),
-    [
-        (signal.SIGINT, signal.SIGINT, 0.0),
-        (signal.SIGINT, signal.SIGTERM, 0.02),
-        (signal.SIGTERM, signal.SIGINT, 0.005),
-    ],
+    ("command", "delay"),
+    [("console script", 0.15), ("analyze.py", 0.03), ("script", 0.0), ("sniff-qk", 0.0)],
 )
-def test_a_second_signal_ends_at_once_and_is_as_quiet(
-    first: signal.Signals, second: signal.Signals, delay: float, place: Path, tmp_path: Path
+def test_an_early_interruption_is_quiet(
+    command: str, delay: float, place: Path, tmp_path: Path
 ) -> None:
+    process = start(command, place, tmp_path)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    ended(process, *([130] if delay == 0 else [130, 0, 1, 2]))  # 0, 1, 2: it was at its end
+
+
+def test_a_second_signal_ends_at_once_and_is_as_quiet(place: Path, tmp_path: Path) -> None:
     process = start("analyze", place, tmp_path)
     while not list(tmp_path.glob(".heads/*/l*h*.json.gz")):
         assert process.poll() is None
         time.sleep(0.005)
-    process.send_signal(first)
-    time.sleep(delay)
-    process.send_signal(second)
-    ended(process, 128 + first, 128 + second)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    ended(process, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 def test_a_second_signal_right_after_the_message(place: Path, tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_tables_are_the_same_as_without_ray(
     assert ray.is_initialized()  # a connection of the caller is kept
 
 
+@pytest.mark.long
 def test_the_heads_of_a_node_that_goes_away_are_computed_again(
     dump: Path, whole: Path, tmp_path: Path, cluster: Any
 ) -> None:
@@ -153,6 +154,7 @@ def test_deaths_and_errors_of_calls() -> None:
     assert ray.is_initialized()
 
 
+@pytest.mark.long
 def test_a_cluster_without_a_free_cpu_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +195,7 @@ def test_a_head_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
     assert outcome.info["heads"]["analysed"] == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("service", ["raylet", "gcs_server"])
 def test_a_cluster_that_dies_is_named_in_one_line_and_the_run_continues(
     service: str,
@@ -237,6 +240,7 @@ def test_a_cluster_that_dies_is_named_in_one_line_and_the_run_continues(
     assert tables(out) == tables(whole)
 
 
+@pytest.mark.long
 def test_a_run_continues_under_any_engine_after_its_driver_was_killed(
     dump: Path, whole: Path, tmp_path: Path, cluster: Any
 ) -> None:

@@ -201,6 +201,7 @@ def test_two_commands_on_the_same_heads_compute_each_once(
     assert_same(tmp_path, whole)
 
 
+@pytest.mark.long
 def test_two_processes_on_the_same_heads_compute_each_once(
     dump: Path, whole: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_actors_that_die_are_started_again_and_the_command_publishes(
     assert run_capture(local).was_complete  # the engine is no part of the plan
 
 
+@pytest.mark.long
 def test_when_all_actors_die_or_fail_the_reason_is_told(
     inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +197,7 @@ def test_settings_of_ray_are_checked(inputs: tuple[Path, Path], tmp_path: Path) 
     assert config_of(inputs, tmp_path, num_gpus=None).gpus_per_actor == 1
 
 
+@pytest.mark.long
 def test_a_cluster_whose_head_dies_is_named_and_finished_texts_are_kept(
     inputs: tuple[Path, Path],
     whole: Path,
