@@ -24,7 +24,7 @@ demo-capture: $(VENV)/.capture
 sample: demo-capture
 	$(BIN)/python -m tools.make_sample
 
-# Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and docs/phase.md.
+# Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and docs/plasticity.md.
 findings: $(VENV)/.capture
 	$(BIN)/python -m findings.smollm2
 

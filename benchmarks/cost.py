@@ -1,6 +1,6 @@
 """Cost of a study: operations, rows, bytes, hours and dollars, from formulas and measured speeds.
 
-The arithmetic is explained in docs/scale-cost.md. With `--measure`, forwards of random models with
+The arithmetic is explained in docs/scale.md. With `--measure`, forwards of random models with
 the shapes of the table are timed on a GPU and compared with the formula.
 """
 

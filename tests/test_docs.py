@@ -29,9 +29,9 @@ PAGES = [
 
 
 ORDER = (  # of a reader
-    *("first-study", "method", "phase", "figures", "report", "gallery", "capture", "data-format"),
-    *("hub", "findings-smollm2", "scale-analysis", "scale-capture", "scale-stores", "scale-cost"),
-    *("reliability", "benchmarks"),
+    *("first-study", "plasticity", "guide-decisions", "figures", "report", "gallery", "capture"),
+    *("data-format", "hub", "scale", "method", "findings-smollm2", "reliability", "benchmarks"),
+    "troubleshooting",
 )
 
 
@@ -182,7 +182,7 @@ def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:
     """Every number of hours, dollars and gigabytes that `make cost` prints is in the page."""
     command = [sys.executable, "-m", "benchmarks.cost"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    page = (ROOT / "docs" / "scale-cost.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     costs = re.findall(r"capture, .*?([\d.]+) h +([\d,.]+) \$", printed)
     assert len(costs) == 10
     for hours, dollars in costs:

@@ -64,7 +64,7 @@ def _half(run: ap.Run, head: pd.Series, name: str) -> float:
 
 
 def test_the_count_is_nearer_to_one_position() -> None:
-    """The main statement of docs/phase.md, from the published tables."""
+    """The main statement of docs/plasticity.md, from the published tables."""
     run = ap.open_run(RUN)
     heads = ["layer", "q_head"]
     counts = pd.read_csv(RUN / "head_counts.csv").set_index(heads)["one_position"]

@@ -1,7 +1,7 @@
 """Make all numbers and figures of the findings from the model weights: `make findings`.
 
 The pages are docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and
-docs/phase.md. Captures and
+docs/plasticity.md. Captures and
 analyses are kept in one folder, so that an interrupted run can be continued. Tables are written
 between the markers of the pages. The default run, its figures and the counts are written to
 results/smollm2-135m.
@@ -58,7 +58,7 @@ def main() -> None:
     write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs)))
     attention = attention_tables(runs[BASE], runs["context"])
     write_tables(DOCS / "findings-attention.md", dict(attention))
-    write_tables(DOCS / "phase.md", dict(phase_tables(runs[BASE], counts)))
+    write_tables(DOCS / "plasticity.md", dict(phase_tables(runs[BASE], counts)))
 
 
 def _with_roles() -> ap.Run:

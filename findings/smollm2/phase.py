@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/phase.md: plasticity at one position and over a bucket."""
+"""The tables and the figure of docs/plasticity.md: plasticity at one position and over a bucket."""
 
 from __future__ import annotations
 

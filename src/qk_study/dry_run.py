@@ -1,6 +1,6 @@
 """`--dry_run`: what would be done for each model, with rows, bytes and hours. Writes nothing.
 
-Hours come from speeds that were measured on one machine (docs/scale-cost.md). They tell minutes
+Hours come from speeds that were measured on one machine (docs/scale.md). They tell minutes
 from days, no more.
 """
 

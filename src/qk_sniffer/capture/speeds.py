@@ -1,4 +1,4 @@
-"""Hours of a capture, from measured speeds. docs/scale-cost.md explains them.
+"""Hours of a capture, from measured speeds. docs/scale.md explains them.
 
 The speeds are those of one machine. They tell minutes from days, no more.
 """
