@@ -42,7 +42,7 @@ def roles_table(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def words_table(heads: pd.DataFrame) -> pd.DataFrame:
-    """The same words at every head."""
+    """The same words at every head. The second one is on the first token."""
     columns = ["kind", "distance", "weight", "query_token", "key_token"]
     rows = [
         {**dict(zip(columns, words, strict=True)), "layer": layer, "q_head": head, "k_head": 0}
@@ -50,7 +50,8 @@ def words_table(heads: pd.DataFrame) -> pd.DataFrame:
         for words in WORDS
     ]
     table = pd.DataFrame(rows).assign(example_id=0, q_position=100)
-    return table.assign(k_position=100 - table["distance"])
+    table.loc[table["distance"] == 40, "q_position"] = 40
+    return table.assign(k_position=table["q_position"] - table["distance"])
 
 
 def bands_table(heads: pd.DataFrame) -> pd.DataFrame:

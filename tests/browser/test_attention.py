@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity.page import make_report
-from attention_plasticity.tables.attention_masses import head_masses, mass_bins
+from attention_plasticity.tables.attention_masses import HeadMasses, mass_bins, masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import head_half_width
 from attention_runs import DISTANT, add_attention
@@ -26,6 +26,11 @@ from report_pages import (
     without_errors,
 )
 from report_runs import write_run
+
+
+def head_masses(run: FinishedRun, table: pd.DataFrame) -> HeadMasses:
+    return masses_without_sinks(table, mass_bins(run.table("attention")), run.geometry)
+
 
 WITHOUT_ROWS = (4, 5)  # a head whose attention is not known
 
@@ -83,25 +88,30 @@ def test_bars_are_the_masses_of_all_queries_or_of_one_bucket(
     table = runs[0].table("attention")
     bins = mass_bins(table)
     bars, mean = data_of(page, "attention")
-    of_all = head_masses(table, bins)
+    of_all = head_masses(runs[0], table)
     place = of_all.heads.index[(of_all.heads == [1, 2]).all(axis=1)][0]
     assert bars["type"] == "bar"
     np.testing.assert_allclose(bars["y"], of_all.values[place], atol=1e-4)
     np.testing.assert_allclose(bars["error_y"]["array"], of_all.half[place], atol=1e-4)
+    del mean["y"][1]  # the gap between the first four tokens and the distances
     np.testing.assert_allclose(mean["y"], of_all.values.mean(axis=0), atol=1e-4)
-    assert bars["customdata"][:4] == ["0", "1", "2–3", "4–7"]
+    assert bars["customdata"][:3] == ["the first four tokens", "distance 0", "distance 1"]
+    assert bars["customdata"][3:5] == ["distance 2–3", "distance 4–7"]
     keys = page.locator("#attention-keys")
     expect(keys).to_contain_text("95 % interval (upper bound)")
     expect(keys).to_contain_text("far attention: from 256 tokens")
-    expect(page.locator("#attention-meaning")).to_contain_text("include the first four tokens")
+    expect(page.locator("#attention-meaning")).to_contain_text(
+        "the first four tokens of the text stand apart"
+    )
     border = page.evaluate("document.getElementById('attention').layout.shapes[0].x0")
-    assert border == bins.index(DISTANT) - 0.5
+    assert border == bins.index(DISTANT) + 0.5
     page.select_option("#attention-queries", label="384–511")
     settled(page)
-    chosen = head_masses(table[table["q_bucket"] == 3], bins)
+    chosen = head_masses(runs[0], table[table["q_bucket"] == 3])
     bars, mean = data_of(page, "attention")
     np.testing.assert_allclose(bars["y"], chosen.values[place], atol=1e-4)
     np.testing.assert_allclose(bars["error_y"]["array"], chosen.half[place], atol=1e-4)
+    del mean["y"][1]  # the gap between the first four tokens and the distances
     np.testing.assert_allclose(mean["y"], chosen.values.mean(axis=0), atol=1e-4)
     expect(keys).not_to_contain_text("upper bound")
     page.locator("#attention .nsewdrag").hover(position={"x": 100, "y": 120})
@@ -132,9 +142,7 @@ def test_two_runs_are_compared(page: Page, runs: list[FinishedRun]) -> None:
     bars, _, other = data_of(page, "attention")
     for run, trace in ((runs[1], bars), (runs[0], other)):
         rows = of_head(run.table("attention"), 1, 2)
-        np.testing.assert_allclose(
-            trace["y"], head_masses(rows, mass_bins(run.table("attention"))).values[0], atol=1e-4
-        )
+        np.testing.assert_allclose(trace["y"], head_masses(run, rows).values[0], atol=1e-4)
     assert [bars["error_y"]["visible"], other["error_y"]["visible"]] == [False, True]
     expect(page.locator("#attention-keys")).to_contain_text("same head, sure")
     for name in ("attn_sink_mass", "attn_far_mass"):

@@ -17,7 +17,7 @@ from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import head_half_width
+from attention_plasticity.tables.intervals import benjamini_hochberg, head_half_width, p_values
 from report_pages import (
     READY,
     data_of,
@@ -100,7 +100,8 @@ def unsure_heads(run: FinishedRun, metric: str) -> set[tuple[int, int]]:
     values, half = table[metric], head_half_width(table, metric, run.influences)
     wide = 2 * half > values.quantile(0.75) - values.quantile(0.25)
     if metric == DROP:
-        wide = values.abs() <= half
+        differs = benjamini_hochberg(p_values(table, DROP, run.influences))
+        wide = np.isfinite(half) & ~differs
     return set(zip(table["layer"][wide], table["q_head"][wide], strict=True))
 
 
@@ -262,7 +263,8 @@ def test_uncertain_drops_are_faded_at_first(page: Page, runs: list[FinishedRun])
     assert 0 < len(unsure) < len(runs[0].head_metrics)
     assert faded_heads(page) == unsure
     expect(page.locator("#sure-words")).to_have_text(
-        f"Fade heads whose 95 % interval contains 0: {len(unsure)} of 29 heads."
+        "Fade heads whose drop does not differ from 0, with a correction for the number of heads "
+        f"(false discovery rate 5 %): {len(unsure)} of 29 heads."
     )
     assert "sure=" not in page.url
     page.locator("#sure").uncheck()
@@ -331,16 +333,17 @@ def test_a_card_without_a_value_has_the_reason(
         expect(page.locator(".card", has_text="Plasticity").first).not_to_contain_text("missing")
 
 
-def test_the_menu_has_a_group_of_errors_at_its_end(page: Page) -> None:
-    groups = page.locator("#metric optgroup")
-    assert groups.last.get_attribute("label") == "How sure"
-    names = groups.last.locator("option").evaluate_all("all => all.map(o => o.value)")
-    assert {f"{LEVEL}_se", "ap_phase_se", "n_text_groups"} <= set(names)
-    page.select_option("#metric", f"{LEVEL}_se")
+def test_the_menu_of_colours_is_short_and_grows_on_demand(page: Page) -> None:
+    options = page.locator("#metric option")
+    assert options.count() < 25
+    names = options.evaluate_all("all => all.map(o => o.value)")
+    assert LEVEL in names
+    assert "q_resid0_skew" not in names
+    page.select_option("#metric", label=options.last.text_content())
+    expect(page.locator("#metric")).to_have_value(LEVEL)
+    page.select_option("#metric", "q_resid0_skew")
     settled(page)
-    heads = map_traces(page)["heads"]
-    known = [value for row in heads["z"] for value in row if value is not None]
-    assert [heads["zmin"], heads["zmax"]] == [min(known), max(known)]
+    assert not [name for name in names if name.endswith("_se")]
 
 
 def test_a_page_of_a_run_without_errors_has_no_trace_of_them(

@@ -187,7 +187,7 @@ def test_roles_join_comparisons(page: Page, runs: list[FinishedRun]) -> None:
     [
         ("full", "role:indution", "“role:indution” is not a role; the roles are induction, "),
         ("full", "role:", "“role:” is not a role; the roles are induction, duplicate, "),
-        ("full", "far", "“far” is not understood; try l12h3, layer 3-5, full, role:far or "),
+        ("full", "far", "“far” is a role; did you mean role:far?"),
         ("old", "role:far", "This run has no roles; they need a dump with attention columns"),
     ],
 )
@@ -232,7 +232,7 @@ def test_words_show_spaces(page: Page) -> None:
     texts = rows.evaluate_all("all => all.map(r => [...r.cells].map(c => c.textContent))")
     assert texts == [
         ["␣the", "⏎", "1", "0.875"],
-        ["nan", "whale", "40", "0.750"],
+        ["nan", "whale first token", "40", "0.750"],
         ["⇥sea", "no text", "7", "0.125"],
     ]
     expect(page.locator("#no-words")).to_be_hidden()

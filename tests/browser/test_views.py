@@ -135,7 +135,7 @@ def test_the_colours_of_windows_are_classes(page: Page) -> None:
     assert "<b>full attention</b>" in heads[1][0][0]
     assert "<b>256</b>" in heads[1][1][0]
     expect(page.locator("#heads-rows tr.row td").last).to_have_text("full attention")
-    page.select_option("#metric", "d_model")
+    show(page, "metric=d_model")
     settled(page)
     expect(page.locator("#legend-colours")).to_have_text("12")
 

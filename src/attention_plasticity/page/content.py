@@ -65,7 +65,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     if weights is not None:
         tables["components"] = _columns(weights, single=True)
     if (attention := _attention(run)) is not None:
-        tables["attention"] = attention_columns(attention)
+        tables["attention"] = attention_columns(run, attention)
         tables["buckets"] = _columns(_buckets(run, attention))
     roles, tables_of_roles = role_content(run, heads)
     tables |= tables_of_roles | drift_tables(run)

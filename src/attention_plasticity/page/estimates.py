@@ -7,16 +7,18 @@ import math
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import BIN_QUANTITY, HEAD_METRICS
+from attention_plasticity.metrics import ALIGNED_DROP, BIN_QUANTITY, HEAD_METRICS
 from attention_plasticity.page.payload import Column
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import (
+    benjamini_hochberg,
     bucket_errors,
     half_width,
     head_half_width,
     mean_bucket_errors,
     mean_half_width,
     mean_over_heads,
+    p_values,
     quantity_groups,
 )
 from attention_plasticity.tables.profiles import HEAD, mean_profile
@@ -29,7 +31,8 @@ def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict
     """Columns with one value per head; empty if errors are not known.
 
     `NAME_half_width` is half of the 95 % interval of a value, and `NAME_groups` the number of
-    groups of texts behind it; 0 if it is not known.
+    groups of texts behind it; 0 if it is not known. `ap_aligned_drop_differs` is 1 if the drop
+    differs from 0, tested for all heads at once as in the summary.
     """
     found: dict[str, Column] = {}
     for name in HEAD_METRICS.with_error:
@@ -39,6 +42,9 @@ def head_estimates(heads: pd.DataFrame, influences: pd.DataFrame | None) -> dict
             with np.errstate(over="ignore"):
                 found[f"{name}_half_width"] = half.astype(np.float32)
             found[f"{name}_groups"] = np.nan_to_num(groups).astype(np.int64)
+    if f"{ALIGNED_DROP}_half_width" in found:
+        tests = p_values(heads, ALIGNED_DROP, influences)  # (heads,)
+        found[f"{ALIGNED_DROP}_differs"] = benjamini_hochberg(tests).astype(np.int64)
     return found
 
 

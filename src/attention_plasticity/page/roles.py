@@ -183,6 +183,7 @@ def _word_columns(words: pd.DataFrame, texts: _Texts) -> dict[str, Column]:
         **{name: table[name].to_numpy() for name in (*HEAD, "kind")},
         "distance": table["distance"].to_numpy(np.float64),
         "weight": table["weight"].to_numpy(np.float32),
+        "on_first": (table["k_position"] == 0).to_numpy(np.int64),  # 1: the key is token 0
         "query": texts.numbers(map(_short, table["query_token"])),
         "key": texts.numbers(map(_short, table["key_token"])),
     }

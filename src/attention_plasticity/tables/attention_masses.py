@@ -38,32 +38,28 @@ def mass_bins(table: pd.DataFrame) -> list[int]:
     return list(DISTANCES[: reached[-1] + 1]) if len(reached) else []
 
 
-def row_masses(table: pd.DataFrame, bins: list[int]) -> tuple[Array, Array]:
-    """(rows, bins) masses and half widths of their 95 % intervals, NaN if unknown."""
-    values = table[[f"mass_{first}" for first in bins]].to_numpy(np.float64)
-    errors = table[[f"mass_{first}_se" for first in bins]].to_numpy(np.float64)
-    return values, half_width(errors, table[["n_groups"]].to_numpy(np.float64))
-
-
-def head_masses(table: pd.DataFrame, bins: list[int]) -> HeadMasses:
-    """Mean over the query buckets of each head, weighted by their numbers of tokens.
-
-    The buckets of a head share their texts. The half width is the weighted mean of the half widths
-    of the buckets. This is an upper bound: it is reached if the buckets vary together.
-    """
-    return _over_buckets(table, *row_masses(table, bins))
-
-
 def masses_without_sinks(
     table: pd.DataFrame, bins: list[int], geometry: BucketGeometry | None
 ) -> HeadMasses:
-    """The same with the first four tokens of a text apart: (heads, 1 + bins), they come first.
+    """Means over the query buckets of each head: (heads, 1 + bins), the first four tokens first.
+
+    The buckets of a head are weighted by their numbers of tokens, and they share their texts. The
+    half width is the weighted mean of the half widths of the buckets. This is an upper bound: it is
+    reached if the buckets vary together.
+    """
+    return _over_buckets(table, *row_masses_without_sinks(table, bins, geometry))
+
+
+def row_masses_without_sinks(
+    table: pd.DataFrame, bins: list[int], geometry: BucketGeometry | None
+) -> tuple[Array, Array]:
+    """(rows, 1 + bins) masses and half widths; the first four tokens are apart and come first.
 
     A query at position p has these tokens p tokens back or a little less. How much of a bin is
     theirs follows from the positions of a bucket, which are counted evenly; without the `geometry`
     of the buckets, from the mean position of its queries.
     """
-    values, half = row_masses(table, bins)  # (rows, bins)
+    values, half = _row_masses(table, bins)  # (rows, bins)
     sinks = table["sink_mass"].to_numpy(np.float64)  # (rows,)
     groups = table["n_groups"].to_numpy(np.float64)
     sinks_half = half_width(table["sink_mass_se"].to_numpy(np.float64), groups)
@@ -74,7 +70,14 @@ def masses_without_sinks(
     rest = (sinks - theirs.sum(axis=1))[:, None]  # where a bin has less than their even part
     left -= rest * np.divide(left, total, out=np.zeros_like(left), where=total > 0)
     widths = np.column_stack([sinks_half, half + share * sinks_half[:, None]])
-    return _over_buckets(table, np.column_stack([sinks, left]), widths)
+    return np.column_stack([sinks, left]), widths
+
+
+def _row_masses(table: pd.DataFrame, bins: list[int]) -> tuple[Array, Array]:
+    """(rows, bins) masses and half widths of their 95 % intervals, NaN if unknown."""
+    values = table[[f"mass_{first}" for first in bins]].to_numpy(np.float64)
+    errors = table[[f"mass_{first}_se" for first in bins]].to_numpy(np.float64)
+    return values, half_width(errors, table[["n_groups"]].to_numpy(np.float64))
 
 
 def _places_of_sinks(

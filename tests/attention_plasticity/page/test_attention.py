@@ -11,8 +11,8 @@ import pytest
 from attention_plasticity.page.attention import SCALE, UNKNOWN
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
+from attention_plasticity.tables.attention_masses import row_masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import half_width
 from attention_runs import BINS, DISTANT, MASSES, add_attention
 from qk_toolkit.errors import ConfigError
 from report_runs import write_run
@@ -23,23 +23,23 @@ def run(tmp_path: Path) -> Path:
     return add_attention(write_run(tmp_path / "run", position=True))
 
 
-def test_masses_and_intervals_are_rounded_to_four_digits(run: Path) -> None:
+def test_masses_without_sinks_are_rounded_to_four_digits(run: Path) -> None:
     table = pd.read_csv(run / "head_attention.csv")
     table.loc[5, ["mass_1", "mass_1_se"]] = np.nan
     table.iloc[::-1].to_csv(run / "head_attention.csv", index=False)
-    about, tables = run_content(FinishedRun.open(run), "x")
+    opened = FinishedRun.open(run)
+    about, tables = run_content(opened, "x")
     columns = tables["attention"]
     used = [first for first in BINS if first <= table["q_position"].max()]
-    assert [name for name in columns if name.startswith("mass_")] == [f"mass_{n}" for n in used]
-    for first in used:
-        masses, errors = table[f"mass_{first}"], table[f"mass_{first}_se"]
-        for name, values in (
-            (f"mass_{first}", masses.to_numpy()),
-            (f"half_{first}", half_width(errors, table["n_groups"])),
-        ):
-            known = ~np.isnan(values)
+    names = ["sinks", *map(str, used)]
+    assert [name for name in columns if name.startswith("mass_")] == [f"mass_{n}" for n in names]
+    masses, half = row_masses_without_sinks(table, used, opened.geometry)
+    for place, first in enumerate(names):
+        for name, values in ((f"mass_{first}", masses), (f"half_{first}", half)):
+            known = ~np.isnan(values[:, place])
             assert (columns[name][~known] == UNKNOWN).all()
-            np.testing.assert_allclose(columns[name][known] / SCALE, values[known], atol=5.1e-5)
+            shown = columns[name][known] / SCALE
+            np.testing.assert_allclose(shown, values[known, place], atol=5.1e-5)
     for name in ("n_queries", "n_tokens"):
         np.testing.assert_array_equal(columns[name], table[name])
     kinds = {name: kind for name, kind, _ in pack(tables)[0]["attention"]["columns"]}

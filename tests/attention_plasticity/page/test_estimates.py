@@ -14,9 +14,11 @@ from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import (
+    benjamini_hochberg,
     mean_bucket_errors,
     mean_half_width,
     mean_over_heads,
+    p_values,
 )
 from qk_toolkit.errors import ConfigError
 from report_runs import TEXT_GROUPS, write_run
@@ -50,7 +52,9 @@ def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
         expected = FACTOR * run.head_metrics[f"{name}_se"]
         np.testing.assert_allclose(estimates[f"{name}_half_width"], expected, rtol=1e-6)
         assert set(estimates[f"{name}_groups"]) == {TEXT_GROUPS}
-    assert len(estimates) == 2 * len(names)
+    assert len(estimates) == 2 * len(names) + 1
+    differs = benjamini_hochberg(p_values(run.head_metrics, DROP, run.influences))
+    np.testing.assert_array_equal(estimates[f"{DROP}_differs"], differs)
     kinds = {name: kind for name, kind, _ in pack(tables)[0]["estimates"]["columns"]}
     assert {kinds[f"{name}_half_width"] for name in names} == {"f4"}
     assert {kinds[f"{name}_groups"] for name in names} == {"u1"}

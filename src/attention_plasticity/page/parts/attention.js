@@ -2,10 +2,17 @@
 
 const ATTENTION_SCALE = 10_000, UNKNOWN_SHARE = 65_535; // integers instead of shares, see attention.py
 
-/** The smallest distance of every bin. */
-const binsOf = (run) => run.tables.attention.names.filter((name) => name.startsWith("mass_")).map((name) => Number(name.slice(5)));
+const SINKS = -1; // in the place of a smallest distance: the first four tokens of the text
+const columnOf = (first) => (first === SINKS ? "sinks" : first);
 
-const binWords = (first) => (first < 2 ? `${first}` : `${whole(first)}–${whole(2 * first - 1)}`);
+/** The first four tokens, and the smallest distance of every bin. */
+const binsOf = (run) => run.tables.attention.names.filter((name) => name.startsWith("mass_")).map((name) => (name === "mass_sinks" ? SINKS : Number(name.slice(5))));
+
+const distanceWords = (first) => (first < 2 ? `${first}` : `${whole(first)}–${whole(2 * first - 1)}`);
+const binWords = (first) => (first === SINKS ? "the first four tokens" : `distance ${distanceWords(first)}`);
+
+/** The place of a bin on the axis; the first four tokens stand apart. */
+const placeOf = (bins, first) => (first === SINKS ? -0.3 : bins.indexOf(first));
 
 const shareOf = (stored) => (stored === UNKNOWN_SHARE ? NaN : stored / ATTENTION_SCALE);
 
@@ -26,7 +33,7 @@ function massesOf(run, key, bucket) {
   const total = rows.reduce((sum, row) => sum + weight[row], 0);
   const mean = (name) => rows.reduce((sum, row) => sum + weight[row] * shareOf(columns[name][row]), 0) / total;
   const bins = binsOf(run);
-  return { bins, mass: bins.map((first) => mean(`mass_${first}`)), half: bins.map((first) => mean(`half_${first}`)) };
+  return { bins, mass: bins.map((first) => mean(`mass_${columnOf(first)}`)), half: bins.map((first) => mean(`half_${columnOf(first)}`)) };
 }
 
 /** Mean over the heads of the chosen layers of their shares of attention, computed once per query bucket. */
@@ -78,7 +85,7 @@ function drawAttention(run, other, key) {
   const mine = massesOf(run, key, state.queries);
   showAttentionKeys(run, other, mine, massesBeside(run, other, key, state.queries));
   const most = mine ? mine.bins[mine.mass.indexOf(Math.max(...mine.mass))] : null;
-  byId("attention").setAttribute("aria-label", mine ? `Attention by distance; the largest share, ${show(Math.max(...mine.mass))}, is at distance ${binWords(most)}` : "No attention is known for these queries");
+  byId("attention").setAttribute("aria-label", mine ? `Attention by distance; the largest share, ${show(Math.max(...mine.mass))}, is at ${binWords(most)}` : "No attention is known for these queries");
   return draw("attention", attentionFigure(run, other, key, sizeOf(byId("attention")).width));
 }
 
@@ -86,14 +93,14 @@ function attentionFigure(run, other, key, width) {
   const bucket = state.queries, mine = massesOf(run, key, bucket), theirs = massesBeside(run, other, key, bucket);
   const bins = [...new Set([...binsOf(run), ...(theirs?.bins ?? [])])].sort((a, b) => a - b);
   const step = Math.ceil((bins.length * 44) / width);
-  const places = bins.map((_, i) => i).filter((i) => i % step === 0);
+  const places = bins.filter((_, i) => i === 0 || (i - 1) % step === 0);
   const border = bins.indexOf(run.distant_from);
   const line = { type: "line", xref: "x", yref: "paper", x0: border - 0.5, x1: border - 0.5, y0: 0, y1: 1, line: { color: theme.quiet, width: 1, dash: "dash" } };
   const own = headName(...key.split(".")).toLowerCase().replace(" ·", ",");
   const traces = [
     ...(mine ? [{ ...massTrace(mine, bins, { type: "bar", marker: { color: theme.one }, width: 0.8 }, theme.ink, " this head"), name: own }] : []),
     {
-      x: binsOf(run).map((first) => bins.indexOf(first)), y: meanMasses(run, bucket), mode: "lines+markers", line: { color: theme.mean, width: 1.5, dash: "dot" }, name: meanWords(run),
+      x: [placeOf(bins, SINKS), null, ...binsOf(run).slice(1).map((first) => placeOf(bins, first))], y: withGap(meanMasses(run, bucket)), mode: "lines+markers", line: { color: theme.mean, width: 1.5, dash: "dot" }, name: meanWords(run),
       marker: { color: theme.mean, size: 6, line: { color: theme.panel, width: 1 } }, hovertemplate: "%{y:.3f} mean of heads<extra></extra>",
     },
     ...(theirs ? [{ ...massTrace(theirs, bins, { mode: "markers", marker: { color: theme.two, size: 8, symbol: "diamond", line: { color: theme.panel, width: 1 } } }, theme.two, ` ${plain(other.label)}`), name: `${headsBeside() ? "the same head" : meanWords(other)}, ${plain(other.label)}` }] : []),
@@ -103,18 +110,24 @@ function attentionFigure(run, other, key, width) {
     layout: {
       margin: CHART_MARGIN, hovermode: "x unified", hoverdistance: -1, bargap: 0.2,
       shapes: border > 0 ? [line] : [],
-      xaxis: { ...baseAxis(), showgrid: false, showline: true, ticks: "outside", ticklen: 4, range: [-0.6, bins.length - 0.4], tickvals: places, ticktext: places.map((i) => whole(bins[i])), unifiedhovertitle: { text: "share of attention" } },
+      xaxis: { ...baseAxis(), showgrid: false, showline: true, ticks: "outside", ticklen: 4, range: [-0.9, bins.length - 0.4], tickvals: places.map((first) => placeOf(bins, first)), ticktext: places.map((first) => (first === SINKS ? "first 4" : whole(first))), unifiedhovertitle: { text: "share of attention" } },
       yaxis: { ...baseAxis(), rangemode: "tozero", nticks: 6 },
     },
   };
 }
 
+/** Values with a gap between the first four tokens and the distances, so that no line joins them. */
+const withGap = ([sinks, ...rest]) => [sinks, null, ...rest];
+
 function massTrace({ bins, mass, half }, all, look, color, name) {
   const interval = (value, i) => (Number.isFinite(half[i]) ? `<br>95 % interval: ${showShare(Math.max(0, value - half[i]))} to ${showShare(value + half[i])}` : "");
   return {
-    ...look, x: bins.map((first) => all.indexOf(first)), y: mass, text: mass.map(interval), textposition: "none", customdata: bins.map(binWords),
-    error_y: { type: "data", array: half.map((value) => (Number.isFinite(value) ? value : 0)), visible: half.some(Number.isFinite), color, thickness: 1.3, width: 3 },
-    hovertemplate: `<b>%{y:.3f}</b>${name}, distance %{customdata}%{text}<extra></extra>`,
+    ...look, x: bins.map((first) => placeOf(all, first)), y: mass, text: mass.map(interval), textposition: "none", customdata: bins.map(binWords),
+    error_y: {
+      type: "data", symmetric: false, array: half.map((value) => (Number.isFinite(value) ? value : 0)), arrayminus: half.map((value, i) => (Number.isFinite(value) ? Math.min(value, mass[i]) : 0)), // a share is not negative
+      visible: half.some(Number.isFinite), color, thickness: 1.3, width: 3,
+    },
+    hovertemplate: `<b>%{y:.3f}</b>${name}, %{customdata}%{text}<extra></extra>`,
   };
 }
 
@@ -131,7 +144,7 @@ function showAttentionKeys(run, other, mine, theirs) {
   if (binsOf(run).includes(run.distant_from)) entries.push(entry(theme.quiet, `${wordsOf("attn_far_mass").label}: from ${whole(run.distant_from)} tokens`, "upright"));
   byId("attention-keys").replaceChildren(...entries);
   const which = state.queries === null ? "all queries" : "the chosen queries; numbers: all queries";
-  byId("attention-meaning").textContent = `share of attention by distance, mean over ${which}; the bars include the first four tokens of the text`;
+  byId("attention-meaning").textContent = `share of attention by distance, mean over ${which}; the first four tokens of the text stand apart, whatever their distance`;
 }
 
 /** The pairs of keys of a run, by its pair_sampling. */

@@ -1,6 +1,6 @@
 // How sure the numbers are: 95 % intervals, and the groups of texts behind them.
 
-const fadedWords = (metric) => (metric === ROLE ? "unsure role" : isDrop(metric) ? "95 % interval contains 0" : "95 % interval wider than the spread between heads");
+const fadedWords = (metric) => (metric === ROLE ? "unsure role" : isDrop(metric) ? "the drop does not differ from 0" : "95 % interval wider than the spread between heads");
 
 /** Whether uncertain heads fade: as chosen, else on the maps of the drop and of roles only. */
 const isSure = () => state.sure ?? (isDrop(state.metric) || state.metric === ROLE);
@@ -67,11 +67,12 @@ function spreadBetweenHeads(run, metric) {
   return spread ? spread.q3 - spread.q1 : NaN;
 }
 
-/** Whether a role is unsure, the 95 % interval of a drop contains 0, or that of another metric is wider than the spread between heads. */
+/** Whether a role is unsure, a drop does not differ from 0 (tested for all heads at once), or the 95 % interval of another metric is wider than the spread between heads. */
 function isUnsure(run, key, metric) {
   if (metric === ROLE) return isUnsureRole(run, key);
   const half = halfWidthOf(run, key, metric);
-  return isDrop(metric) ? Math.abs(metricOf(run, key, metric)) <= half : 2 * half > spreadBetweenHeads(run, metric);
+  if (isDrop(metric)) return Number.isFinite(half) && !estimatesOf(run)[`${metric}_differs`][run.rowOf.get(key)];
+  return 2 * half > spreadBetweenHeads(run, metric);
 }
 
 /** Heads fade in both maps, but only while the switch can be used. */
@@ -107,9 +108,9 @@ function switchWords(run) {
   const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
   const counted = `${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}`;
   if (state.metric === ROLE) return `Fade heads whose role is unsure: a 95 % interval contains a threshold, or repeated tokens are not known: ${counted}.`;
+  if (isDrop(state.metric)) return `Fade heads whose drop does not differ from 0, with a correction for the number of heads (false discovery rate 5 %): ${counted}.`;
   const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
-  const rule = isDrop(state.metric) ? "contains 0" : `is wider than the spread between heads (interquartile range, ${spread})`;
-  return `Fade heads whose 95 % interval ${rule}: ${counted}.`;
+  return `Fade heads that these texts do not tell from the others: their 95 % interval is wider than the spread between heads (interquartile range, ${spread}): ${counted}.`;
 }
 
 /** The table "How sure", behind a fold: a row per value with an interval. `fillSureTable` fills it for a head. */

@@ -112,6 +112,8 @@ function parsePlaces(text) {
   let rest = text.trim(), list = ""; // after `layers 3-5`, another number is a layer too
   while (rest) {
     const found = PLACE.exec(rest);
+    const role = page.roles.names.find((name) => name === rest.split(" ")[0]);
+    if (role) return { problem: `“${role}” is a role; did you mean role:${role}?` };
     if (!found) return { problem: `“${rest.split(" ").slice(0, 3).join(" ")}” is not understood; try l12h3, layer 3-5, full${page.runs.some(({ roles }) => roles) ? ", role:far" : ""} or plasticity>0.9` };
     const [all, pairLayer, pairHead, layer, head, kind, first, last = first, alone, aloneLast = alone] = found;
     if (pairLayer ?? layer) pairs.add(keyOf(Number(pairLayer ?? layer), Number(pairHead ?? head)));

@@ -4,13 +4,13 @@ const GLOSSARY = {
   attended: ["Attended plasticity", "Plasticity at one position of pairs of keys that are drawn in proportion to the attention they receive, without the first four tokens of the text. Plasticity itself counts all pairs alike."],
   beforeRope: ["Before RoPE", "RoPE turns queries and keys by angles that grow with their position. Before RoPE means that this rotation is undone."],
   baseline: ["Random weights, shuffled tokens", "Baselines: the same heads of the same model with random weights, and with the tokens of every text in random order, on a few texts. A value near that of shuffled tokens does not depend on the order of words. A value near that of random weights is what the architecture gives without training."],
-  band: ["Rotary band", "A pair of dimensions that RoPE turns with one frequency. Its wavelength is the number of tokens per turn. Size: mean length of the queries times mean length of the keys in this pair, in logits. Share of the variance: its part of the variance of the logit over pairs of a query and a key."],
+  band: ["Rotary band", "RoPE turns every pair of dimensions with one frequency; the wavelength is the number of tokens per turn. A pair at the left of the chart turns fast and can tell near distances apart; a pair at the right turns slowly, and beyond the dashed line it makes less than one turn in the whole text, so that it mostly compares content. Size: how much the pair can change the logit at most (mean length of queries times mean length of keys). Share of the variance: how much of the differences between logits comes from this pair."],
   cells: ["Cell", "One range of positions of queries and one of keys. Its colour is the mean plasticity of the pairs of these keys for these queries."],
   bin: ["Bin", "A range of positions, such as 512–1,023. Every run has bins of one width, whatever positions the capture kept. Plasticity at one position is computed in bins."],
-  component: ["Share of linear position R²", "A linear function of the position predicts each dimension of the query, with an R². The bars are these R², divided by their sum."],
+  component: ["Position per dimension", "Which dimensions of the query change steadily with position. Every dimension is predicted from the position by a straight line; the bars are the R² of these predictions, divided by their sum. One tall bar: position is in one dimension. Many low bars: it is spread over the vector."],
   context: ["Context", "The length of the longest text in tokens, if it is known; otherwise the largest captured position of a query, plus one."],
-  distance: ["Distance", "Position of the query minus position of the key, in tokens. Bins double in width: 1, 2–3, 4–7, and so on."],
-  distant: ["Distant attention", "The share of attention on keys that are at least distant_from tokens before the query. The dashed line is at this distance. The first four tokens are included."],
+  distance: ["Distance", "Position of the query minus position of the key, in tokens. Bins double in width: 1, 2–3, 4–7, and so on. The first four tokens of the text have a bar of their own: many heads put much attention on them, whatever their distance."],
+  distant: ["Distant attention", "The share of attention on keys that are at least distant_from tokens before the query. The first four tokens are included."],
   drift: ["Drift with position", "How the mean of queries or keys moves with position. Correlation: of the position and the projection on the axis of this movement; the axis comes from other texts than those it is tested on, so that it is 0 on average without drift. After RoPE it is mostly the rotation of the mean; before RoPE, it is content."],
   logitDrift: ["Change of the mean logit", "How much the drift of queries changes the logit with the mean key from the start to the end of the longest text; for keys, with the mean query. It is given for the whole context, not per token: per token, it would fall with the length of the texts."],
   principal: ["Component 0 and 1", "The two directions in which the queries, or the keys, vary most. Share: the part of their variance in this direction. |r|: absolute correlation of the component with position."],
@@ -33,7 +33,7 @@ const GLOSSARY = {
   share: ["Share of the context", "Position divided by the length of the context of the same run. It makes runs with different contexts comparable."],
   sink: ["Attention on sinks", "The share of attention on the first four tokens of the text."],
   plusMinus: ["±", "Half of the 95 % interval, everywhere on this page. The interval goes from the value minus this number to the value plus it."],
-  sure: ["How sure", "Fades heads whose 95 % interval is wider than the spread between heads. The sample cannot order these heads. With a drop, it fades heads whose interval contains 0, and is on at first."],
+  sure: ["How sure", "Fades heads about which these texts say little. For most metrics: the 95 % interval of the head is wider than the spread between heads, so that its place in the order of heads is open. For the drop: it does not differ from 0 if all heads are tested together (Benjamini–Hochberg, false discovery rate 5 %), as in the printed summary; the switch is then on at first. For roles: the role is unsure."],
   texts: ["Texts", "The strip below the profile has the number of texts with queries in each bin or bucket. Few texts: the value depends on single texts. A bin with fewer than four texts has no value."],
   unsureRole: ["Unsure role", "The 95 % interval of a score contains its threshold, so that other texts could give another role. Or repeated tokens decide: on texts alone, an induction head can look like a far, sink or mixed head, and the run has no scores on repeated tokens. The likely role is that of the values alone. The map shows such heads faded in the colour of their likely role."],
   variance: ["Variance from position", "The share of the variance of the queries that a linear function of their position explains. 0: none, 1: all. As captured, it is mostly how far RoPE turns the mean query, not what queries ask."],
@@ -59,6 +59,17 @@ const CARD_WORDS = {
   runs: ["plasticity", "onePosition", "overBucket", "phase", "drop", "variance", "varianceBefore", "context", "share", "interval", "plusMinus", "layerType"],
 };
 
+const someHas = (table) => (shown) => shown.some((run) => run.tables[table]);
+
+/** Words of which only some runs have something to show. */
+const NEEDED = {
+  baseline: (shown) => shown.some((run) => run.baselines.length),
+  ...Object.fromEntries(["role", "unsureRole"].map((name) => [name, someHas("roles")])),
+  ...Object.fromEntries(["interval", "plusMinus", "sure"].map((name) => [name, (shown) => shown.some((run) => anyIntervals(run) || run.roles)])),
+  attended: someHas("attention"), words: someHas("words"), band: someHas("bands"), component: someHas("components"),
+  layerType: (shown) => shown.some(hasTypes), window: (shown) => shown.some((run) => Object.keys(run.tables.heads.columns).includes("sliding_window")),
+};
+
 function helpButton(card, title) {
   const button = make("button", "?", { type: "button", class: "help", "aria-haspopup": "dialog", "aria-label": `Words of the card “${title}”`, title: "What the words mean", "data-help": card });
   button.addEventListener("click", () => openGlossary(card, title));
@@ -68,7 +79,7 @@ function helpButton(card, title) {
 /** The dialog takes the focus. Escape, a click beside it, or Close gives it back to the button. */
 function openGlossary(card, title) {
   byId("glossary-title").textContent = title;
-  byId("glossary-words").replaceChildren(...CARD_WORDS[card].flatMap((name) => {
+  byId("glossary-words").replaceChildren(...CARD_WORDS[card].filter((name) => NEEDED[name]?.(runsShown()) ?? true).flatMap((name) => {
     const [term, meaning] = GLOSSARY[name];
     return [make("dt", term), make("dd", meaning)];
   }));

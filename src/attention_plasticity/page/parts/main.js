@@ -1,7 +1,7 @@
 // The selection, and updates of all views.
 
 const page = JSON.parse(byId("page-data").textContent);
-const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, axis: "tokens", chosen: false };
+const state = { run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, allColumns: false, axis: "tokens", chosen: false };
 let runs = [];
 
 const runShown = () => runs[state.run];
@@ -115,9 +115,22 @@ function fillControls() {
   fillLayers(runShown(), otherRun());
   const quarter = spreadOf(runShown(), shownKind().level)?.q3 ?? 0.5; // a quarter of the heads have more
   byId("search").placeholder = `plasticity>${(Math.floor(10 * quarter) / 10).toFixed(1)}`;
-  byId("metric").replaceChildren(...mapGroups(runShown()).map(([title, names]) =>
-    make("optgroup", "", { label: title }, names.map((name) => option(name, wordsOf(name).label, name === state.metric)))));
+  fillMetrics();
   byId("download-head-components").disabled = !runShown().tables.components;
+}
+
+const ALL_COLUMNS = "…"; // the last option of the menu of colours
+
+/** The menu of colours: the usual metrics and the chosen one, or all columns without those of errors. */
+function fillMetrics() {
+  const groups = mapGroups(runShown());
+  const usual = (name) => state.allColumns || name === ROLE || name === state.metric || name === "sliding_window" || FIRST_METRICS.has(name);
+  const shown = groups.map(([title, names]) => [title, names.filter(usual)]).filter(([, names]) => names.length);
+  const more = groups.flatMap(([, names]) => names).length - shown.flatMap(([, names]) => names).length;
+  byId("metric").replaceChildren(
+    ...shown.map(([title, names]) => make("optgroup", "", { label: title }, names.map((name) => make("option", wordsOf(name).label, { value: name })))),
+    ...(more ? [make("option", `${plural(more, "more column")} …`, { value: ALL_COLUMNS })] : []));
+  byId("metric").value = state.metric;
 }
 
 function switchRun(number) {
@@ -143,6 +156,11 @@ function addListeners() {
     drawAll();
   });
   byId("metric").addEventListener("change", (event) => {
+    if (event.target.value === ALL_COLUMNS) {
+      state.allColumns = true;
+      fillMetrics();
+      return;
+    }
     state.metric = event.target.value;
     fillTable(runShown(), headsBeside());
     settle([...drawMaps(), drawHead()]);

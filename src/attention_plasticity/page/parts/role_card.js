@@ -56,7 +56,7 @@ function showScores(run, other, key) {
 }
 
 const WORD_NOTES = {
-  strongest: "queries with the largest weights, without those that attend to the first token",
+  strongest: "queries with the largest weights, without those that attend to the first token of a text",
   typical: "queries at five quantiles of the largest weight, from 10 % to 90 %",
 };
 
@@ -74,7 +74,7 @@ function wordList(run, kind, number, rows) {
   if (!places.length) return null;
   const head = ["query", "attends to", "distance", "weight"].map((text) => make("th", text, { scope: "col" }));
   const lines = places.map((i) => make("tr", "", {}, [
-    make("td", "", {}, [tokenElement(run.texts[rows.query[i]])]), make("td", "", {}, [tokenElement(run.texts[rows.key[i]])]),
+    make("td", "", {}, [tokenElement(run.texts[rows.query[i]])]), make("td", "", {}, [tokenElement(run.texts[rows.key[i]]), ...(rows.on_first[i] ? [make("span", " first token", { class: "quiet" })] : [])]),
     make("td", whole(rows.distance[i])), make("td", rows.weight[i].toFixed(3)),
   ]));
   return make("section", "", { class: "word-list", "data-kind": kind }, [

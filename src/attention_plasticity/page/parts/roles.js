@@ -20,8 +20,8 @@ function roleWords(run, key) {
 
 const isUnsureRole = (run, key) => roleOf(run, key)?.role === UNSURE;
 
-/** What maps can show, by group: the role, and all metrics. */
-const mapGroups = (run) => [...(run.roles ? [["What heads do", [ROLE]]] : []), ...metricGroups(run)];
+/** What maps can show, by group: the role, and all metrics without standard errors. */
+const mapGroups = (run) => [...(run.roles ? [["What heads do", [ROLE]]] : []), ...metricGroups(run).map(([title, names]) => [title, names.filter((name) => !wordsOf(name).error_of)])];
 
 /** Whether a run can show something on its map. */
 const canShow = (run, metric) => (metric === ROLE ? Boolean(run.roles) : run.tables.heads.names.includes(metric));
