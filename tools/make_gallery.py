@@ -36,12 +36,9 @@ MORE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("profile-wide", RESULTS, "profile", {"width": "text"}),
     ("heatmap-types", OWN, "heatmap", {}),
     ("map-types", OWN, "map", {"metric": "drop"}),
-    ("bands-head", SAMPLE, "bands", {"layers": "0", "heads": "1"}),
-    ("attention-head", RESULTS, "attention", {"layers": "12", "heads": "3"}),
-    ("attention-position", RESULTS, "attention", {"by_position": True}),
 )
 """Further pictures: name of the image, run, figure and options."""
-ON_SAMPLE = ("kernel", "bands", "phase", "frequencies", "ranks")  # its few heads are easy to see
+ON_SAMPLE = ("bands", "phase", "ranks")  # its few heads are easy to see
 BEGINNING = """\
 <!-- Made by `make gallery` (tools/make_gallery.py). -->
 # Gallery

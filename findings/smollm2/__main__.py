@@ -28,7 +28,7 @@ from findings.smollm2.beyond import beyond_table, draw_beyond
 from findings.smollm2.counts import counted_bins, counted_heads
 from findings.smollm2.heads import head_tables
 from findings.smollm2.phase import draw_heads, phase_tables
-from findings.smollm2.roles import draw_kernels, role_tables
+from findings.smollm2.roles import role_tables
 from findings.smollm2.stability import models_table, pairs_table, stability_table
 from findings.tables import markdown, write_tables
 
@@ -157,7 +157,6 @@ def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
         print(path, file=sys.stderr)
     lengths = {f"{CAPTURES[name][1]:,} tokens": runs[name] for name in (BASE, LONG)}
     draw_beyond(lengths, figures / "beyond.png")
-    draw_kernels(run, figures)
     draw_heads(run, FOLDER / "dumps" / BASE, figures / "phase-heads.png")
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 import attention_plasticity as ap
-from attention_plasticity.figures import save_figure
 from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.tables.intervals import half_width, mean_of_heads
 from findings.smollm2.full_weights import largest_differences
@@ -20,7 +19,6 @@ from qk_toolkit.arrays import Array
 SMALL = ("induction", "duplicate", "previous", "self", "local")
 """Roles whose heads are listed."""
 _RESAMPLES = 2_000
-KERNEL_HEADS = ((16, 0), (17, 3))  # a previous-token head and an induction head
 _HEAD = ["layer", "q_head"]
 
 
@@ -160,10 +158,3 @@ def _full_weights(dumps: dict[str, tuple[Path, Path | None]], model: Path) -> st
         worst = max(found, key=lambda score: found[score])
         rows.append([name, f"{found[worst]:.1e}", f"`{worst}`"])
     return markdown(["dump", "largest difference of a score", "score"], rows)
-
-
-def draw_kernels(run: ap.Run, folder: Path) -> None:
-    """The kernels of the page."""
-    for layer, head in KERNEL_HEADS:
-        figure = run.plot("kernel", layers=layer, heads=head)
-        save_figure(figure, folder / f"kernel-{layer}-{head}.png")

@@ -17,7 +17,6 @@ from attention_plasticity.figures.captions import (
     phase_note,
     plasticity_of,
 )
-from attention_plasticity.figures.distances import BAND_SHARES, bands_of_head, one_head
 from attention_plasticity.figures.marks import (
     CellLines,
     Entry,
@@ -63,6 +62,11 @@ Ints = npt.NDArray[np.int64]
 _FADED = 0.6  # share of white in the colour of an unsure head
 _MOST_LINES = 48  # layers or heads between which there are lines
 _LARGEST = 0.99  # quantile of the sizes of bands that has the last colour
+_BAND_SHARES = (
+    "The share of a band is its covariance with the whole logit, divided by the variance of the "
+    "logit; the shares of a head sum to 1. A share is negative where the band works against the "
+    "others."
+)
 _DISTANT = "distant_from tokens (256 by default)"
 
 
@@ -295,9 +299,7 @@ def _unsure_sentence(unsure: int, undecided: int) -> str | None:
 
 
 def bands(request: Request) -> Drawing:
-    """One metric of the rotary bands of all heads, or all metrics of one head."""
-    if (head := one_head(request.run)) is not None:
-        return bands_of_head(request, *head)
+    """One metric of the rotary bands of all heads."""
     table = request.run.table("bands")
     chosen = table[[name for name in request.spec.y if name in table]]
     metric = wanted_metric(request, chosen, request.spec.y[0])
@@ -336,7 +338,7 @@ def bands(request: Request) -> Drawing:
         f"{_without_settings(request, words.meaning)}. Rows are heads, sorted by layer; columns "
         "are bands, from fast to slow, with their tokens per turn."
     )
-    details = [BAND_SHARES if words.signed else None]
+    details = [_BAND_SHARES if words.signed else None]
     if bar.root:
         details.append(
             "A colour stands for the square root of the size, because few bands are large."

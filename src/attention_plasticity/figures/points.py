@@ -231,30 +231,6 @@ def predictability(request: Request) -> Drawing:
     )
 
 
-def frequencies(request: Request) -> Drawing:
-    """The share of fast bands against the rotary phase."""
-    run = request.run
-    size = request.options.limit or run.info.get("bin_size")
-    if size is None:
-        raise ConfigError("limit: is required; the run does not record the size of its bins")
-    share = fast_share(run.table("bands"), size).rename("fast_share").reset_index()
-    table = run.head_metrics.merge(share, on=HEAD)
-    points = Points.of(request, table, "fast_share", PHASE)
-    x = Axis(f"share of variance in bands below {size:,.0f} tokens", lines=True)
-    y = Axis(METRICS[PHASE].label, lines=True, zero=True)
-    extra = f"Fast bands have a wavelength below {size:,.0f} tokens."
-    sentences = [extra, f"The largest phase: {points.named(points.table['y'])}."]
-    panel = points.panel(request, x, y)
-    return _scatter_words(request, [points], [panel], len(run.head_metrics), (), sentences)
-
-
-def fast_share(bands: pd.DataFrame, limit: float) -> pd.Series[float]:
-    """Per head, the sum of the shares of variance of bands with a wavelength below `limit`."""
-    fast = bands["variance_share"].where(bands["wavelength"] < limit, 0.0)  # NaN: it never turns
-    fast = fast.where(bands["variance_share"].notna())
-    return fast.groupby([bands[name] for name in HEAD]).sum(min_count=1)
-
-
 def drift(request: Request) -> Drawing:
     """Drift of queries against drift of keys, before and after RoPE."""
     table, spec = request.run.table("drift"), request.spec
@@ -324,7 +300,7 @@ def ranks(request: Request) -> Drawing:
     metric = wanted_metric(request, metrics, main_plasticity(metrics).level)
     column = head_column(metrics, run.influences, metric, None)
     order = np.argsort(-column.values, kind="stable")
-    number = int(request.options.limit or _RANKED)
+    number = request.options.limit or _RANKED
     cut = len(order) > 3 * number
     shown_heads = [*order[:number], *order[-number:]] if cut else list(order)
     intervals = rank_intervals(column)  # (heads, 2)

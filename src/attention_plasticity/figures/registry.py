@@ -70,17 +70,6 @@ FIGURES: tuple[Spec, ...] = (
         options=("metric", "intervals"),
     ),
     Spec(
-        "kernel",
-        "lines",
-        "mean logit by distance and the rotary kernel, of one head",
-        "kernel",
-        "distances.kernel",
-        x=("distance",),
-        y=("mean_logit", "kernel"),
-        needs=(known("kernel", "kernel", _RECORDS),),
-        options=("intervals",),
-    ),
-    Spec(
         "heatmap",
         "grid",
         "plasticity by query position and key position",
@@ -123,12 +112,12 @@ FIGURES: tuple[Spec, ...] = (
     Spec(
         "bands",
         "grid",
-        "rotary bands: one metric of all heads, or all metrics of one head",
+        "one metric of the rotary bands of every head",
         "bands",
         "maps.bands",
         y=("variance_share", "norm_product", "q_concentration", "k_concentration"),
         needs=(_HAS_BANDS,),
-        options=("metric", "intervals", *_COLOURS),
+        options=("metric", *_COLOURS),
     ),
     Spec(
         "phase",
@@ -170,19 +159,6 @@ FIGURES: tuple[Spec, ...] = (
         "proportion to the attention that they receive (attended plasticity).",
         needs=(_HAS_PHASE, known("head_metrics", ATTENDED, _ATTENTION)),
         options=("range", *_POINTS),
-    ),
-    Spec(
-        "frequencies",
-        "scatter",
-        "share of fast rotary bands against rotary phase",
-        "bands",
-        "points.frequencies",
-        y=(PHASE,),
-        title="Rotary phase and fast bands",
-        caption="Share of the variance of the logit in fast rotary bands, against the rotary "
-        "phase: plasticity over a bin minus plasticity at one position.",
-        needs=(_HAS_BANDS, _HAS_PHASE),
-        options=("limit", *_POINTS),
     ),
     Spec(
         "drift",
@@ -232,11 +208,10 @@ FIGURES: tuple[Spec, ...] = (
     Spec(
         "attention",
         "bars",
-        "attention by distance, of one head or as a mean over heads",
+        "attention by distance: mean over heads, and spread over heads",
         "attention",
         "distances.attention",
         needs=(known("attention", "mass_0", _ATTENTION),),
-        options=("by_position", "intervals"),
     ),
     Spec(
         "components",

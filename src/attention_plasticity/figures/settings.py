@@ -33,8 +33,7 @@ class FigureOptions(BaseModel):
     heads: Indices | None = Field(
         title=_DATA,
         default=None,
-        description="numbers of heads in their layer, such as 0,2; with one layer and one head, "
-        "attention, bands and kernel show that head",
+        description="numbers of heads in their layer, such as 0,2",
     )
     metric: str | None = Field(
         title=_DATA, default=None, description="a column of the table; drop: ap_aligned_drop"
@@ -44,14 +43,8 @@ class FigureOptions(BaseModel):
         default=None,
         description="plasticity at one position, or over a bucket (default: position, if known)",
     )
-    limit: float | None = Field(
-        title=_DATA,
-        default=None,
-        gt=0,
-        description="number of dimensions or heads; in frequencies, the wavelength of fast bands",
-    )
-    by_position: bool = Field(
-        title=_DATA, default=False, description="a line for early, middle and late queries"
+    limit: int | None = Field(
+        title=_DATA, default=None, gt=0, description="number of dimensions, or of heads at each end"
     )
     agg: Literal["mean", "median"] = Field(
         title=_DATA, default="mean", description="aggregation over heads"

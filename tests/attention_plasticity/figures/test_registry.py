@@ -139,16 +139,16 @@ def test_all_figures_are_saved_with_captions(run: ap.Run, tmp_path: Path) -> Non
 
 def test_a_run_says_what_the_other_figures_need(plain: ap.Run) -> None:
     assert left_out_lines(plain) == [
-        "not drawn: kernel, bands, frequencies (needs the rotary embedding and the texts: "
-        "attention-plasticity add-rotary, and analyze again)",
         "not drawn: map-drop, phase, attended (needs plasticity at one position: "
         "attention-plasticity add-rotary, and analyze again)",
         "not drawn: map-sink-mass, map-far-mass, roles, by-role, attention (needs a dump with "
         "attention columns: capture.attention)",
         "not drawn: key-heads, drift (needs the texts of queries and keys: analyze again)",
+        "not drawn: bands (needs the rotary embedding and the texts: "
+        "attention-plasticity add-rotary, and analyze again)",
         "not drawn: fidelity (needs attention-plasticity analyze … --fidelity)",
     ]
-    for name in ("kernel", "phase", "roles", "drift", "fidelity", "attention"):
+    for name in ("bands", "phase", "roles", "drift", "fidelity", "attention"):
         with pytest.raises(ConfigError, match=f"{name}: cannot be drawn; it needs"):
             plain.plot(name)
 

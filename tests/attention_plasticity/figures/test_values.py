@@ -28,7 +28,6 @@ from drawn_runs import (
     picture,
     points,
     segments,
-    title,
     whole_run,
 )
 from qk_toolkit.errors import ConfigError
@@ -229,7 +228,7 @@ def test_key_heads_and_roles(run: ap.Run) -> None:
             assert int(number[:-1]) == counts.get(name, 0)
 
 
-def test_bands_of_all_heads_and_of_one(run: ap.Run) -> None:
+def test_bands_of_all_heads(run: ap.Run) -> None:
     table = run.table("bands")
     figure = run.plot("bands")
     grid = picture(panels(figure)[0])  # (heads, bands)
@@ -242,18 +241,6 @@ def test_bands_of_all_heads_and_of_one(run: ap.Run) -> None:
     assert "works against the others" in str(caption_of(figure))
     low, high = panels(figure)[0].images[0].get_clim()
     assert low == -high  # negative shares have a colour of their own
-    layer, head = order[0]
-    one = run.plot("bands", layers=layer, heads=head)
-    own = table[(table["layer"] == layer) & (table["q_head"] == head)]
-    sizes, shares, concentrations = panels(one)
-    np.testing.assert_allclose(sizes.lines[0].get_ydata(), own["norm_product"])
-    np.testing.assert_allclose(shares.lines[0].get_ydata(), own["variance_share"])
-    assert legend(one)[:2] == ["mean lengths", "lengths of the means"]
-    ends = segments(concentrations)[:, :, 1]
-    np.testing.assert_allclose(
-        np.ptp(ends, axis=1),
-        2 * t.ppf(0.975, own["n_groups"] - 1) * own["q_concentration_se"],
-    )
 
 
 @pytest.mark.parametrize(
@@ -279,19 +266,6 @@ def test_predictability_has_errors_where_they_are_known(run: ap.Run) -> None:
         half = FACTOR * run.head_metrics["ap_aligned_se"]
         np.testing.assert_allclose(np.ptp(segments(axes, 1)[:, :, 1], axis=1), 2 * half)
     assert "lines: 95 % intervals over texts" in notes(figure)
-
-
-def test_frequencies_sum_the_bands_that_turn_fast(run: ap.Run) -> None:
-    sums: dict[tuple[int, int], float] = {}
-    for row in run.table("bands").to_dict("records"):
-        head = (row["layer"], row["q_head"])
-        sums[head] = sums.get(head, 0.0) + row["variance_share"] * (row["wavelength"] < 100)
-    found = points(panels(run.plot("frequencies", limit=100))[0])
-    rows = run.head_metrics.to_dict("records")
-    shares = [sums.get((row["layer"], row["q_head"]), math.nan) for row in rows]
-    expected = zip(shares, [row["ap_phase"] for row in rows], strict=True)
-    known = [pair for pair in expected if not math.isnan(pair[0])]
-    np.testing.assert_allclose(found, known)
 
 
 def test_drift_has_a_panel_per_frame(run: ap.Run) -> None:
@@ -381,23 +355,6 @@ def test_fidelity_has_a_row_per_score_and_the_recorded_means(run: ap.Run) -> Non
     assert "random keys did less harm" in str(caption_of(figure))
 
 
-def test_a_kernel_is_shifted_to_the_mean_of_the_logits(run: ap.Run) -> None:
-    table = run.table("kernel")
-    widest = {}
-    for head in set(heads(table)):
-        own = table[(table["layer"] == head[0]) & (table["q_head"] == head[1])]
-        widest[head] = own["kernel"].std()
-    layer, head = max(widest, key=lambda one: widest[one])
-    figure = run.plot("kernel")
-    own = table[(table["layer"] == layer) & (table["q_head"] == head)].sort_values("distance")
-    logit, turned = panels(figure)[0].lines[:2]
-    np.testing.assert_allclose(logit.get_ydata(), own["mean_logit"])
-    shift = np.mean(own["mean_logit"] - own["kernel"])
-    np.testing.assert_allclose(turned.get_ydata(), own["kernel"] + shift)
-    assert title(figure) == f"Rotary kernel, layer {layer}, head {head}: Tiny-1B"
-    assert "the head whose kernel varies most" in notes(figure)
-
-
 def test_components_are_shares_of_heads(run: ap.Run) -> None:
     table = run.component_weights
     totals: dict[tuple[int, int], float] = {}
@@ -444,15 +401,6 @@ def test_the_first_tokens_stand_apart_from_the_distances(run: ap.Run) -> None:
         height <= mass + 1e-9 for height, mass in zip(heights[1 : bins + 1], total, strict=False)
     )
     assert legend(figure)[:2] == ["mean over heads", "on the first 4 tokens"]
-    one = run.plot("attention", layers=1, heads=2)
-    assert "whiskers: 95 % interval over texts (upper bound)" in notes(one)
-    assert title(one) == "Attention by distance, layer 1, head 2: Tiny-1B"
-    parts = run.plot("attention", by_position=True)
-    assert [words.split(":")[0] for words in legend(parts)] == ["early", "middle", "late"]
-    for line in panels(parts)[0].lines:
-        y = np.asarray(line.get_ydata(), float)
-        assert np.isnan(y[1])  # no line from the first tokens to distances
-        assert np.nansum(y) == pytest.approx(1.0)
 
 
 def test_distant_bars_sum_to_far_attention() -> None:
