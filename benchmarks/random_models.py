@@ -19,6 +19,7 @@ from qk_sniffer.capture.setup import (
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.engines.hf.loading import LoadedModel
 from qk_sniffer.sampling.heads import choose_heads
+from qk_sniffer.texts.encoding import TextEncoder
 from qk_sniffer.texts.sources import Text
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -101,7 +102,7 @@ def random_setup(
         layout=layout,
         wanted=choose_heads(layout, config.capture),
         sampler=sampler_of(config.capture),
-        max_length=length,
+        encoder=TextEncoder(config, tokenizer, length, loaded.vocabulary),
         attended=attended_sampler_of(config.capture, texts),
         attended_layers=attended_layers(choose_heads(layout, config.capture)),
     )

@@ -15,9 +15,7 @@ from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
 from qk_sniffer.capture.setup_notes import empty_note
-from qk_sniffer.capture.speeds import capture_seconds
-from qk_toolkit.cpus import available_cpus
-from qk_toolkit.formatting import duration, index_ranges
+from qk_toolkit.formatting import index_ranges
 from qk_toolkit.terminal import command_console
 from qk_toolkit.watcher import Watcher
 
@@ -75,31 +73,32 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    layers = [layer.facts.layer for layer in found.wanted]
-    windows = {layer.facts.window for layer in found.wanted} - {None}
-    number = found.texts
+    wanted, rows, number = found.setup.wanted, found.rows_per_text, found.texts
+    layers = [layer.facts.layer for layer in wanted]
+    windows = {layer.facts.window for layer in wanted} - {None}
+    shortest, longest = min(filter(None, found.lengths), default=0), max(found.lengths)
     table.add_row("model", config.model.name)
     table.add_row(
         "heads",
-        f"{sum(len(layer.q) for layer in found.wanted)} query, "
-        f"{sum(len(layer.k) for layer in found.wanted)} key, in layers {index_ranges(layers)}",
+        f"{sum(len(layer.q) for layer in wanted)} query, "
+        f"{sum(len(layer.k) for layer in wanted)} key, in layers {index_ranges(layers)}",
     )
     if windows:
         table.add_row("sliding windows", ", ".join(f"{window:,} tokens" for window in windows))
     table.add_row("texts", "unknown (streaming)" if number is None else f"{number:,}")
     table.add_row(
         "tokens per text",
-        f"{found.shortest:,} to {found.longest:,}, on average {found.tokens_per_text:,.0f}",
+        f"{shortest:,} to {longest:,}, on average {found.tokens_per_text:,.0f}",
     )
-    table.add_row("rows per head and text", _per_kind(found.rows_per_text, ",.1f", found.wanted))
+    table.add_row("rows per head and text", _per_kind(rows, ",.1f", wanted))
     if found.attended_per_text is not None:
         more = f"{found.attended_per_text:,.1f} more per key head and text"
         table.add_row(_DRAWN, more if found.attended_per_text else "none: every key is kept")
     if number is None:
         table.add_row("size per text", decimal(round(found.bytes_per_text)))
     else:
-        per_head = {kind: rows * number for kind, rows in found.rows_per_text.items()}
-        table.add_row("rows per head", _per_kind(per_head, ",.0f", found.wanted))
+        per_head = {kind: rows[kind] * number for kind in rows}
+        table.add_row("rows per head", _per_kind(per_head, ",.0f", wanted))
         drawn = found.attended_of_all_heads * number
         more = f", {drawn:,.0f} {_DRAWN}" if found.attended_per_text is not None else ""
         table.add_row("rows of all heads", f"{found.rows_of_all_heads * number:,.0f} rows{more}")
@@ -107,18 +106,16 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             "size",
             f"{decimal(round(found.bytes_per_text * number))} at most; twice that while it is made",
         )
-    if found.memory:
-        _add_vllm(table, config, found)
     table.add_row("folder", config.data_root)
     command_console(wrap=False).print(table)
-    if found.choice is not None:
-        print(found.choice.describe(config.capture.min_bucket_size))
+    if found.setup.choice is not None:
+        print(found.setup.choice.describe(config.capture.min_bucket_size))
     if found.attended_per_text:
         print(_DRAWN_WHY)
     if found.few_rows is not None:
         print(f"warning: {found.few_rows}")
-        if found.longest / _SIMILAR <= found.shortest < found.longest:
-            print(f"To cut all texts to the shortest one: --tokenizer.max_length {found.shortest}")
+        if longest / _SIMILAR <= shortest < longest:
+            print(f"To cut all texts to the shortest one: --tokenizer.max_length {shortest}")
     if found.empty:
         print(empty_note(found.empty))
     if found.conversion is not None:
@@ -127,19 +124,7 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             f"may take {found.conversion}. All numbers above are from its header; whether its "
             "weights can be read is known after the conversion."
         )
-    print(f"Lengths are those of the first {found.looked_at} texts. Nothing was written.")
-
-
-def _add_vllm(table: Table, config: CaptureConfig, found: Estimate) -> None:
-    """Memory and time of a capture with vLLM."""
-    parts = [f"{decimal(number)} of {use}" for use, number in found.memory.items()]
-    ranks = config.vllm.tensor_parallel
-    where = "on one device" if ranks == 1 else f"divided among {ranks} devices"
-    table.add_row("memory in vLLM", f"{', '.join(parts)}; {where}")
-    if found.texts is not None:
-        operations = found.operations_per_text * found.texts
-        gpu, cpu = (duration(max(1, one)) for one in capture_seconds(operations, available_cpus()))
-        table.add_row("time", f"about {gpu} on one H200, {cpu} on these CPUs (transformers' speed)")
+    print(f"Lengths are those of the first {len(found.lengths)} texts. Nothing was written.")
 
 
 def _per_kind(rows: dict[Kind, float], form: str, wanted: Sequence[WantedLayer]) -> str:

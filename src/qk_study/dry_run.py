@@ -175,7 +175,7 @@ def _capture(part: Part) -> Work:
         part, told = chosen(part, again=texts_changed(part))
         assert isinstance(part.config, CaptureConfig)
         found = estimate(part.config)
-    work = Work(part.kind, sum(len(layer.q) for layer in found.wanted), found.texts)
+    work = Work(part.kind, sum(len(layer.q) for layer in found.setup.wanted), found.texts)
     work.notes += [] if told is None else [told]
     if found.few_rows is not None:
         work.notes.append(f"warning: {found.few_rows}")

@@ -72,18 +72,18 @@ def chosen(part: Part, *, again: bool = False) -> tuple[Part, str | None]:
 
 def _lengths(config: CaptureConfig) -> list[int]:
     """The tokens of the first texts, at most the context of the model."""
-    from qk_sniffer.capture.estimate import encoder_of
+    from qk_sniffer.capture.setup import texts_and_encoder
 
-    texts, encoder = encoder_of(config)
+    texts, encoder = texts_and_encoder(config)
     return [len(encoder.tokens(text)) for text in islice(texts, _LOOKED_AT)]
 
 
 def _repeated_length(config: CaptureConfig) -> int:
     """The tokens of a text of repeated tokens: fewer if the vocabulary or the context is small."""
-    from qk_sniffer.capture.estimate import encoder_of
+    from qk_sniffer.capture.setup import texts_and_encoder
 
     assert config.dataset.synthetic is not None
-    _, encoder = encoder_of(config)
+    _, encoder = texts_and_encoder(config)
     most = min(encoder.max_length or config.dataset.synthetic.tokens, 2 * len(encoder.plain_tokens))
     return min(config.dataset.synthetic.tokens, most // 2 * 2)
 

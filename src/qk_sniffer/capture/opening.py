@@ -5,6 +5,7 @@ from __future__ import annotations
 from qk_sniffer.config import CaptureConfig, CaptureSettings
 from qk_sniffer.engines.hf.files import Note
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model
+from qk_sniffer.engines.hf.unloaded import shape_of
 from qk_sniffer.rows.plan import RowPlan
 from qk_sniffer.rows.source import EngineRows, RowSource
 from qk_sniffer.vllm.model import VllmModel, open_vllm
@@ -28,6 +29,11 @@ def open_model(
             "accelerate or srun"
         )
     return open_vllm(config, note, most_tokens)
+
+
+def unloaded_model(config: CaptureConfig) -> LoadedModel:
+    """The model of the settings without the values of its weights."""
+    return LoadedModel(shape_of(config.model)[0], commit=None)
 
 
 def row_source(model: Model, plan: RowPlan, settings: CaptureSettings, padding: int) -> RowSource:

@@ -43,16 +43,12 @@ def refuse_difference(folder: Path, difference: str | None) -> None:
         )
 
 
-def refuse_other_settings(
-    folder: Path, config: CaptureConfig, begun: Mapping[str, Any] | None
-) -> None:
+def refuse_other_settings(folder: Path, config: CaptureConfig, begun: Mapping[str, Any]) -> None:
     """Refuse other settings than those of a plan, as far as they are known without the model.
 
     The whole plan is compared later. This comparison comes before the model is loaded, and before
     notes about the choices of the earlier plan.
     """
-    if begun is None:
-        return
     now = config.model_dump(include={*_SETTINGS})
     then: dict[str, Any] = {}
     given: dict[str, Any] = {}

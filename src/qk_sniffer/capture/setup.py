@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from qk_sniffer.capture.opening import Model, open_model, row_source
+from qk_sniffer.capture.opening import Model, open_model, row_source, unloaded_model
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.refusals import refuse_other_settings
 from qk_sniffer.config import CaptureConfig, CaptureSettings
@@ -41,7 +41,7 @@ class Setup:
     layout: ModelLayout
     wanted: tuple[WantedLayer, ...]
     sampler: PositionSampler
-    max_length: int | None
+    encoder: TextEncoder
     attended: AttendedSampler | None  # None if no keys are drawn by attention
     attended_layers: frozenset[int]  # layers of which keys can be drawn by attention
     choice: AutoChoice | None = None  # of the sampler auto
@@ -69,10 +69,10 @@ class Setup:
         """Whether vectors are stored as float16."""
         return self.config.output.vector_dtype == "float16"
 
-    @cached_property
-    def encoder(self) -> TextEncoder:
-        """What turns texts into tokens."""
-        return TextEncoder(self.config, self.tokenizer, self.max_length, self.loaded.vocabulary)
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens of a text."""
+        return self.encoder.max_length
 
     @property
     def batch_size(self) -> int:
@@ -103,39 +103,54 @@ def prepare(
     ranks: Ranks,
     note: Note = lambda text: None,
     begun: Mapping[str, Any] | None = None,
+    *,
+    weights: bool = True,
 ) -> Setup:
     """Load texts, tokenizer and model, and choose heads and sampler.
 
     `note` is called with a message before each slow step. `begun` is the plan of a capture that
     has begun in the same folder; what the sampler auto chose for it is kept, and the default number
-    of keys drawn by attention.
+    of keys drawn by attention. Without `weights`, the model cannot run.
     """
-    refuse_other_settings(user_path(config.data_root), config, begun)
+    if begun is not None:
+        refuse_other_settings(user_path(config.data_root), config, begun)
     texts = open_source(config.dataset)
-    tokenizer = load_tokenizer(config.tokenizer, config.model, note)
-    loaded = open_model(
-        config, ranks.device, note, processes=ranks.world, most_tokens=_most_tokens(texts)
-    )
-    layout = loaded.layout
-    wanted = choose_heads(layout, config.capture)
-    max_length = config.tokenizer.max_length or loaded.context
+    tokenizer = load_tokenizer(config.tokenizer, config.model, note, convert_now=weights)
+    if weights:
+        most = _most_tokens(texts)
+        loaded = open_model(config, ranks.device, note, processes=ranks.world, most_tokens=most)
+    else:
+        loaded = unloaded_model(config)
+    wanted = choose_heads(loaded.layout, config.capture)
+    encoder = _encoder(config, tokenizer, loaded)
     choice = None
     if config.capture.sampler.type == "auto":
-        encoder = TextEncoder(config, tokenizer, max_length, loaded.vocabulary)
         choice = recorded_choice(begun) or auto_choice(texts, encoder)
     return Setup(
         config=config,
         texts=texts,
         tokenizer=tokenizer,
         loaded=loaded,
-        layout=layout,
+        layout=loaded.layout,
         wanted=wanted,
         sampler=sampler_of(config.capture, choice),
-        max_length=max_length,
+        encoder=encoder,
         attended=attended_sampler_of(config.capture, number_of_texts(config, texts), begun),
         attended_layers=attended_layers(wanted),
         choice=choice,
     )
+
+
+def texts_and_encoder(config: CaptureConfig) -> tuple[TextSource, TextEncoder]:
+    """The texts of a capture, and what turns them into tokens. Weights are not loaded."""
+    texts = open_source(config.dataset)
+    tokenizer = load_tokenizer(config.tokenizer, config.model, convert_now=False)
+    return texts, _encoder(config, tokenizer, unloaded_model(config))
+
+
+def _encoder(config: CaptureConfig, tokenizer: Any, loaded: Model) -> TextEncoder:
+    max_length = config.tokenizer.max_length or loaded.context
+    return TextEncoder(config, tokenizer, max_length, loaded.vocabulary)
 
 
 def _most_tokens(texts: TextSource) -> int | None:

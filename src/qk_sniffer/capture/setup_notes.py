@@ -56,12 +56,6 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
             f"unknown way ({setup.loaded.attention}), so the attention columns are null{remedy}"
         )
-    slower = setup.loaded.slower_than_float32()
-    if slower > 3:
-        yield (
-            f"{setup.loaded.dtype} is about {slower:.0f} times slower than float32 on this CPU; "
-            "model.dtype: float32 is faster"
-        )
     if setup.batch_size < setup.config.inference.batch_size:
         yield (
             "rotary angles of this model depend on the longest text of a batch; texts are run one "

@@ -74,10 +74,6 @@ class VllmModel:
         """The context length in the model's config."""
         return context_of(self.text_config)
 
-    def slower_than_float32(self) -> float:
-        """1: not measured."""
-        return 1.0
-
     def row_source(self, plan: RowPlan) -> VllmRows:
         """Takes the rows of a plan."""
         return VllmRows(self.llm, plan)

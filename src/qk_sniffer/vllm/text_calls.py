@@ -2,7 +2,7 @@
 
 A text that is prefilled whole is not copied. Of a text in pieces, queries, keys and the lengths of
 values of every wanted layer are held on the device until its last piece, because the attention of a
-query needs all earlier keys. `held_bytes` tells how much that is.
+query needs all earlier keys.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from qk_sniffer.rows.plan import RowPlan, texts_of_forward
 from qk_sniffer.rows.taken import TakenRows
 from qk_sniffer.rows.taker import RowTaker
 from qk_toolkit.errors import ToolkitError
-
-_NORM_BYTES = 4  # of the length of a value, in float32
 
 
 @dataclass(frozen=True)
@@ -123,12 +121,3 @@ class TextCalls:
 
 def _rule(facts: LayerFacts, sinks: Tensor | None) -> AttentionRule:
     return AttentionRule(facts.scale, facts.softcap, facts.window, facts.chunked, sinks)
-
-
-def held_bytes(plan: RowPlan, length: int, element: int) -> int:
-    """The bytes of what all ranks hold of a text in pieces; `element` bytes per number."""
-    return length * sum(
-        (layer.facts.q_heads + layer.facts.k_heads) * layer.facts.width * element
-        + layer.facts.k_heads * _NORM_BYTES
-        for layer in plan.wanted
-    )

@@ -132,7 +132,7 @@ def test_too_few_rows_are_told_before_and_after(
     assert message in capsys.readouterr().out
     assert main(given) == 0
     assert message in capsys.readouterr().err
-    assert main([*given, "--dry_run", "--capture.capture_queries", "false"]) == 0
+    assert main([*given, "--dry_run", "--overwrite", "--capture.capture_queries", "false"]) == 0
     assert "fewer than" not in capsys.readouterr().out
 
 

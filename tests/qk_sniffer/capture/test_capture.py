@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -264,25 +263,6 @@ def test_rows_damaged_on_disk_are_captured_again(
     assert min(re.findall(r"^texts: (\d) of 6 done", first, re.M)) >= "3"
     assert re.search(r"^texts: \d of 6 done", damaged, re.M)
     assert re.search(r"^texts: .*, [\d,]+ tokens, [\d,]+ rows, \d s left", printed, re.M)
-
-
-def test_a_slow_precision_is_told(
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """How slow bfloat16 is depends on the processor, so the measurement is put in its place."""
-    monkeypatch.setattr(
-        "qk_sniffer.engines.hf.loading._product_seconds",
-        lambda dtype: 1.0 if dtype == torch.float32 else 20.0,
-    )
-    options = {"model__dtype": "bfloat16", "dataset__max_samples": 1}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # without bfloat16
-        assert sniff(model, texts, tmp_path, **options) == 0
-    assert "bfloat16 is about 20 times slower than float32 on this CPU" in capsys.readouterr().err
 
 
 def test_a_yaml_file_and_flags_give_the_same_capture(

@@ -15,7 +15,6 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from qk_sniffer.capture.estimate import estimate
 from qk_sniffer.config import CaptureConfig, make_config
-from qk_sniffer.engines.hf.loading import load_model
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.summary import print_estimate
 from qk_toolkit.errors import ConfigError
@@ -73,9 +72,9 @@ def test_operations_are_those_that_torch_counts(
         decoder(tokens)
     counted = {str(name): number for name, number in counter.get_flop_counts()["Global"].items()}
     products, attention = counted.pop("aten.mm"), counted.pop("aten.bmm")
-    window = found.layout.layers[0].window or length + 1
+    window = found.setup.layout.layers[0].window or length + 1
     seen = sum(min(position + 1, window) for position in range(length + 1)) / (length + 1) ** 2
-    rotary = 2 * found.layout.layers[0].width // 2 * (length + 1)  # angles, once
+    rotary = 2 * found.setup.layout.layers[0].width // 2 * (length + 1)  # angles, once
     assert not counted
     expected = products + (attention - rotary) * seen
     assert found.operations_per_text == pytest.approx(expected, rel=exactness)
@@ -86,7 +85,7 @@ def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) 
     capture = {"sampler": {"type": kind, "base_rate": 8.0}, "min_bucket_size": 32}
     found = estimate(config_for(model, texts, capture=capture))
     sampler = PositionSampler(kind, 32, 8.0)
-    assert found.texts == found.looked_at == 5
+    assert found.texts == len(found.lengths) == 5
     assert found.tokens_per_text == pytest.approx(mean(TOKENS))
     expected = mean([*map(sampler.expected_rows, TOKENS)])
     assert found.rows_per_text == pytest.approx({"q": expected, "k": expected})
@@ -134,7 +133,7 @@ def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
     tokenizer = {"max_length": 100, "add_special_tokens": False}
     found = estimate(config_for(model, texts, capture=capture, tokenizer=tokenizer))
     assert found.heads == 4
-    assert [(layer.facts.layer, layer.q, layer.k) for layer in found.wanted] == [
+    assert [(layer.facts.layer, layer.q, layer.k) for layer in found.setup.wanted] == [
         (1, (3,), (1,)),
         (2, (3,), (1,)),
     ]
@@ -144,7 +143,7 @@ def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
 def test_only_the_first_texts_are_looked_at(model: Path, tmp_path: Path) -> None:
     texts = save_texts(tmp_path / "texts", [10] * 16 + [500] * 4)
     found = estimate(config_for(model, texts))
-    assert (found.texts, found.looked_at) == (20, 16)
+    assert (found.texts, len(found.lengths)) == (20, 16)
     assert found.tokens_per_text == 11
     assert estimate(config_for(model, texts, dataset={"max_samples": 3})).texts == 3
 
@@ -159,7 +158,7 @@ def test_the_number_of_texts_in_a_stream_is_unknown(
     config = config_for(model, rows, capture=capture, dataset={"streaming": True})
     found = estimate(config)
     assert found.texts is None
-    assert found.looked_at == 5
+    assert len(found.lengths) == 5
     assert found.tokens_per_text == pytest.approx(mean(TOKENS))
     printed = printed_by(config, capsys)
     assert printed["texts"] == "unknown (streaming)"
@@ -226,26 +225,6 @@ def test_windows_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     gemma = save_tiny_model(tmp_path / "gemma", "gemma3_text")
     config = config_for(gemma, save_texts(tmp_path / "texts", [50]))
     assert printed_by(config, capsys)["sliding windows"] == "8 tokens"
-
-
-def test_memory_and_time_in_vllm(
-    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags: dict[str, Any] = {"engine": "vllm", "inference": {"batch_size": 3}}
-    found = estimate(config_for(model, texts, **flags))
-    weights = load_model(config_for(model, texts).model, "cpu").model.parameters()
-    assert found.memory["weights"] == sum(one.numel() * 4 for one in weights)
-    layers, heads, key_heads, width = 4, 4, 2, 16
-    assert found.memory["cache"] == 3 * max(TOKENS) * layers * 2 * key_heads * width * 4
-    assert "held queries and keys" not in found.memory
-    config = config_for(model, texts, **flags, vllm={"tokens_per_step": 8})
-    numbers = (heads + key_heads) * width + key_heads  # queries, keys, and lengths of values
-    held = estimate(config).memory["held queries and keys"]
-    assert held == 3 * max(TOKENS) * layers * numbers * 4
-    print_estimate(config, estimate(config))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "memory in vLLM" in told
-    assert "on one H200" in told
 
 
 def test_names_in_brackets_are_printed_as_they_are(
@@ -321,4 +300,4 @@ def test_weights_are_not_read_also_where_the_code_asks_for_values(
     for path in tmp_path.glob("*.safetensors"):
         path.write_bytes(b"no weights")
     found = estimate(config_for(tmp_path, texts))
-    assert tuple(layer.facts.layer for layer in found.wanted) == architecture.layers
+    assert tuple(layer.facts.layer for layer in found.setup.wanted) == architecture.layers
