@@ -136,7 +136,7 @@ def test_a_python_block_runs(block: str, workspace: Path, monkeypatch: pytest.Mo
 
 
 def names_for(block: str) -> dict[str, Any]:
-    """What a reader of a block about models has: a model, its tokenizer and a text."""
+    """What a reader of a block about models has: a model, its tokenizer and texts."""
     if "tokenizer" not in block:
         return {}
     from tiny_models import VOCABULARY, other_model
@@ -145,7 +145,8 @@ def names_for(block: str) -> dict[str, Any]:
     shape = {"num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2}
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 48, "head_dim": 8, "intermediate_size": 32}
     model = other_model("llama", shape | sizes)
-    return {"model": model, "tokenizer": tiny_tokenizer(), "text": some_text(400)}
+    texts = [some_text(length) for length in (240, 260, 280, 300)]
+    return {"model": model, "tokenizer": tiny_tokenizer(), "text": texts[0], "texts": texts}
 
 
 @pytest.mark.parametrize("block", blocks("bash"))
