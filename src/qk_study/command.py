@@ -89,9 +89,9 @@ def run_study(settings: StudySettings) -> int:
     if settings.content.dry_run:
         return dry_run(settings, plans)
     _refuse_several_processes()
+    tell_time(settings, plans)
     lock = _locked(settings.folder)
     try:
-        tell_time(settings, plans)
         results = StudyResults(settings, tuple(study_models(settings, plans)), scores)
         drawn = write_study(results, wanted)
     finally:

@@ -32,6 +32,7 @@ from qk_study.steps import (
 from qk_study.texts import chosen, refuse_long_repeated, texts_changed
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.debugging import show_traceback
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count, duration
 from qk_toolkit.terminal import command_console
 
@@ -81,7 +82,10 @@ def hours(seconds: float) -> str:
 
 
 def tell_time(settings: StudySettings, plans: Sequence[ModelPlan]) -> None:
-    """Say how long the study takes, if something must be captured."""
+    """Say how long the study takes, if something must be captured.
+
+    Wrong settings of the only model are raised, before anything is written.
+    """
     if all(is_captured(part) for plan in plans for part in plan.captures):
         return
     from qk_sniffer.capture.ranks import Ranks
@@ -94,6 +98,8 @@ def tell_time(settings: StudySettings, plans: Sequence[ModelPlan]) -> None:
         try:
             seconds += sum(work.seconds(gpu=on_gpu) for work in _work(settings, plan))
         except Exception as error:  # code of a model; it fails again when its turn comes
+            if len(plans) == 1 and isinstance(error, ConfigError):
+                raise
             show_traceback(error)
     told = f"{hours(seconds)} on this machine, roughly (--dry_run has the parts)"
     print(f"time: {told}", file=sys.stderr)

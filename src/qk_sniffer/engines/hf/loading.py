@@ -38,6 +38,7 @@ from qk_sniffer.engines.hf.layout import (
 from qk_sniffer.engines.hf.overrides import checked_overrides
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.random_weights import random_model, spread_over
+from qk_sniffer.engines.hf.reachable import require_reachable
 from qk_toolkit.errors import ConfigError, SettingError, in_short
 from qk_toolkit.files import user_path
 from qk_toolkit.raised_in import is_our_bug
@@ -123,7 +124,7 @@ def load_model_config(settings: ModelSettings) -> Any:
     """The model's config with the overrides merged in."""
     with _loading_errors("model.name", settings.name):
         auto = transformers.AutoConfig
-        config = auto.from_pretrained(_source(settings.name), **_options(settings))
+        config = auto.from_pretrained(_model_source(settings), **_options(settings))
     if not settings.config_overrides:
         return config
     overrides = checked_overrides(config, settings.config_overrides, settings.name)
@@ -168,7 +169,7 @@ def _with_weights(settings: ModelSettings, config: Any, device: str) -> Any:
     }
     kinds: list[Any] = [transformers.AutoModel, transformers.AutoModelForCausalLM]
     for kind in kinds:
-        model, report = kind.from_pretrained(_source(settings.name), **options)
+        model, report = kind.from_pretrained(_model_source(settings), **options)
         if not report["missing_keys"]:  # some checkpoints fit only the class with an output head
             break
     for problem in ("missing_keys", "mismatched_keys"):
@@ -334,7 +335,7 @@ def load_tokenizer(
     setting = "tokenizer.name" if is_tokenizer_fault else "model.name"
     with _loading_errors(setting, name):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            _source(name, setting),
+            _source(name, setting, options.get("revision")),
             **{key: value for key, value in options.items() if value is not None},
         )
         if settings.name is None and model.gguf_file is not None:
@@ -356,7 +357,11 @@ def _options(settings: ModelSettings) -> dict[str, Any]:
     return options
 
 
-def _source(name: str, setting: str = "model.name") -> str:
+def _model_source(settings: ModelSettings) -> str:
+    return _source(settings.name, "model.name", settings.revision)
+
+
+def _source(name: str, setting: str, revision: str | None) -> str:
     path = user_path(name)
     if path.is_dir():
         return str(path)
@@ -365,6 +370,7 @@ def _source(name: str, setting: str = "model.name") -> str:
         raise ConfigError(f"{setting}: {name}: is a file; give its folder{hint}")
     if name.startswith((".", "/", "~")):
         raise ConfigError(f"{setting}: {name}: does not exist")
+    require_reachable(setting, name, revision)
     return name
 
 

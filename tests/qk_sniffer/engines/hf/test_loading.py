@@ -332,6 +332,6 @@ def test_a_device_that_is_not_there_is_told_by_its_setting(llama: Path, name: st
 
 
 def test_a_bug_of_ours_is_not_a_wrong_setting() -> None:
-    incomplete: Any = SimpleNamespace(name="org/model")  # as after a renamed field
+    incomplete: Any = SimpleNamespace(name="org/model", revision=None)  # as after a renamed field
     with pytest.raises(AttributeError, match="trust_remote_code"):
         load_model_config(incomplete)

@@ -1,0 +1,41 @@
+"""A model whose name is wrong, while the Hub does not answer."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from qk_sniffer.config import ModelSettings, TokenizerSettings
+from qk_sniffer.engines.hf.loading import load_model_config, load_tokenizer
+from qk_toolkit.errors import ConfigError
+
+MODEL = ModelSettings(name="nobody/nothing")
+
+
+@pytest.fixture(autouse=True)
+def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Hub at a port that refuses connections."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["model", "tokenizer", "other tokenizer"])
+def test_a_wrong_name_is_told_at_once(part: str) -> None:
+    other = TokenizerSettings(name="nobody/other" if part == "other tokenizer" else None)
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        load_model_config(MODEL) if part == "model" else load_tokenizer(other, MODEL)
+    assert time.monotonic() - began < 5
+    setting, name = "model.name", MODEL.name
+    if part == "other tokenizer":
+        setting, name = "tokenizer.name", "nobody/other"
+    told = f"{setting}: {name}: is no local folder, and the Hub cannot be reached (Connect"
+    assert str(caught.value).startswith(told)
