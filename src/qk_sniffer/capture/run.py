@@ -84,7 +84,7 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
 
 def _run_on_engine(config: CaptureConfig, watcher: Watcher) -> CaptureResult:
     if config.engine == "ray":
-        from qk_sniffer.capture.ray_actors import run_on_ray
+        from qk_sniffer.capture.ray_ranks import run_on_ray
 
         return run_on_ray(config, watcher, run_rank)
     return run_rank(config, watcher, ranks_from())

@@ -1,18 +1,20 @@
-"""Ranks of a capture for actors of a Ray cluster.
+"""Ranks of a capture for processes of a Ray cluster.
 
-To import this is cheap, so that an actor that dies at once does not import torch first.
+To import this is cheap, so that a process that dies at once does not import torch first.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.config import CaptureConfig
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
 from rank_processes import Forwards
 
@@ -22,7 +24,7 @@ def first_dies(
 ) -> CaptureResult:
     """A rank whose forwards are logged; the first one dies before it opens the folder.
 
-    An actor that is started again is not watched.
+    A rank that is started again is not watched.
     """
     assert config.output.hf_repo_id is None
     begun = forwards.log.with_name(f"begun-{ranks.rank}")
@@ -37,8 +39,13 @@ def first_dies(
     return run_rank(config, watcher, ranks)
 
 
+def fails(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
+    """A rank whose model is missing."""
+    raise ConfigError(f"model.name: {config.model.name}: does not exist")
+
+
 def stops_in_its_third_text(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
-    """A rank that waits in its third forward until it is stopped, and leaves a file there."""
+    """A rank that waits in its third forward until it is interrupted, and leaves a file there."""
     from qk_sniffer.capture import run
 
     original, count = run._forward, 0
@@ -48,7 +55,7 @@ def stops_in_its_third_text(config: CaptureConfig, watcher: Watcher, ranks: Rank
         count += 1
         if count == 3:
             (Path(config.data_root) / "busy").touch()
-            watcher.stopped.wait(120)  # type: ignore[attr-defined]
+            time.sleep(120)
         return original(setup, batch)
 
     run._forward = forward

@@ -1,4 +1,4 @@
-"""A capture by actors of a real Ray cluster of this machine."""
+"""A capture by ranks in a real Ray cluster of this machine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from dying_ranks import fails, first_dies, stops_in_its_third_text
 from hub_server import CLIENT_WARNINGS, running_hub
 from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.ray_actors import CaptureActor, run_on_ray
+from qk_sniffer.capture.ray_ranks import _run_rank, run_on_ray
 from qk_sniffer.capture.run import run_capture, run_rank
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_toolkit import ray_cluster
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.watcher import Watcher
 from rank_processes import Forwards
-from ray_ranks import first_dies, stops_in_its_third_text
 from sniffing import ONE_THREAD, same_bytes
 from tiny_texts import save_texts, save_tiny_model
 
@@ -30,7 +30,7 @@ ray = pytest.importorskip("ray")
 LENGTHS = [20, 12, 25, 18, 0, 22, 30, 400]
 
 
-HERE = Path(__file__).parent  # has ray_ranks.py; the folder above has rank_processes.py
+HERE = Path(__file__).parent  # has dying_ranks.py; the folder above has rank_processes.py
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +39,7 @@ def cluster() -> Iterator[None]:
     paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     ray.init(
         address="local",  # not a cluster of another test
-        num_cpus=3,
+        num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
@@ -92,7 +92,7 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
 
 
 @pytest.mark.filterwarnings(CLIENT_WARNINGS)
-def test_actors_that_die_are_started_again_and_the_command_publishes(
+def test_ranks_that_die_are_started_again_and_the_command_publishes(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first dies before it overwrites the old dump, the second in a text."""
@@ -101,7 +101,7 @@ def test_actors_that_die_are_started_again_and_the_command_publishes(
     (dump / "l99h00q" / "data.parquet").write_bytes(b"of another model")
     config = config_of(inputs, dump, num_actors=4, overwrite=True)
     output = config.output.model_copy(update={"hf_repo_id": "me/by-ray", "hf_branch": "tiny"})
-    forwards = Forwards(tmp_path / "log", 2, kills={1: 2})
+    forwards = Forwards(tmp_path / "log", 1, kills={1: 2})
     with running_hub() as hub:
         for name, value in hub.environment.items():
             monkeypatch.setenv(name, value)
@@ -111,12 +111,9 @@ def test_actors_that_die_are_started_again_and_the_command_publishes(
         assert result.published is not None
         assert "dump.json" in hub.branch("me/by-ray", "tiny")
     assert not (dump / "l99h00q").exists()
-    died = "its process died (killed, or memory was short); it is started again"
     for expected in (
-        "4 given, but there are places for 3",
-        "engine ray: 3 actors, 0 GPUs each",
-        f"actor 0: {died}",
-        f"actor 1: {died}",
+        "4 given, but there are places for 2",
+        "engine ray: 2 actors, 0 GPUs each",
         "16 query and 8 key heads",
     ):
         assert any(expected in note for note in notes.notes), expected
@@ -127,9 +124,7 @@ def test_actors_that_die_are_started_again_and_the_command_publishes(
 
 
 @pytest.mark.long
-def test_when_all_actors_die_or_fail_the_reason_is_told(
-    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_all_ranks_die_the_reason_is_told(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     alone = config_of(inputs, tmp_path / "dump", num_actors=1, overwrite=True)
     forwards, notes = Forwards(tmp_path / "log", 1), Notes()
     with pytest.raises(ToolkitError) as error:
@@ -140,17 +135,34 @@ def test_when_all_actors_die_or_fail_the_reason_is_told(
         "died (killed, or memory was short)). Finished texts are kept; run the same command again "
         "to continue."
     )
-    assert [note.rpartition("; ")[2] for note in notes.notes[1:]] == [
-        *["it is started again"] * 2,
-        "it is not started again",
-    ]
+    assert notes.notes[1:] == ["actor 0: its process died (killed, or memory was short)"]
     assert not (tmp_path / "dump").exists()
-    wrong = config_of((tmp_path / "gone", inputs[1]), tmp_path / "other", num_actors=1)
-    with pytest.raises(ConfigError, match="gone: does not exist"):
-        run_capture(wrong)
+
+
+def test_a_rank_without_the_folder_of_the_command_is_refused(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config = config_of(inputs, tmp_path / "dump")
+    with pytest.raises(ConfigError, match=r"data_root: node .* has no access to .*all nodes share"):
+        _run_rank(run_rank, config, Ranks(), tmp_path, tmp_path / "dump" / ".shared-1", None)
+    assert not (tmp_path / "dump").exists()
+
+
+def test_a_command_that_fails_leaves_no_folder_and_takes_none_of_an_analysis(
+    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = tmp_path / "nowhere", inputs[1]
+    with pytest.raises(ConfigError, match="does not exist"):
+        run_on_ray(config_of(nowhere, tmp_path / "new" / "dump", num_actors=1), Notes(), fails)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "run.json").write_text("{}")
+    notes = Notes()
+    with pytest.raises(ConfigError, match="holds results of an analysis"):
+        run_capture(config_of(nowhere, tmp_path), notes)
+    assert not notes.notes  # no rank was started
     for more, message in (
         ({"num_actors": None}, "the cluster has 0 GPUs and num_gpus is 0"),
-        ({"num_gpus": 2}, "the cluster has 0 GPUs and num_gpus is 2, with 3 CPUs"),
+        ({"num_gpus": 2}, "the cluster has 0 GPUs and num_gpus is 2, with 2 CPUs"),
     ):
         with pytest.raises(ConfigError, match=message):
             run_capture(config_of(inputs, tmp_path / "other", **more))
@@ -158,29 +170,6 @@ def test_when_all_actors_die_or_fail_the_reason_is_told(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="start this command once"):
         run_capture(config_of(inputs, tmp_path / "other"))
-
-
-def test_an_actor_without_the_folder_of_the_command_is_refused(
-    inputs: tuple[Path, Path], tmp_path: Path
-) -> None:
-    config = config_of(inputs, tmp_path / "dump")
-    with pytest.raises(ConfigError, match=r"data_root: node .* has no access to .*all nodes share"):
-        CaptureActor().run(run_rank, config, Ranks(), tmp_path, tmp_path / "dump" / ".shared-1")
-    assert not (tmp_path / "dump").exists()
-
-
-def test_a_command_that_fails_leaves_no_folder_and_takes_none_of_an_analysis(
-    inputs: tuple[Path, Path], tmp_path: Path
-) -> None:
-    nowhere = tmp_path / "nowhere", inputs[1]
-    with pytest.raises(ConfigError, match="does not exist"):
-        run_capture(config_of(nowhere, tmp_path / "new" / "dump", num_actors=1))
-    assert not (tmp_path / "new").exists()
-    (tmp_path / "run.json").write_text("{}")
-    notes = Notes()
-    with pytest.raises(ConfigError, match="holds results of an analysis"):
-        run_capture(config_of(nowhere, tmp_path), notes)
-    assert not notes.notes  # no actor was started
 
 
 def test_settings_of_ray_are_checked(inputs: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""A capture on a Ray cluster: one actor per GPU, each of which is a rank of the capture.
+"""A capture on a Ray cluster: one process per GPU, each of which is a rank of the capture.
 
-Ray only starts the ranks. They share the folder of the dump, as processes of `torchrun` do. An
-actor that dies is started again. The command itself publishes the dump on the Hub, so the actors
-need no token.
+Ray only starts the ranks, as tasks, and starts one again whose process dies. They share the folder
+of the dump, as processes of `torchrun` do. The command itself publishes the dump on the Hub, so the
+ranks need no token.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from qk_sniffer.capture.folder import made_folder
 from qk_sniffer.capture.publishing import publish, require_publishable
@@ -32,7 +31,7 @@ from qk_toolkit.watcher import Watcher
 
 RunRank = Callable[[CaptureConfig, Watcher, Ranks], CaptureResult]
 
-_DEATHS = 3  # of the actors of a rank, after which it is not started again
+_RETRIES = 2  # of a rank whose process dies
 _SECONDS_TO_SAVE = 60.0  # for the running text, after an interruption
 _SECONDS_TO_SAVE_IN_A_HURRY = 5.0  # without the head of the cluster, Ray soon ends this process
 
@@ -57,8 +56,7 @@ def run_on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> Ca
         output = config.output.model_copy(update={"data_root": str(folder), "hf_repo_id": None})
         theirs = config.model_copy(update={"engine": "hf", "output": output})
         with _file_to_find(folder) as shared:
-            actors = _Actors(ray, connection, theirs, watcher, run_rank, shared)
-            result = actors.run(number)
+            result = _Ranks(ray, connection, theirs, watcher, shared).run(run_rank, number)
     except ConnectionError as error:  # of a cluster at ray://HOST:PORT
         raise connection.lost(str(error)) from error
     finally:
@@ -78,45 +76,53 @@ def _file_to_find(folder: Path) -> Iterator[Path]:
         try:
             yield path
         finally:
-            path.unlink(missing_ok=True)
+            for file in (path, _begun(path)):
+                file.unlink(missing_ok=True)
 
 
 @dataclass
-class _Actors:
-    """The actors of a capture. One whose rank ended is stopped, so that others find room."""
+class _Ranks:
+    """The ranks of a capture, each a task of the cluster."""
 
     ray: Any
     connection: Connection
     config: CaptureConfig
     watcher: Watcher
-    run_rank: RunRank
     shared: Path
-    world: int = 0
-    has_begun: bool = False  # an actor has opened the folder
-    waiting: deque[int] = field(default_factory=deque)  # ranks
     running: dict[Any, int] = field(default_factory=dict)  # reference of the result → rank
-    actors: dict[int, Any] = field(default_factory=dict)
-    deaths: Counter[int] = field(default_factory=Counter)  # of the actors of a rank
     errors: list[BaseException] = field(default_factory=list)
-    events: dict[int, int] = field(default_factory=dict)  # rank → how many were shown
     notes: set[str] = field(default_factory=set)
 
-    def run(self, number: int) -> CaptureResult:
-        """Start the actors and wait until one of them has completed the dump.
+    def run(self, run_rank: RunRank, number: int) -> CaptureResult:
+        """Start the ranks and wait until one of them has completed the dump.
 
-        Raises a `ClusterLostError` if the cluster no longer answers.
+        With `overwrite`, the first one empties the folder before the others start. Raises a
+        `ClusterLostError` if the cluster no longer answers.
         """
-        seconds_to_save = _SECONDS_TO_SAVE
-        self.world, self.waiting = number, deque(range(number))
+        from ray.util.queue import Queue
+
         gpus = self.config.gpus_per_actor
         self.watcher.note(f"engine ray: {number} actors, {gpus:g} GPUs each")
         self.watcher.busy("loading texts and model in the actors")
+        messages, waiting = Queue(actor_options={"num_cpus": 0}), deque(range(number))
+        hidden = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        task = self.ray.remote(
+            num_cpus=1,
+            num_gpus=gpus,
+            max_calls=1,  # a process of its own
+            max_retries=_RETRIES,
+            runtime_env={"env_vars": {"TQDM_DISABLE": "1", **hidden}},
+        )(_run_rank)
+        seconds_to_save = _SECONDS_TO_SAVE
         try:
-            while self.waiting or self.running:
+            while waiting or self.running:
                 self.connection.check()
-                self._start_actors()
+                while waiting and (not self.running or self._may_start()):
+                    ranks = Ranks(waiting[0], number, knows_folder_is_shared=True)
+                    given = run_rank, self.config, ranks, Path.cwd(), self.shared, messages
+                    self.running[task.remote(*given)] = waiting.popleft()
                 done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=0.5)
-                self._show_events()
+                self._show(messages)
                 for reference in done:
                     result = self._result(reference)
                     if result is not None and result.complete:
@@ -126,28 +132,11 @@ class _Actors:
             raise
         finally:
             self.watcher.stop()
-            self._stop_actors(seconds_to_save)
+            self._stop(seconds_to_save)
         raise self._failure()
 
-    def _start_actors(self) -> None:
-        """Start all actors. With `overwrite`, one empties the folder before the others start."""
-        overwrite = self.config.overwrite and not self.has_begun
-        while self.waiting and not (overwrite and self.running):
-            rank = self.waiting.popleft()
-            hidden = {} if self.config.gpus_per_actor else {"CUDA_VISIBLE_DEVICES": ""}
-            actor = self.ray.remote(CaptureActor).options(
-                num_cpus=1,
-                num_gpus=self.config.gpus_per_actor,
-                max_concurrency=2,  # `events` and `stop` are called while `run` runs
-                runtime_env={"env_vars": {"TQDM_DISABLE": "1", **hidden}},
-            )
-            self.actors[rank] = actor.remote()
-            self.events[rank] = 0
-            config = self.config.model_copy(update={"overwrite": overwrite})
-            ranks = Ranks(rank, self.world, 0, overwrite, knows_folder_is_shared=True)
-            call = self.actors[rank].run
-            place = Path.cwd(), self.shared
-            self.running[call.remote(self.run_rank, config, ranks, *place)] = rank
+    def _may_start(self) -> bool:
+        return not self.config.overwrite or _begun(self.shared).exists()
 
     def _result(self, reference: Any) -> CaptureResult | None:
         """The result of a rank that ended; None if it failed."""
@@ -160,44 +149,30 @@ class _Actors:
             reason = " ".join(str(error.cause).split())[:300] or type(error.cause).__name__
             self.watcher.note(f"actor {rank} failed ({reason})")
         except self.ray.exceptions.RayError as error:
-            self.connection.was_interrupted()  # raises if the actor is not the cause
+            self.connection.was_interrupted()  # raises if the process is not the cause
             self.errors.append(error)
-            self.deaths[rank] += 1
-            again = self.deaths[rank] < _DEATHS
-            self.waiting.extend([rank] * again)
-            next_step = "it is started again" if again else "it is not started again"
-            self.watcher.note(f"actor {rank}: {death_words(error)}; {next_step}")
+            self.watcher.note(f"actor {rank}: {death_words(error)}")
         else:
             return result
-        finally:
-            self.ray.kill(self.actors.pop(rank))
         return None
 
-    def _show_events(self) -> None:
-        """Show notes of all actors, and the progress of the first, which counts all texts."""
-        for place, rank in enumerate(sorted(self.running.values())):
-            try:
-                call = self.actors[rank].events.remote(self.events[rank])
-                events: list[_Event] = self.ray.get(call, timeout=1)
-            except (self.ray.exceptions.RayError, TimeoutError):
-                continue  # it died, or it has not started yet
-            self.events[rank] += len(events)
-            for event in events:
-                self.has_begun = self.has_begun or event.name == "start"
-                is_new = event.name == "note" and event.given[0] not in self.notes
-                if is_new or event.name == "show" or (place == 0 and event.name != "note"):
-                    self.notes.update(event.given[:1] if is_new else ())
-                    getattr(self.watcher, event.name)(*event.given, **event.named)
+    def _show(self, messages: Any) -> None:
+        """Show notes of all ranks, and the progress of the first, which counts all texts."""
+        first = min(self.running.values(), default=0)
+        for rank, name, given, named in messages.get_nowait_batch(messages.qsize()):
+            if name == "note" and given[0] not in self.notes:
+                self.notes.add(given[0])
+                self.watcher.note(given[0])
+            elif name == "show" or (name != "note" and rank == first):
+                getattr(self.watcher, name)(*given, **named)
 
-    def _stop_actors(self, seconds_to_save: float) -> None:
-        """Stop the actors that still run; the text that they run is saved first."""
-        for actor in self.actors.values():
-            actor.stop.remote()
-        if self.running:
-            references = list(self.running)
+    def _stop(self, seconds_to_save: float) -> None:
+        """Interrupt the ranks that still run; they save finished texts."""
+        references = list(self.running)
+        for reference in references:
+            self.ray.cancel(reference)
+        if references:
             self.ray.wait(references, num_returns=len(references), timeout=seconds_to_save)
-        for actor in self.actors.values():
-            self.ray.kill(actor)
 
     def _failure(self) -> ToolkitError:
         for error in self.errors:
@@ -210,71 +185,59 @@ class _Actors:
         )
 
 
-class CaptureActor:
-    """A rank of a capture in a process of the cluster."""
-
-    def __init__(self) -> None:
-        self._watcher = _Recorder()
-
-    def run(
-        self,
-        run_rank: RunRank,
-        config: CaptureConfig,
-        ranks: Ranks,
-        working_folder: Path,
-        shared: Path,
-    ) -> CaptureResult:
-        """Run the rank until its end. Relative paths begin at the folder of the command.
-
-        `shared` is a file that the command has written into the folder of the dump.
-        """
-        if not shared.exists():
-            raise ConfigError(
-                f"output.data_root: node {platform.node()} has no access to {shared.parent} of the "
-                "machine where the command runs; give a folder that all nodes share (if data_root "
-                "is a URL: output.work_dir)"
-            )
-        with suppress(FileNotFoundError):  # if this machine lacks it, paths must be absolute
-            os.chdir(working_folder)
-        return run_rank(config, self._watcher, ranks)
-
-    def events(self, first: int) -> list[_Event]:
-        """What was told to the watcher, from a number on."""
-        return self._watcher.events[first:]
-
-    def stop(self) -> None:
-        """Stop `run` after the current text."""
-        self._watcher.stopped.set()
+def _begun(shared: Path) -> Path:
+    """The file that says that a rank has opened the folder."""
+    return shared.with_name(f"{shared.name}-begun")
 
 
-class _Event(NamedTuple):
-    """A call of a method of a watcher."""
+def _run_rank(
+    run_rank: RunRank,
+    config: CaptureConfig,
+    ranks: Ranks,
+    working_folder: Path,
+    shared: Path,
+    messages: Any,
+) -> CaptureResult:
+    """Run a rank in the cluster. Relative paths begin at the folder of the command.
 
-    name: str
-    given: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}  # noqa: RUF012  # it does not change
+    `shared` is a file that the command has written into the folder of the dump. A rank that is
+    started again does not overwrite what was finished.
+    """
+    if not shared.exists():
+        raise ConfigError(
+            f"output.data_root: node {platform.node()} has no access to {shared.parent} of the "
+            "machine where the command runs; give a folder that all nodes share (if data_root "
+            "is a URL: output.work_dir)"
+        )
+    with suppress(FileNotFoundError):  # if this machine lacks it, paths must be absolute
+        os.chdir(working_folder)
+    overwrite = config.overwrite and not _begun(shared).exists()
+    config = config.model_copy(update={"overwrite": overwrite})
+    ranks = replace(ranks, starts_first=overwrite)
+    return run_rank(config, _Sender(messages, ranks.rank, _begun(shared)), ranks)
 
 
-class _Recorder(Watcher):
-    """Records what it is told."""
+class _Sender(Watcher):
+    """Sends what it is told to the command."""
 
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-        self.events: list[_Event] = []
+    def __init__(self, messages: Any, rank: int, begun: Path) -> None:
+        self._messages, self._rank, self._begun = messages, rank, begun
 
     def note(self, text: str) -> None:
-        self.events.append(_Event("note", (text,)))
+        self._send("note", text)
 
     def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
-        self.events.append(_Event("start", (task, total, done), {"rate": rate}))
+        self._begun.touch()
+        self._send("start", task, total, done, rate=rate)
 
     def advance(self, steps: int = 1, **counts: int) -> None:
-        self.events.append(_Event("advance", (steps,), counts))
-        if self.stopped.is_set():
-            raise ToolkitError("the capture was stopped")
+        self._send("advance", steps, **counts)
 
     def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
-        self.events.append(_Event("show", (task, done, total), {"in_bytes": in_bytes}))
+        self._send("show", task, done, total, in_bytes=in_bytes)
+
+    def _send(self, name: str, *given: object, **named: object) -> None:
+        self._messages.put((self._rank, name, given, named))
 
 
 def _number_of_actors(ray: Any, config: CaptureConfig, watcher: Watcher) -> int:
