@@ -145,8 +145,8 @@ def test_private_texts_give_no_words(place: Path) -> None:
 
 
 def test_texts_that_are_missing_are_named(place: Path) -> None:
-    words = ("model", "--texts", "nothing", "--output_dir", "missing", *FLAGS)
+    words = ("model", "--texts", "./nothing", "--output_dir", "missing", *FLAGS)
     code, out, messages = run_in(place, *words)
     assert (code, out) == (2, "")
-    assert messages.startswith("error: dataset.path: nothing")
+    assert messages.startswith("error: dataset.path: ./nothing: does not exist")
     assert not (place / "missing").exists()

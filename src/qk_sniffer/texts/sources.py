@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from qk_sniffer.reachable import require_reachable
 from qk_sniffer.text_settings import DatasetSettings
 from qk_sniffer.texts.text_files import TextFiles
 from qk_toolkit.errors import ConfigError, SettingError
@@ -142,6 +143,9 @@ def open_texts(settings: DatasetSettings) -> Texts:
                 names = [file.relative_to(base).as_posix() for file in files]
         else:
             _refuse_a_missing_path(settings.path)
+            made = Path(datasets.config.HF_DATASETS_CACHE) / settings.path.replace("/", "___")
+            if not made.exists():
+                require_reachable("dataset.path", settings.path, settings.revision, "dataset")
             rows = datasets.load_dataset(
                 settings.path,
                 settings.name,

@@ -38,7 +38,7 @@ from qk_sniffer.engines.hf.layout import (
 from qk_sniffer.engines.hf.overrides import checked_overrides
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.random_weights import random_model, spread_over
-from qk_sniffer.engines.hf.reachable import require_reachable
+from qk_sniffer.reachable import require_reachable
 from qk_toolkit.errors import ConfigError, SettingError, in_short
 from qk_toolkit.files import user_path
 from qk_toolkit.raised_in import is_our_bug

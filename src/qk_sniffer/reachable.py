@@ -1,18 +1,21 @@
-"""Whether a model can be fetched, asked once: the client repeats refused requests for a minute."""
+"""Whether a name on the Hub can be fetched, asked once: the client repeats refused requests."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from qk_toolkit.errors import SettingError
 
 _SECONDS = 10.0  # to wait for an answer
+_FIRST_FILE = {"model": "config.json", "dataset": "README.md"}
 
 
-def require_reachable(setting: str, name: str, revision: str | None) -> None:
+def require_reachable(
+    setting: str, name: str, revision: str | None, kind: Literal["model", "dataset"] = "model"
+) -> None:
     """Refuse a name that is in no cache while the Hub does not answer.
 
-    What the Hub answers, such as that there is no such model, is left to transformers.
+    What the Hub answers, such as that there is no such model, is left to the libraries.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -21,15 +24,17 @@ def require_reachable(setting: str, name: str, revision: str | None) -> None:
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return
     try:
-        cached = huggingface_hub.try_to_load_from_cache(name, "config.json", revision=revision)
+        cached = huggingface_hub.try_to_load_from_cache(
+            name, _FIRST_FILE[kind], revision=revision, repo_type=kind
+        )
         if not isinstance(cached, str):
-            huggingface_hub.HfApi().model_info(name, timeout=_SECONDS)
+            huggingface_hub.HfApi().repo_info(name, repo_type=kind, timeout=_SECONDS)
     except client.HFValidationError:
         return
     except (client.HTTPError, OSError) as error:
         if getattr(error, "response", None) is None:
             raise SettingError(
                 setting,
-                f"{name}: is no local folder, and the Hub cannot be reached "
+                f"{name}: is no local path, and the Hub cannot be reached "
                 f"({type(error).__name__}); check the name and the connection",
             ) from error

@@ -1,4 +1,4 @@
-"""A model whose name is wrong, while the Hub does not answer."""
+"""A model or a dataset whose name is wrong, while the Hub does not answer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.engines.hf.loading import load_model_config, load_tokenizer
+from qk_sniffer.text_settings import DatasetSettings
+from qk_sniffer.texts.sources import open_texts
 from qk_toolkit.errors import ConfigError
 
 MODEL = ModelSettings(name="nobody/nothing")
@@ -33,9 +35,16 @@ def test_a_wrong_name_is_told_at_once(part: str) -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError) as caught:
         load_model_config(MODEL) if part == "model" else load_tokenizer(other, MODEL)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     setting, name = "model.name", MODEL.name
     if part == "other tokenizer":
         setting, name = "tokenizer.name", "nobody/other"
-    told = f"{setting}: {name}: is no local folder, and the Hub cannot be reached (Connect"
+    told = f"{setting}: {name}: is no local path, and the Hub cannot be reached (Connect"
     assert str(caught.value).startswith(told)
+
+
+def test_a_wrong_name_of_texts_is_told_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"dataset.path: texs: is no local path, and the Hub"):
+        open_texts(DatasetSettings(path="texs"))
+    assert time.monotonic() - began < 15
