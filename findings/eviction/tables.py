@@ -51,8 +51,15 @@ from findings.eviction.statistics import (
 from findings.tables import NONE, markdown, write_tables
 from qk_toolkit.arrays import Array
 
-README, GUIDE = Path("README.md"), Path("docs/guide-decisions.md")
-PAGE = Path("docs/findings-compression.md")
+PAGES = {
+    Path("README.md"): ("main",),
+    Path("docs/findings-compression.md"): (
+        *("counts", "budgets-4096", "copies", "values", "orders", "rules"),
+        *("short", "windows", "alone"),
+    ),
+    Path("findings/eviction/README.md"): ("budgets-2048", "budgets-7168", "loss"),
+}
+"""The tables of every page."""
 HERE = Path(__file__).resolve().parent
 _SPACE = "\u00a0"  # lines do not break there
 
@@ -70,9 +77,8 @@ def write_all(folder: Path, plan: Plan, *, page: bool) -> None:
     (folder / "tables.md").write_text(text, encoding="utf-8")
     pictures = draw_budgets(study, folder), draw_scorers(study, folder)
     if page:
-        main = {"main": tables.pop("main")}
-        for path, found in ((README, main), (GUIDE, main), (PAGE, tables)):
-            write_tables(path, found)
+        for path, names in PAGES.items():
+            write_tables(path, {name: tables[name] for name in names})
         for path in pictures:
             shutil.copy(path, Path("docs/images") / path.name)
 

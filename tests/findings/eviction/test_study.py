@@ -27,7 +27,7 @@ from findings.eviction.plan import (
 from findings.eviction.prepare import read_heads
 from findings.eviction.results import Results
 from findings.eviction.statistics import chosen_rule, holm, log_ratios, text_interval
-from findings.eviction.tables import GUIDE, HERE, PAGE, README, Study
+from findings.eviction.tables import HERE, PAGES, Study
 from findings.tables import with_tables
 
 ROOT = Path(__file__).parents[3]
@@ -96,10 +96,10 @@ def test_the_pages_have_the_tables_of_the_published_outcomes(
 ) -> None:
     monkeypatch.chdir(ROOT)
     tables = dict(study.tables())
-    main = {"main": tables.pop("main")}
-    for path, found in ((README, main), (GUIDE, main), (PAGE, tables)):
+    assert sorted(tables) == sorted(name for names in PAGES.values() for name in names)
+    for path, names in PAGES.items():
         text = path.read_text(encoding="utf-8")
-        assert with_tables(text, found) == text, path
+        assert with_tables(text, {name: tables[name] for name in names}) == text, path
 
 
 def test_the_default_rule_is_the_chosen_one(study: Study) -> None:
