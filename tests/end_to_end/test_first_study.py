@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attention_plasticity.cli import main as attention_plasticity
+from attention_plasticity.figures import style
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
 from tiny_texts import save_texts, save_tiny_model
@@ -27,16 +28,27 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line]
 
 
+@pytest.mark.parametrize(
+    "studies",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["without studies", "whole"],
+)
 def test_the_commands_of_the_page_run_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    studies: bool,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(style._STYLE, "savefig.dpi", 60)  # faster
     model = str(save_tiny_model(tmp_path / "model"))
     save_texts(tmp_path / "texts", [400] * TEXTS)
     done = []
     for words in commands():
         if not words or words[0] not in PROGRAMS:
             assert words[:2] in ([], ["pip", "install"], ["python3", "-m"])
+            continue
+        if words[1] == "study" and not studies:
             continue
         words = [model if word == MODEL else word for word in words]
         words = [TOKENS if word == "3584" else word for word in words]
