@@ -84,7 +84,7 @@ class Runs:
 def pictures(runs: Runs) -> Iterator[tuple[str, str, Spec, dict[str, Any]]]:
     """Name of the image, run, figure and options of every picture."""
     for spec in FIGURES:
-        fits = spec.obstacle([runs.smollm2]) is None and spec.name not in ON_SAMPLE
+        fits = spec.obstacle(runs.smollm2) is None and spec.name not in ON_SAMPLE
         place = RESULTS if fits else SAMPLE
         for name, options in spec.files.items():
             yield name, place, spec, dict(options)

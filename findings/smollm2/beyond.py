@@ -11,8 +11,10 @@ import pandas as pd
 
 import attention_plasticity as ap
 from attention_plasticity.figures import save_figure
-from attention_plasticity.figures.axes import footnote, new_figure, plasticity_axis, position_axis
-from attention_plasticity.figures.style import BLUE, INK, VERMILION, figure_style
+from attention_plasticity.figures.compose import Layout, Words, compose
+from attention_plasticity.figures.marks import Guide
+from attention_plasticity.figures.shapes import Line, Lines, Spread
+from attention_plasticity.figures.style import BLUE, TEXT, VERMILION, Axis, share_axis
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.intervals import (
@@ -86,47 +88,33 @@ def _change(heads: pd.DataFrame, last: pd.DataFrame, groups: float) -> str:
 
 def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
     """Draw the mean over heads of two runs, by position; the keys of `runs` are the labels."""
-    with figure_style():
-        figure, axes = new_figure(5.6, 3.4)
-        for (label, run), colour in zip(runs.items(), (BLUE, VERMILION), strict=True):
-            for quantity, words, dashes in (
-                (BIN_QUANTITY, "at one position", "-"),
-                (POOLED_BIN_QUANTITY, "over a bin", ":"),
-            ):
-                rows = positioned(run, quantity)
-                mean = mean_of_buckets(rows, run.eligible_heads)
-                place = rows.groupby("q_bucket")["q_position"].mean().to_numpy()
-                if quantity == BIN_QUANTITY:
-                    levels = rows.groupby("q_bucket")["value"]
-                    low, high = (levels.quantile(share).to_numpy() for share in (0.25, 0.75))
-                    axes.fill_between(place, low, high, color=colour, alpha=0.12, linewidth=0)
-                axes.errorbar(
-                    place,
-                    mean["plasticity"],
-                    mean["half_width"],
-                    color=colour,
-                    linestyle=dashes,
-                    label=f"{label}, {words}",
-                    linewidth=1.4,
-                    elinewidth=0.8,
-                    capsize=2,
-                )
-        plasticity_axis(axes, "plasticity")
-        position_axis(axes, np.array([1.0, 16384.0]), log=False)
-        axes.axvline(TRAINED, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), ymax=0.82)
-        axes.annotate(
-            "end of the trained context",
-            (TRAINED, 0.04),
-            (4, 0),
-            textcoords="offset points",
-            fontsize=8,
-        )
-        axes.legend(loc="upper left", fontsize=7, ncols=2)
-        axes.set_title("Beyond the trained context: SmolLM2-135M")
-        footnote(
-            figure,
-            "mean over 270 heads",
-            "band: middle 50 % of heads, at one position",
-            "whiskers: 95 % interval over texts",
-        )
+    lines: list[Line | Spread] = []
+    for (label, run), colour in zip(runs.items(), (BLUE, VERMILION), strict=True):
+        for quantity, words, dashes in (
+            (BIN_QUANTITY, "at one position", "-"),
+            (POOLED_BIN_QUANTITY, "over a bin", ":"),
+        ):
+            rows = positioned(run, quantity)
+            mean = mean_of_buckets(rows, run.eligible_heads)
+            x = rows.groupby("q_bucket")["q_position"].mean().to_numpy()
+            y, half = (mean[name].to_numpy() for name in ("plasticity", "half_width"))
+            if quantity == BIN_QUANTITY:
+                levels = rows.groupby("q_bucket")["value"]
+                low, high = (levels.quantile(share).to_numpy() for share in (0.25, 0.75))
+                lines.append(Spread(x, low, high, "", 0.12, colour))
+            name = f"{label}, {words}"
+            lines.append(Line(x, y, half, name, colour, dashes, whiskers=True))
+    panel = Lines(
+        Axis("query position (tokens)", 0, 16384, scale="positions"),
+        share_axis("plasticity", unit=True),
+        lines,
+        [Guide(TRAINED, "end of the trained context", vertical=True)],
+    )
+    notes = [
+        "mean over 270 heads",
+        "band: middle 50 % of heads, at one position",
+        "whiskers: 95 % interval over texts",
+    ]
+    texts = Words("Beyond the trained context: SmolLM2-135M", notes)
+    figure = compose([panel], texts, width=TEXT, layout=Layout(height=2.4))
     save_figure(figure, path)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 import attention_plasticity as ap
 from attention_plasticity.figures import save_figure
-from attention_plasticity.figures.axes import footnote, new_figure
-from attention_plasticity.figures.style import BLUE, INK, VERMILION, figure_style
+from attention_plasticity.figures.compose import Layout, Words, compose
+from attention_plasticity.figures.shapes import Line, Lines
+from attention_plasticity.figures.style import BLUE, TEXT, VERMILION, Axis, share_axis
 from attention_plasticity.metrics import BIN_QUANTITY, POOLED_BIN_QUANTITY
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.profiles import HEAD
@@ -25,6 +24,7 @@ from qk_dump.rotary import rotary_record, rotate
 
 HEADS = ((16, 0), (29, 4), (14, 3))
 HEADS_PER_KEY = 3  # query heads of one key head
+_POSITION = Axis("query position (tokens)")
 START, SHOWN = 4096, 128  # tokens of the queries in the upper row; their keys are one bin earlier
 
 
@@ -80,27 +80,15 @@ def _heads_table(run: ap.Run, counts: pd.DataFrame) -> str:
 
 def draw_heads(run: ap.Run, dump: Path, path: Path) -> None:
     """Three heads: the scores of one pair of keys, and plasticity along the context."""
-    with figure_style():
-        figure, grid = new_figure(7.2, 4.6, nrows=2, ncols=3, sharey="row")
-        for number, (layer, head) in enumerate(HEADS):
-            scores, profiles = grid[:, number]
-            scores.set_title(f"layer {layer}, head {head}")
-            draw_scores(scores, example_pair(run, dump, layer, head))
-            _draw_profiles(profiles, run, layer, head)
-            for axes in (scores, profiles):
-                axes.set_xlabel("query position (tokens)")
-                axes.xaxis.set_major_locator(MaxNLocator(4))
-                axes.xaxis.set_major_formatter("{x:,.0f}")
-        grid[0, 0].set_ylabel("score difference")
-        grid[1, 0].set_ylabel("plasticity")
-        handles, labels = grid[1, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=8)
-        footnote(
-            figure,
-            "upper row: score of key 1 minus key 2, for one pair of keys; a point is a query",
-            "scores in standard deviations of the points as captured",
-            "lower row: all pairs; band: 95 % interval over texts",
-        )
+    upper = [_scores(example_pair(run, dump, *head), head) for head in HEADS]
+    lower = [_profiles(run, *head) for head in HEADS]
+    notes = [
+        "upper row: score of key 1 minus key 2, for one pair of keys; a point is a query",
+        "scores in standard deviations of the points as captured",
+        "lower row: all pairs; band: 95 % interval over texts",
+    ]
+    layout = Layout(height=1.9, columns=3)
+    figure = compose([*upper, *lower], Words(notes=notes), width=TEXT, layout=layout)
     save_figure(figure, path)
 
 
@@ -138,24 +126,34 @@ def example_pair(run: ap.Run, dump: Path, layer: int, head: int) -> ScoreDiffere
     return ScoreDifferences(queries.position, scores[0][:, best], scores[1][:, best])
 
 
-def draw_scores(axes: Axes, scores: ScoreDifferences) -> None:
+def _scores(scores: ScoreDifferences, head: tuple[int, int]) -> Lines:
     """One point per query, as captured and turned."""
     unit = float(scores.captured.std())
-    axes.axhline(0, color=INK, linewidth=0.8)
-    for values, colour in ((scores.captured, VERMILION), (scores.turned, BLUE)):
-        axes.plot(scores.position, values / unit, ".", color=colour, markersize=3.5)
+    points = [
+        Line(
+            scores.position.astype(float),
+            np.asarray(values / unit, float),
+            colour=colour,
+            dashes="",
+            marker=".",
+        )
+        for values, colour in ((scores.captured, VERMILION), (scores.turned, BLUE))
+    ]
+    up = Axis("score difference", zero=True)
+    return Lines(_POSITION, up, points, title=f"layer {head[0]}, head {head[1]}")
 
 
-def _draw_profiles(axes: Axes, run: ap.Run, layer: int, head: int) -> None:
+def _profiles(run: ap.Run, layer: int, head: int) -> Lines:
+    """Both plasticities of a head along the context."""
+    lines = []
     for quantity, words, colour in (
         (POOLED_BIN_QUANTITY, "over a bin, as captured", VERMILION),
         (BIN_QUANTITY, "at one position", BLUE),
     ):
         rows = positioned(run, quantity)
         rows = rows[(rows["layer"] == layer) & (rows["q_head"] == head)]
-        place, level, reach = (
+        x, y, half = (
             rows[name].to_numpy(np.float64) for name in ("q_position", "value", "half_width")
         )
-        axes.fill_between(place, level - reach, level + reach, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(place, level, color=colour, linewidth=1.4, label=words)
-    axes.set_ylim(0, 1)
+        lines.append(Line(x, y, half, words, colour))
+    return Lines(_POSITION, share_axis("plasticity", unit=True), lines)

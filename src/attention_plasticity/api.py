@@ -40,7 +40,7 @@ class Run(FinishedRun):
         from attention_plasticity.figures.registry import spec_of
         from attention_plasticity.figures.spec import draw_figure
 
-        return draw_figure(spec_of(kind), [self], options)
+        return draw_figure(spec_of(kind), self, options)
 
     def report(self) -> Report:
         """The interactive page: shown inline by a notebook; `.save(path)` writes a file."""

@@ -18,7 +18,7 @@ from attention_plasticity.compare.correlations import correlations
 from attention_plasticity.compare.groups import layer_kinds, rope_kinds
 from attention_plasticity.compare.matched import matched_heads, role_counts
 from attention_plasticity.compare.summary import summary
-from attention_plasticity.figures import of_models
+from attention_plasticity.figures import of_model_heads, of_models
 from attention_plasticity.figures.registry import file_names, left_out, save_all
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_study.results import StudyResults
@@ -93,8 +93,6 @@ def _bands(results: StudyResults) -> Figure | str:
 
 
 def _relations(results: StudyResults) -> Figure | str:
-    from attention_plasticity.figures.of_scores import relations_figure
-
     if results.scores is None:
         return "needs scores"
     if len(results.runs) < 2:
@@ -102,12 +100,12 @@ def _relations(results: StudyResults) -> Figure | str:
     means = summary(results.runs, None, results.map_metrics, [])
     scores = results.scores.of(results.labels)
     found = correlations(means, scores, results.families)
-    return relations_figure(found, means, scores, results.runs, results.scores.errors)
+    return of_model_heads.relations_figure(
+        found, means, scores, results.runs, results.scores.errors
+    )
 
 
 def _trajectories(results: StudyResults) -> Figure | str:
-    from attention_plasticity.figures.of_training import trajectories_figure
-
     given = [one for one in results.runs if one.checkpoint is not None]
     numbers = {(one.family, one.checkpoint) for one in given}
     several = [one for one in given if sum(family == one.family for family, _ in numbers) > 1]
@@ -115,14 +113,14 @@ def _trajectories(results: StudyResults) -> Figure | str:
         return "needs two checkpoints of one family"
     families = list(dict.fromkeys(one.family for one in several))
     ordered = sorted(several, key=lambda one: (families.index(one.family), one.checkpoint or 0.0))
-    return trajectories_figure(_shown(summary(ordered, None, None, []), results), ordered)
+    return of_models.trajectories_figure(_shown(summary(ordered, None, None, []), results), ordered)
 
 
 def _matched(results: StudyResults) -> Figure | str:
     if not results.pairs:
         return "needs two models of one family and architecture"
     table = matched_heads(results.pairs, results.map_metrics)
-    return of_models.matched_figure(table, results.pairs, results.map_metrics[0])
+    return of_model_heads.matched_figure(table, results.pairs, results.map_metrics[0])
 
 
 FIGURES: dict[str, Draw] = {

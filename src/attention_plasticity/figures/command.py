@@ -108,7 +108,7 @@ def _plot_one(spec: Spec, settings: PlotSettings) -> int:
     place = settings.output or f"{settings.run.rstrip('/')}/figures/{spec.name}.{ending}"
     if settings.format and not place.endswith(f".{ending}"):
         place = f"{place}.{ending}"
-    figure = draw_figure(spec, [run], given)
+    figure = draw_figure(spec, run, given)
     with output_file(place) as (path, output):
         require_target(path)
         save_figure(figure, path)
@@ -182,4 +182,4 @@ def _drawn(spec: Spec, settings: ScriptSettings) -> Any:
     has_buckets = settings.bucket_type is not None or settings.bucket_min_size is not None
     if has_buckets and options.get("plasticity") == "position":
         raise ConfigError("bucket_type: is of buckets, not of bins; leave it out")
-    return draw_figure(spec, [run], options, at_starts=has_buckets)
+    return draw_figure(spec, run, options, at_starts=has_buckets)

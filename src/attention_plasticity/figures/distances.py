@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.figures.compose import Layout
 from attention_plasticity.figures.marks import Guide
-from attention_plasticity.figures.shapes import Bars, Layout
+from attention_plasticity.figures.shapes import Bars, Part
 from attention_plasticity.figures.spec import Drawing, Request
-from attention_plasticity.figures.style import BLUE, ORANGE, Axis, figure_text
+from attention_plasticity.figures.style import INK, ORANGE, Axis, figure_text
 from attention_plasticity.tables.attention_masses import mass_bins, masses_without_sinks
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.profiles import HEAD
@@ -27,19 +30,20 @@ def attention(request: Request) -> Drawing:
         raise ConfigError(f"{path}: every mass is 0 or not known, so there is nothing to draw")
     masses = masses_without_sinks(table, bins, run.geometry).values  # (heads, 1 + bins)
     known = masses[~np.isnan(masses[:, 0])]
+    mean = known.mean(axis=0)  # (1 + bins,)
     low, high = np.nanquantile(known, _SPREAD, axis=0)  # (1 + bins,) each
+    box: Any = {"colour": (0.0, 0.0, 0.0, 0.07), "width": 0.45, "edge": INK}
     step = -(-len(bins) // _MOST_LABELS)
     places = [0, *range(1, 1 + len(bins), step)]
     labels = ["first\n4", *map(_short, bins[::step])]
     panel = Bars(
         Axis("distance (tokens, in bins)", ticks=([float(place) for place in places], labels)),
         Axis("share of attention", low=0.0, lines=True),
-        known.mean(axis=0),
-        [ORANGE, *[BLUE] * len(bins)],
-        low=low,
-        high=high,
-        entries=[("mean over heads", BLUE), ("on the first 4 tokens", ORANGE)],
-        box="middle 80 % of heads (no error bar)",
+        [
+            Part("on the first 4 tokens", mean[:1], ORANGE),
+            Part("mean over heads", mean[1:], first=1),
+            Part("middle 80 % of heads (no error bar)", high - low, start=low, **box),
+        ],
     )
     heads = len(table[HEAD].drop_duplicates())
     shows = (
@@ -84,7 +88,7 @@ def components(request: Request) -> Drawing:
     heads = len(weights[HEAD].drop_duplicates())
     shown = f"{number} of {width} dimensions" if limit is not None else None
     marks = [Guide(1.0 / width, "uniform share (1/d)")]
-    panel = Bars(x, y, np.asarray(shares, np.float64), [BLUE] * number, marks=marks)
+    panel = Bars(x, y, [Part("", np.asarray(shares, np.float64))], marks=marks)
     shows = (
         "Share of the linear position R² in each dimension of the captured queries, "
         f"{options.agg} over heads."

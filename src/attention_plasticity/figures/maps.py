@@ -12,24 +12,25 @@ from matplotlib.patches import Patch
 
 from attention_plasticity.figures.captions import (
     capitalised,
-    column_label,
     interval_sentence,
     phase_note,
     plasticity_of,
 )
+from attention_plasticity.figures.compose import Layout, Words
 from attention_plasticity.figures.marks import (
     CellLines,
     Entry,
     Guide,
-    LayerGaps,
     LayerTypes,
     Mark,
-    Missing,
+    Marked,
     TestMarks,
     Tests,
+    gaps_sentence,
+    layer_gaps,
 )
 from attention_plasticity.figures.over_context import colour_limits
-from attention_plasticity.figures.shapes import Bar, Grid, Layout, Words
+from attention_plasticity.figures.shapes import Bar, Grid
 from attention_plasticity.figures.spec import Drawing, Request, wanted_metric
 from attention_plasticity.figures.style import (
     FAINT,
@@ -48,26 +49,23 @@ from attention_plasticity.tables.head_roles import (
     repeated_decides,
     require_roles,
 )
-from attention_plasticity.tables.intervals import head_half_width, quantity_groups, row_half_width
+from attention_plasticity.tables.intervals import quantity_groups
 from attention_plasticity.tables.layer_types import layer_types
-from attention_plasticity.tables.main_plasticity import (
-    AT_ONE_POSITION,
-    main_plasticity,
-)
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
 from qk_toolkit.formatting import count
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _FADED = 0.6  # share of white in the colour of an unsure head
+_PALE = 0.28  # opacity of a head whose interval contains 0
 _MOST_LINES = 48  # layers or heads between which there are lines
-_LARGEST = 0.99  # quantile of the sizes of bands that has the last colour
+_LARGEST = 0.95  # quantile of the sizes of bands that has the last colour
 _BAND_SHARES = (
     "The share of a band is its covariance with the whole logit, divided by the variance of the "
     "logit; the shares of a head sum to 1. A share is negative where the band works against the "
     "others."
 )
-_DISTANT = "distant_from tokens (256 by default)"
 
 
 @dataclass(frozen=True)
@@ -92,11 +90,6 @@ class HeadGrid:
         return grid
 
     @property
-    def columns(self) -> int:
-        """The largest number of heads of a layer."""
-        return int(self.head.max()) + 1
-
-    @property
     def height(self) -> float:
         """The height of a map, in inches."""
         return min(5.5, max(1.7, 0.6 + 0.075 * len(self.layers)))
@@ -104,7 +97,7 @@ class HeadGrid:
     @property
     def cell(self) -> float:
         """The smaller side of a cell in a map of a column of a paper, in points."""
-        return 72 * min((self.height - 0.5) / len(self.layers), 2.2 / self.columns)
+        return 72 * min((self.height - 0.5) / len(self.layers), 2.2 / (int(self.head.max()) + 1))
 
     @property
     def y(self) -> Axis:
@@ -112,42 +105,42 @@ class HeadGrid:
         step = -(-len(self.layers) // max(2, int(self.height * 4)))
         step = next(size for size in (1, 2, 5, 10, 20, 50, 100) if size >= step)
         rows = list(range(0, len(self.layers), step))
-        return Axis(
-            "layer", ticks=([float(row) for row in rows], [str(self.layers[row]) for row in rows])
-        )
+        names = [str(self.layers[row]) for row in rows]
+        return Axis("layer", ticks=([float(row) for row in rows], names))
 
 
 def of_heads(request: Request) -> Drawing:
     """One metric of every head, and how sure its values are."""
     spec, table = request.spec, request.run.table(request.spec.table)
     of_key_heads = spec.table == "key_heads"
-    head = "k_head" if of_key_heads else "q_head"
     default = spec.y[0] if of_key_heads else main_plasticity(table).level
     metric = wanted_metric(request, table, default)
-    grid, words = HeadGrid.of(table, head), spec.metric(metric)
-    values = grid.place(table[metric])
-    influences = request.run.influences
-    half = (
-        row_half_width(table, metric)
-        if of_key_heads
-        else head_half_width(table, metric, influences)
-    )
+    grid, words = HeadGrid.of(table, "k_head" if of_key_heads else "q_head"), spec.metric(metric)
+    values, influences = grid.place(table[metric]), request.run.influences
+    half = request.half_widths(table, metric)
     if not request.options.intervals:
         half = np.full(len(table), np.nan)
     sure = bool(np.isfinite(half).any())
     tested = sure and words.signed and not of_key_heads
     tests = Tests.of(table, metric, influences, fade=request.options.fade) if tested else None
     bar = _bar(request, words, values)
+    dash = {"s": 5, "color": FAINT, "marker": "_", "linewidths": 0.7}  # beside the dots of tests
+    missing = Marked(np.argwhere(np.isnan(values)), None, dash if tests else {})
+    below: list[Mark] = [missing, *layer_gaps(grid.layers)]
     types = LayerTypes(layer_types(table), grid.layers)
-    missing, gaps = Missing(values, dashes=tests is not None), LayerGaps(grid.layers)
-    marks: list[Mark] = [missing, gaps, types]
+    marks: list[Mark] = [*below, types]
+    alpha = None
     if tests:
-        cell = grid.cell
-        marks.append(TestMarks(tests, grid.layers, grid.columns, cell, bar.colours))
+        alpha = np.ones(values.shape)  # (layers, heads)
+        row = np.searchsorted(grid.layers, tests.heads[:, 0])
+        alpha[row, tests.heads[:, 1]] = np.where(tests.faded, _PALE, 1.0)
+        marks.append(TestMarks(tests, grid.layers, grid.cell, bar.colours))
     x = Axis("key head" if of_key_heads else "query head", whole=True)
-    panels = [Grid(values, x, grid.y, bar, marks=marks)]
-    if sure and tests is None:
-        panels.append(_half_panel(grid, half, x, missing, gaps))
+    panels = [Grid(values, x, grid.y, bar, alpha, marks=marks)]
+    if sure and not tests:
+        widths = grid.place(half)
+        greys = Bar("± (95 % interval)", 0.0, float(np.nanmax(widths)) or 1.0, "Greys")
+        panels.append(Grid(widths, x, grid.y, greys, marks=below))
     groups = table["n_groups"] if of_key_heads else quantity_groups(table, metric, influences)
     found = _map_words(request, words, grid, values, half, np.asarray(groups), tests, types.several)
     taller = 0.35 if len(panels) > 1 else 0.0
@@ -161,20 +154,11 @@ def _bar(request: Request, words: Metric, values: Floats) -> Bar:
     if words.signed:
         high = float(np.nanmax(np.abs(values))) or 1.0
         low = -high
-    elif "static_error" in words.column and request.options.range == "unit":
-        low, high = 0.0, 0.5
     elif words.format == "share" and request.options.range == "unit":
         low, high = 0.0, 1.0
     ends = colour_limits(request, low, high)
-    label = column_label(words.column) if request.spec.table == "head_metrics" else words.label
-    return Bar(label, *ends, request.cmap(SIGNED if words.signed else SEQUENTIAL))
-
-
-def _half_panel(grid: HeadGrid, half: Floats, x: Axis, missing: Missing, gaps: LayerGaps) -> Grid:
-    """How sure the values are: half of the 95 % interval of every head."""
-    widths = grid.place(half)
-    bar = Bar("± (95 % interval)", 0.0, float(np.nanmax(widths)) or 1.0, "Greys")
-    return Grid(widths, x, grid.y, bar, marks=[missing, gaps])
+    cmap = request.cmap(SIGNED if words.signed else SEQUENTIAL)
+    return Bar(request.label(words.column), *ends, cmap)
 
 
 def _map_words(
@@ -188,17 +172,16 @@ def _map_words(
     strip: bool,
 ) -> Words:
     of_key_heads = request.spec.table == "key_heads"
-    noun = "key head" if of_key_heads else "head"
-    label = words.label if of_key_heads else column_label(words.column)
-    missing = int(np.isnan(values).sum())
-    heads, sign = values.size - missing, "dashes" if tests else "dots"
-    sure = np.isfinite(half)
+    short, noun = ("key head",) * 2 if of_key_heads else ("head", "query head")
+    label = request.label(words.column)
+    missing, sign = int(np.isnan(values).sum()), "dashes" if tests else "dots"
+    heads, sure = values.size - missing, np.isfinite(half)
     width = f"{np.nanmedian(half):.2g}" if sure.any() else ""
     shown = None if of_key_heads else plasticity_of(words.column)
     notes = [
-        request.heads(heads, noun=noun),
+        request.heads(heads, noun=short),
         f"{missing:,} without a value or not captured: {sign}" if missing else None,
-        f"95 % interval of a {noun}: ±{width} (median)" if width else None,
+        f"95 % interval of a {short}: ±{width} (median)" if width else None,
         "0: no change from start to end" if words.column == ALIGNED_DROP else None,
         phase_note(shown) if shown else None,
     ]
@@ -206,38 +189,40 @@ def _map_words(
     if shown and words.column == shown.level:  # the caption tells how queries are compared
         meaning = meaning.partition("; ")[2]
     meaning = f" ({_without_settings(request, meaning)})" if meaning else ""
-    noun = "key head" if of_key_heads else "query head"
     details = [
         f"{sign.capitalize()} mark {missing:,} heads without a value." if missing else None,
         tests.sentence if tests else None,
         f"The 95 % interval of a head is ±{width} in the median over heads." if width else None,
         "The right panel has half of the interval of every head." if width and not tests else None,
         interval_sentence("The intervals come", groups[sure]) if width else None,
-        LayerGaps(grid.layers).sentence,
+        gaps_sentence(grid.layers),
         "The strip at the left marks the types of layers." if strip else None,
     ]
     shows = f"{capitalised(label)} of every {noun}, by layer and head{meaning}."
-    title = f"{capitalised(label)} by {'key head' if of_key_heads else 'head'}"
     settings = shown or (AT_ONE_POSITION if words.column.startswith("ap_") else None)
+    title = f"{capitalised(label)} by {short}"
     return request.words(title, notes, shows, heads, details, settings, noun)
 
 
 def _without_settings(request: Request, text: str) -> str:
     """The meaning of a metric, with the value of a setting in place of its name."""
     tokens = request.run.settings.get("distant_from", 256)
-    text = text.replace(
-        "attn_far_mass of head_metrics.csv", "attention on distant keys that are no sinks"
-    )
-    return text.replace(_DISTANT, f"{tokens:,} tokens").replace("p_alpha", "the chosen level")
+    for words, plain in (
+        ("attn_far_mass of head_metrics.csv", "attention on distant keys that are no sinks"),
+        ("distant_from tokens (256 by default)", f"{tokens:,} tokens"),
+        ("p_alpha", "the chosen level"),
+    ):
+        text = text.replace(words, plain)
+    return text
 
 
 def roles(request: Request) -> Drawing:
     """The role of every head. Heads whose role is unsure have a faded colour."""
     table = request.run.table("roles")
     require_roles(table, request.run.path("roles"))
-    grid, unsure = HeadGrid.of(table), is_unsure(table)
-    rows = zip(table["likely_role"], unsure, strict=True)
-    picture = grid.place([_role_colour(name, fade) for name, fade in rows])
+    grid, unsure = HeadGrid.of(table), np.asarray(is_unsure(table), np.bool_)  # (heads,)
+    colours = np.array([to_rgb(COLOURS[name]) for name in table["likely_role"]])  # (heads, rgb)
+    picture = grid.place(np.where(unsure[:, None], _FADED + (1 - _FADED) * colours, colours))
     number, undecided = int(unsure.sum()), int(repeated_decides(table).sum())
     counts = table["role"].value_counts()
     drawn = [name for name in NAMES if (table["likely_role"] == name).any()]
@@ -247,13 +232,12 @@ def roles(request: Request) -> Drawing:
     if number:
         pale = Patch(facecolor="#ececec", edgecolor=FAINT, linewidth=0.6)
         entries.append((pale, f"faded: unsure ({number:,})"))
-    lines = max(picture.shape[:2]) <= _MOST_LINES
-    across, down = (np.arange(1, size) - 0.5 for size in picture.shape[:2])
-    marks: list[Mark] = [CellLines(across.tolist(), down.tolist())] if lines else []
-    gaps = LayerGaps(grid.layers)
-    panel = Grid(
-        picture, Axis("query head", whole=True), grid.y, marks=[*marks, gaps], entries=entries
-    )
+    marks: list[Mark] = []
+    if max(picture.shape[:2]) <= _MOST_LINES:
+        across, down = ((np.arange(1, size) - 0.5).tolist() for size in picture.shape[:2])
+        marks = [CellLines(across, down)]
+    marks += layer_gaps(grid.layers)
+    panel = Grid(picture, Axis("query head", whole=True), grid.y, marks=marks, entries=entries)
     missing = int(np.isnan(picture[..., 0]).sum())
     notes = [
         request.heads(len(table)),
@@ -269,32 +253,26 @@ def roles(request: Request) -> Drawing:
     details = [
         "Mixed: no score reaches its threshold." if MIXED in drawn else None,
         _unsure_sentence(number, undecided),
-        gaps.sentence,
+        gaps_sentence(grid.layers),
     ]
     words = request.words("Roles of heads", notes, shows, len(table), details)
     return Drawing([panel], words, Layout(height=grid.height))
-
-
-def _role_colour(name: str, fade: bool) -> tuple[float, ...]:
-    white = _FADED if fade else 0.0
-    return tuple(white + (1 - white) * part for part in to_rgb(COLOURS[name]))
 
 
 def _unsure_sentence(unsure: int, undecided: int) -> str | None:
     """Why some heads are faded; None if there are none."""
     if not unsure:
         return None
-    reasons = [
-        f"scores on repeated tokens, which would decide, are not known in {undecided:,} of them"
-        if undecided
-        else "",
-        f"a 95 % interval contains a threshold in {unsure - undecided:,} of them"
-        if unsure > undecided
-        else "",
-    ]
+    reasons = []
+    if undecided:
+        reasons.append(
+            f"scores on repeated tokens, which would decide, are not known in {undecided:,} of them"
+        )
+    if unsure > undecided:
+        reasons.append(f"a 95 % interval contains a threshold in {unsure - undecided:,} of them")
     return (
         f"The role of {count(unsure, 'head')} is unsure, and the colour, that of the likely role, "
-        f"is faded: {' and '.join(filter(None, reasons))}."
+        f"is faded: {' and '.join(reasons)}."
     )
 
 
@@ -304,33 +282,24 @@ def bands(request: Request) -> Drawing:
     chosen = table[[name for name in request.spec.y if name in table]]
     metric = wanted_metric(request, chosen, request.spec.y[0])
     words = request.spec.metric(metric)
-    values, heads, wavelength = band_grid(table, metric)
+    numbers = np.arange(int(table["band"].max()) + 1)
+    pivot = table.pivot(index=["layer", "q_head"], columns="band", values=metric)
+    values = pivot.reindex(columns=numbers).to_numpy(np.float64)  # (heads, bands)
+    wavelength = table.groupby("band")["wavelength"].median().reindex(numbers).to_numpy(np.float64)
     bar = _band_bar(request, words, values)
+    layers, starts = np.unique(pivot.index.get_level_values("layer"), return_index=True)
     marks: list[Mark] = []
+    if len(layers) <= 12:
+        marks.append(CellLines((starts[1:] - 0.5).tolist()))
     if (place := _context_place(request.run.context, wavelength)) is not None:
         label = f"longest text: {request.run.context:,.0f} tokens"
         marks.append(Guide(place, label, vertical=True, ground=True))
-    layers, starts = np.unique(heads["layer"], return_index=True)
-    if len(layers) <= 12:
-        marks.append(CellLines((starts[1:] - 0.5).tolist(), width=0.8))
-    step = -(-len(layers) // 12)
-    middle = (starts + np.append(starts[1:], len(heads)) - 1) / 2
-    y = Axis(
-        "layer (a row per head)",
-        ticks=(middle[::step].tolist(), [f"{one}" for one in layers[::step]]),
-    )
-    turning = [
-        place
-        for place in range(0, len(wavelength), -(-len(wavelength) // 6))
-        if wavelength[place] > 0
-    ]
-    labels = [tokens_in_short(wavelength[place]) for place in turning]
-    x = Axis("wavelength of the band (tokens)", ticks=([float(one) for one in turning], labels))
-    beyond = f"{100 - 100 * _LARGEST:.0f} % of the values are beyond the last colour"
+    axes = _band_axis(wavelength), _layer_axis(layers, starts, len(values))
+    beyond = f"{100 - 100 * _LARGEST:.0f} % of the sizes are beyond the last colour"
     notes = [
-        request.heads(len(heads)),
+        request.heads(len(values)),
         f"{values.shape[1]} bands",
-        "colours follow the square root of the size" if bar.root else None,
+        "below 0: works against the others" if words.signed else None,
         beyond if bar.beyond else None,
     ]
     shows = (
@@ -338,50 +307,48 @@ def bands(request: Request) -> Drawing:
         f"{_without_settings(request, words.meaning)}. Rows are heads, sorted by layer; columns "
         "are bands, from fast to slow, with their tokens per turn."
     )
-    details = [_BAND_SHARES if words.signed else None]
-    if bar.root:
-        details.append(
-            "A colour stands for the square root of the size, because few bands are large."
-        )
-    details += [f"{capitalised(beyond)}." if bar.beyond else None]
-    found = request.words(f"Rotary bands: {words.label}", notes, shows, len(heads), details)
-    return Drawing([Grid(values, x, y, bar, marks=marks)], found, Layout(height=2.4))
+    details = [
+        _BAND_SHARES if words.signed else None,
+        f"{capitalised(beyond)}." if bar.beyond else None,
+    ]
+    found = request.words(f"Rotary bands: {words.label}", notes, shows, len(values), details)
+    return Drawing([Grid(values, *axes, bar, marks=marks)], found, Layout(height=2.4))
+
+
+def _band_axis(wavelength: Floats) -> Axis:
+    """Wavelengths of about six bands that turn."""
+    places = range(0, len(wavelength), -(-len(wavelength) // 6))
+    turning = [place for place in places if wavelength[place] > 0]
+    labels = [tokens_in_short(wavelength[place]) for place in turning]
+    return Axis("wavelength of the band (tokens)", ticks=([float(one) for one in turning], labels))
+
+
+def _layer_axis(layers: Ints, starts: Ints, heads: int) -> Axis:
+    """The middle of the rows of at most twelve layers."""
+    step = -(-len(layers) // 12)
+    middle = (starts + np.append(starts[1:], heads) - 1) / 2
+    ticks = (middle[::step].tolist(), [f"{one}" for one in layers[::step]])
+    return Axis("layer (a row per head)", ticks=ticks)
 
 
 def _band_bar(request: Request, words: Metric, values: Floats) -> Bar:
+    """The colours of a metric of bands. Few sizes are large; these have the last colour."""
     unit = " (logits)" if words.column == "norm_product" else ""
     label = figure_text(words.label) + unit
     if words.format == "share":
         return Bar(label, *colour_limits(request, 0.0, 1.0), request.cmap(SEQUENTIAL))
-    largest, high = float(np.nanmax(np.abs(values))), float(np.nanquantile(values, _LARGEST))
-    beyond = 0.0 < high < 0.8 * largest and -float(np.nanmin(values)) <= high
+    sizes = np.abs(values)
+    high, largest = float(np.nanquantile(sizes, _LARGEST)), float(np.nanmax(sizes))
+    beyond = 0.0 < high < 0.8 * largest
     high = high if beyond else largest or 1.0
-    low, high = colour_limits(request, -high if words.signed else 0.0, high)
-    cmap = request.cmap(SIGNED if words.signed else SEQUENTIAL)
-    steps = sorted({0.0, *(sign * part * high for sign in (1, -1) for part in (0.1, 0.4, 1.0))})
-    ticks = tuple(float(f"{tick:.1g}") for tick in steps if low <= float(f"{tick:.1g}") <= high)
-    return Bar(label, low, high, cmap, root=True, beyond=beyond, ticks=ticks)
-
-
-def band_grid(bands: pd.DataFrame, metric: str) -> tuple[Floats, pd.DataFrame, Floats]:
-    """(heads × bands) values, the heads, and the median wavelength of every band."""
-    numbers = np.arange(int(bands["band"].max()) + 1)
-    table = bands.pivot(index=["layer", "q_head"], columns="band", values=metric)
-    table = table.reindex(columns=numbers)
-    wavelength = bands.groupby("band")["wavelength"].median().reindex(numbers)
-    return (
-        table.to_numpy(np.float64),
-        table.index.to_frame(index=False),
-        wavelength.to_numpy(np.float64),
-    )
+    ends = colour_limits(request, -high if words.signed else 0.0, high)
+    return Bar(label, *ends, request.cmap(SIGNED if words.signed else SEQUENTIAL), beyond)
 
 
 def _context_place(context: float, wavelength: Floats) -> float | None:
     """The place of the longest text between the columns of bands; None if it is outside."""
     turning = np.flatnonzero(wavelength > 0)
-    if not np.isfinite(context) or len(turning) < 2:
-        return None
     order = turning[np.argsort(wavelength[turning], kind="stable")]
-    if not wavelength[order[0]] < context < wavelength[order[-1]]:
+    if len(order) < 2 or not wavelength[order[0]] < context < wavelength[order[-1]]:  # or NaN
         return None
     return float(np.interp(np.log(context), np.log(wavelength[order]), order))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +26,6 @@ from attention_plasticity.figures.style import (
     PINK,
     QUIET,
     SKY,
-    beside_axes,
     figure_text,
 )
 from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
@@ -46,8 +45,7 @@ Entry = tuple[Any, str]
 """A handle and its words in a legend."""
 
 _DOT, _RING = 2.2, 5.0  # points; diameters of the marks in large cells
-_VEIL = 0.72  # opacity of the white over a faded head
-_STRIP, _SPACE = 4.0, 2.0  # points; width of the strip of layer types, space beside it
+_STRIP = (-0.045, 0.025)  # left end and width of the strip of layer types, of the axes
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
 _LONGEST_RANGES = 40  # characters; numbers of layers in a note
 
@@ -123,7 +121,7 @@ class Guide:
         """The line."""
         line = axes.axvline if self.vertical else axes.axhline
         if self.ground:
-            line(self.place, color="white", linewidth=2.0)
+            line(self.place, color="white", linewidth=2.4)
         drawn = line(self.place, color=INK, linewidth=0.8, linestyle=DASHES)
         return [(drawn, self.label)] if self.label else []
 
@@ -180,22 +178,16 @@ class TestMarks:
 
     tests: Tests
     layers: Ints  # (rows,)
-    columns: int
     cell: float
     colours: ScalarMappable
 
     def draw(self, axes: Axes) -> list[Entry]:
-        """Dots and rings, which are white in dark cells, and a veil over faded heads."""
+        """Dots and rings, which are white in dark cells."""
         tests = self.tests
         dot, ring = min(_DOT, 0.4 * self.cell), min(_RING, 0.75 * self.cell)  # diameters
         dark = self.colours.to_rgba(tests.values) @ [0.299, 0.587, 0.114, 0.0] < 0.5  # (tested,)
-        inks = np.where(dark, "white", INK)
+        inks = np.where(dark & ~tests.faded, "white", INK)
         row, head = np.searchsorted(self.layers, tests.heads[:, 0]), tests.heads[:, 1]
-        if tests.faded.any():
-            veil = np.ones((len(self.layers), self.columns, 4))  # (layers, heads, rgba), white
-            veil[..., 3] = 0.0
-            veil[row[tests.faded], head[tests.faded], 3] = _VEIL
-            axes.imshow(veil, aspect="auto", interpolation="nearest")
         for marked, size, hollow in (
             (tests.excluded, dot, False),
             (tests.significant, ring, True),
@@ -222,52 +214,34 @@ class TestMarks:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """Dots, or dashes beside the dots of tests, in cells without a value."""
+class Marked:
+    """Small marks on cells of a grid."""
 
-    values: Floats  # (rows, columns)
-    dashes: bool = False
-
-    @property
-    def number(self) -> int:
-        """How many cells have no value."""
-        return int(np.isnan(self.values).sum())
+    cells: Ints  # (cells, 2) row and column
+    label: str | None = None
+    look: Mapping[str, Any] = field(default_factory=lambda: {"s": 1.2, "color": QUIET})
 
     def draw(self, axes: Axes) -> list[Entry]:
         """One mark per cell."""
-        row, column = np.nonzero(np.isnan(self.values))
-        if self.dashes:
-            axes.scatter(column, row, s=5, color=FAINT, marker="_", linewidths=0.7)
-        else:
-            axes.scatter(column, row, s=1.2, color=QUIET, linewidths=0)
-        return []
+        row, column = self.cells.T
+        drawn = axes.scatter(column, row, **{"linewidths": 0.0, **self.look})
+        return [(drawn, self.label)] if self.label and len(row) else []
 
 
-@dataclass(frozen=True)
-class LayerGaps:
-    """Dashed lines where layers between two rows are left out."""
+def layer_gaps(layers: Ints) -> list[Guide]:
+    """Dashed lines where layers between two rows of a map are left out."""
+    return [Guide(row, ground=True) for row in np.flatnonzero(np.diff(layers) > 1) + 0.5]
 
-    layers: Ints  # (rows,)
 
-    def draw(self, axes: Axes) -> list[Entry]:
-        """One line per gap."""
-        for row in np.flatnonzero(np.diff(self.layers) > 1) + 0.5:
-            axes.axhline(row, color="white", linewidth=2.4)
-            axes.axhline(row, color=INK, linewidth=0.8, linestyle=DASHES)
-        return []
-
-    @property
-    def sentence(self) -> str | None:
-        """What the lines are; None if there is none."""
-        missing = sorted(
-            set(range(self.layers[0], self.layers[-1] + 1)) - set(self.layers.tolist())
-        )
-        if not missing:
-            return None
-        named = index_ranges(missing)
-        if len(named) > _LONGEST_RANGES:
-            named = f"{len(missing):,} between {self.layers[0]} and {self.layers[-1]}"
-        return f"Dashed lines mark layers that are left out ({named})."
+def gaps_sentence(layers: Ints) -> str | None:
+    """What the dashed lines are; None if there is none."""
+    missing = sorted(set(range(layers[0], layers[-1] + 1)) - set(layers.tolist()))
+    if not missing:
+        return None
+    named = index_ranges(missing)
+    if len(named) > _LONGEST_RANGES:
+        named = f"{len(missing):,} between {layers[0]} and {layers[-1]}"
+    return f"Dashed lines mark layers that are left out ({named})."
 
 
 @dataclass(frozen=True)
@@ -289,13 +263,12 @@ class LayerTypes:
         groups = layers_by_type(self.types)
         others = iter((BLUE, PINK, SKY, *[INK] * len(groups)))
         colours = {name: _TYPE_COLOURS.get(name) or next(others) for name in groups}
-        left = beside_axes(axes, "y")
+        left, width = _STRIP
+        beside: Any = {"transform": axes.get_yaxis_transform(), "clip_on": False, "linewidth": 0}
         for row, layer in enumerate(self.layers):
-            place = (-_SPACE - _STRIP, row - 0.5)
             colour = colours[self.types[int(layer)]]
-            options: Any = {"color": colour, "linewidth": 0, "transform": left, "clip_on": False}
-            axes.add_artist(Rectangle(place, _STRIP, 1.0, **options))
-        axes.spines["left"].set_position(("outward", 2 * _SPACE + _STRIP))
+            axes.add_artist(Rectangle((left, row - 0.5), width, 1.0, color=colour, **beside))
+        axes.spines["left"].set_position(("axes", left - 0.01))
         return [(Patch(color=colours[name]), figure_text(type_words(name))) for name in colours]
 
 

@@ -1,13 +1,19 @@
-"""Figures of several runs, drawn from the tables of their summary."""
+"""Figures of several runs, drawn from the tables of their summary.
+
+Most are lines over the groups of a summary, a panel per metric and a line per run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.colors import to_rgb
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -15,52 +21,90 @@ from matplotlib.patches import Patch
 from attention_plasticity.compare.bands import wavelengths
 from attention_plasticity.compare.groups import DEPTHS
 from attention_plasticity.compare.lengths import PHASE_DROP, part_start
-from attention_plasticity.compare.matched import RATE
-from attention_plasticity.compare.runs import NamedRun, Pair, main_of
+from attention_plasticity.compare.runs import NamedRun, main_of
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures.captions import capitalised, column_label, phase_sentence
-from attention_plasticity.figures.model_panels import (
-    INTERVALS,
-    Changed,
-    Stack,
-    StackedRows,
-    group_axis,
+from attention_plasticity.figures.compose import Layout, compose
+from attention_plasticity.figures.marks import Entry, Mark
+from attention_plasticity.figures.model_words import (
     half_widths,
     interval_line,
-    lines_of,
-    lines_over_groups,
-    look,
     model_words,
     require_rows,
     short_names,
 )
-from attention_plasticity.figures.shapes import Bar, DotRows, Dots, Grid, Layout, Lines, compose
+from attention_plasticity.figures.shapes import Bars, DotRows, Dots, Line, Lines, Part, row_axis
 from attention_plasticity.figures.style import (
-    FAINT,
-    SIGNED,
+    PALETTE,
     TEXT,
     Axis,
     figure_text,
+    line_shades,
     share_axis,
 )
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, PHASE
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import COLOURS
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.formatting import count
 
-MOST_MAPS = 6
+MARKERS = "osD^vP*X"
+_LONGEST_NAME = 44  # characters in a legend
 _PANEL = Layout(height=1.9, least=2.9)
 _DROPS = (ALIGNED_DROP, PHASE_DROP)
-_MISSING = "#d9d9d9"  # heads without a value
-_POSITIONS = (
-    "A value is the mean over the heads of a model and over positions: over the bins of queries "
-    "whose middle is in the part."
-)
-_NO_VALUE = (
-    "A part without a value has no bin of queries with an earlier bin of keys, or no text reaches "
-    "it; shorter bins give values to shorter lengths."
-)
+_SHADES = ("#e8eef4", "#f6ead9", "#e5f1ea", "#f3e6ee", "#eeeeee", "#f4f1d6")  # light, on white
+_LOG_FROM = 100.0  # ratio of the last and the first checkpoint
+
+
+def look(place: int, number: int) -> dict[str, Any]:
+    """Colour and marker of a run. More runs than colours have shades in their order."""
+    colour: Any = PALETTE[place % len(PALETTE)]
+    if number > len(PALETTE):
+        colour = tuple(line_shades("viridis")(place / (number - 1)))
+    return {"colour": colour, "marker": MARKERS[place % len(MARKERS)]}
+
+
+def _panels(
+    frame: pd.DataFrame,
+    across: Axis,
+    places: Mapping[str, float],
+    *,
+    labels: Sequence[str] | None = None,
+    whiskers: bool = False,
+    marks: Sequence[Mark] = (),
+) -> list[Lines]:
+    """A panel per metric, with a line per run over the places of the groups."""
+    names = list(dict.fromkeys(frame["run"])) if labels is None else labels
+    panels = []
+    for metric in dict.fromkeys(frame["metric"]):
+        rows = frame[frame["metric"] == metric]
+        label = "drop of rotary phase" if metric == PHASE_DROP else column_label(metric)
+        up = share_axis(label, zero=metric in _DROPS)
+        panels.append(Lines(across, up, _lines(rows, names, places, whiskers=whiskers), marks))
+    return panels
+
+
+def _lines(
+    rows: pd.DataFrame, labels: Sequence[str], places: Mapping[str, float], *, whiskers: bool
+) -> list[Line]:
+    """A line per run. Runs with whiskers are shifted, so that these do not cover each other."""
+    reach = min(0.2, 0.04 * (len(labels) - 1)) if whiskers else 0.0
+    shifts = np.linspace(-reach, reach, len(labels))
+    found = []
+    for number, name in enumerate(short_names(labels, _LONGEST_NAME)):
+        own = rows[rows["run"] == labels[number]]
+        x = own["group"].map(places).to_numpy(np.float64) + shifts[number]
+        order = np.argsort(x, kind="stable")
+        y, half = own["mean"].to_numpy(np.float64)[order], half_widths(own)[order]
+        style = look(number, len(labels))
+        found.append(Line(x[order], y, half, figure_text(name), whiskers=whiskers, **style))
+    return found
+
+
+def _group_axis(label: str, groups: Sequence[str]) -> tuple[Axis, dict[str, float]]:
+    """An axis with named places, and the place of every group."""
+    places = {group: float(place) for place, group in enumerate(groups)}
+    ticks = (list(places.values()), list(groups))
+    return Axis(label, -0.4, len(groups) - 0.6, ticks=ticks), places
 
 
 def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
@@ -76,19 +120,17 @@ def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     """
     shown = main_of(runs)
     frame = summary(runs, "bin", pairs=[])
-    frame = frame[frame["metric"] == shown.level].reset_index(drop=True)
+    frame = frame[frame["metric"] == shown.level]
     require_rows(frame, "profiles")
-    lines = lines_of(frame, [one.label for one in runs], [float(x) for x in frame["group"]])
-    panel = Lines(Axis("query position (tokens)", scale="positions"), share_axis(shown.name), lines)
-    title = f"{capitalised(shown.name)}, over the context"
-    shows = f"{capitalised(shown.name)}, by query position: the mean over heads, one line per run."
-    words = model_words(
-        title,
-        f"{shows} {phase_sentence(shown)}",
-        runs,
-        notes=[interval_line(frame, "bands")],
+    across = Axis("query position (tokens)", scale="positions")
+    panels = _panels(frame, across, {group: float(group) for group in set(frame["group"])})
+    name = capitalised(shown.name)
+    shows = (
+        f"{name}, by query position: the mean over heads, one line per run. {phase_sentence(shown)}"
     )
-    return compose([panel], words, width=width, layout=Layout(height=2.3))
+    notes = [interval_line(frame, "bands")]
+    words = model_words(f"{name}, over the context", shows, runs, notes=notes)
+    return compose(panels, words, width=width, layout=Layout(height=2.3))
 
 
 def lengths_figure(
@@ -99,81 +141,93 @@ def lengths_figure(
     With `by` `fifth`, rotary phase and its drop by fifths of the longest text. `frame` is the
     summary by length, or by fifth.
     """
-    labels = [one.label for one in runs]
     metrics = (ALIGNED, PHASE, *_DROPS) if by == "length" else (PHASE, PHASE_DROP)
-    own = frame[(frame["by"] == by) & (frame["minus"] == "") & frame["run"].isin(labels)]
-    own = own[own["metric"].isin(metrics)]
+    own = frame[(frame["by"] == by) & (frame["minus"] == "") & frame["metric"].isin(metrics)]
     require_rows(own, "lengths")
-    labels = [label for label in labels if label in set(own["run"])]
     groups = sorted(set(own["group"]), key=part_start)
-    below = "position (tokens)" if by == "length" else "part of the longest text"
-    panels = [
-        Lines(
-            group_axis(below, groups),
-            share_axis(_length_label(name), zero=name in _DROPS),
-            lines_over_groups(rows, labels, groups),
-        )
-        for name in metrics
-        if len(rows := own[own["metric"] == name])
-    ]
+    label = "position (tokens)" if by == "length" else "part of the longest text"
+    own = own.sort_values("metric", key=lambda names: names.map(metrics.index), kind="stable")
+    panels = _panels(own, *_group_axis(label, groups), whiskers=True)
+    phase = "rotary phase (plasticity over a bin minus plasticity at one position)"
+    shows = f"{capitalised(phase)} by fifths of the longest text, one line per run."
     title = "Rotary phase, by fifths of the longest text"
     if by == "length":
+        shows = (
+            f"Plasticity at one position, {phase}, and the drops of both by length of the context, "
+            "one line per run. K is 1,024 tokens."
+        )
         title = "Plasticity at one position and rotary phase, by length of the context"
-    missing = [one.label for one in runs if one.label not in labels]
-    without = f"No plasticity at one position: {', '.join(missing)}." if missing else ""
-    details, notes = [INTERVALS, _NO_VALUE, without], [interval_line(own, "whiskers")]
-    words = model_words(title, _length_sentences(own, by), runs, details, notes)
+    missing = [one.label for one in runs if one.label not in set(own["run"])]
+    details = [
+        "A value is the mean over the heads of a model and over positions: over the bins of "
+        "queries whose middle is in the part.",
+        _drop_sentence(own),
+        "A part without a value has no bin of queries with an earlier bin of keys, or no text "
+        "reaches it; shorter bins give values to shorter lengths.",
+        f"No plasticity at one position: {', '.join(missing)}." if missing else "",
+    ]
+    words = model_words(title, shows, runs, details, [interval_line(own, "whiskers")])
     return compose(panels, words, width=width, layout=_PANEL)
 
 
-def _length_label(metric: str) -> str:
-    return "drop of rotary phase" if metric == PHASE_DROP else column_label(metric)
-
-
-def _length_sentences(frame: pd.DataFrame, by: str) -> str:
-    phase = "rotary phase (plasticity over a bin minus plasticity at one position)"
-    if by == "fifth":
-        return (
-            f"{capitalised(phase)} by fifths of the longest text, one line per run. {_POSITIONS} A "
-            "drop is the value in the first fifth minus the value in this fifth."
-        )
-    what = (
-        f"Plasticity at one position, {phase}, and the drops of both by length of the context, one "
-        f"line per run. {_POSITIONS} K is 1,024 tokens."
-    )
-    parts = {name: set(frame[frame["metric"] == name]["group"]) for name in (ALIGNED, ALIGNED_DROP)}
-    first = sorted(parts[ALIGNED] - parts[ALIGNED_DROP], key=part_start)
-    if parts[ALIGNED_DROP] and first:
-        what += f" A drop is the value at {first[-1]} minus the value at this length."
-    return what
+def _drop_sentence(frame: pd.DataFrame) -> str:
+    """From which part on a drop is counted: the first one, which has no drop."""
+    phase, drop = (set(frame[frame["metric"] == name]["group"]) for name in (PHASE, PHASE_DROP))
+    first = sorted(phase - drop, key=part_start)
+    return f"A drop is the value at {first[-1]} minus the value at a later part." if first else ""
 
 
 def depth_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     """Draw the means by tenths of the depth, a line with a band per run and a panel per metric."""
     own = frame[frame["minus"] == ""]
     require_rows(own, "depth")
-    metrics = list(dict.fromkeys(own["metric"]))
-    labels = [one.label for one in runs if one.label in set(own["run"])]
     middle = {group: 10.0 * place + 5.0 for place, group in enumerate(DEPTHS)}  # per cent
     places = [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
     across = Axis("relative depth (%)", 0.0, 100.0, ticks=(places, [f"{x:g}" for x in places]))
-    panels = [
-        Lines(
-            across,
-            share_axis(column_label(metric), zero=metric == ALIGNED_DROP),
-            lines_of(rows, labels, rows["group"].map(middle).tolist()),
-        )
-        for metric in metrics
-        for rows in [own[own["metric"] == metric]]
-    ]
+    labels = list(map(column_label, dict.fromkeys(own["metric"])))
     shows = (
         "Mean over heads by relative depth, one line per run: the layers of a model are divided "
         "into ten equal parts of its depth, and a layer belongs to the part that has its middle. A "
         "model with fewer layers has in each part the layer at the middle of the part. Shown: "
-        f"{', '.join(map(column_label, metrics))}."
+        f"{', '.join(labels)}."
     )
     notes = [interval_line(own, "bands")]
     words = model_words("Means over heads, by relative depth", shows, runs, notes=notes)
+    return compose(_panels(own, across, middle), words, width=width, layout=_PANEL)
+
+
+def bands_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
+    """Draw shares by eighths of the rotary bands and, if there are pairs, their differences."""
+    means, differences = frame[frame["minus"] == ""], frame[frame["minus"] != ""]
+    require_rows(means, "bands")
+    axis = _group_axis("eighth of the rotary bands", list(dict.fromkeys(means["group"])))
+    labels = [one.label for one in runs]
+    up = share_axis("share of the variance", zero=True)
+    panels = [Lines(axis[0], up, _lines(means, labels, axis[1], whiskers=True))]
+    listed = "; ".join(
+        f"{one.label}: {', '.join(f'{low:,.0f}–{high:,.0f}' for low, high in ends)}"
+        for one in runs
+        if (ends := wavelengths(one.run).values())
+    )
+    details = [f"Wavelengths of the eighths in tokens: {listed}." if listed else ""]
+    if len(differences):
+        others = list(dict.fromkeys(differences["minus"]))
+        minus = others[0] if len(others) == 1 else "the first of the family"
+        up = share_axis(f"difference from {minus}", zero=True)
+        panels.append(Lines(axis[0], up, _lines(differences, labels, axis[1], whiskers=True)))
+        details.append(f"The second panel has the difference of the same heads from {minus}.")
+    words = model_words(
+        "Rotary bands: share of the variance of the logit",
+        "Share of the variance of the logit by eighths of the rotary bands, from the fastest to "
+        "the slowest, as a mean over heads, one line per run. A rotary band is a pair of "
+        "dimensions that RoPE turns with one frequency. The shares of a head sum to 1 with that of "
+        "the dimensions that RoPE does not turn. A share is the covariance of the part of the "
+        "logit with the whole logit, divided by the variance of the logit; it is below 0 where the "
+        "part works against the others.",
+        runs,
+        details,
+        [interval_line(means, "whiskers"), "1: the shortest wavelengths, 8: the longest"],
+    )
     return compose(panels, words, width=width, layout=_PANEL)
 
 
@@ -183,26 +237,25 @@ def kinds_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float 
     require_rows(own, "layers")
     labels = [one.label for one in runs if one.label in set(own["run"])]
     names = [figure_text(name) for name in short_names(labels, 18)]
-    kinds, metrics = sorted(set(own["group"])), list(dict.fromkeys(own["metric"]))
-    shifts = np.linspace(-0.2, 0.2, len(kinds)).tolist() if len(kinds) > 1 else [0.0]
-    colours = [look(number, len(kinds))["colour"] for number in range(len(kinds))]
+    kinds = sorted(set(own["group"]))
+    shifts = np.linspace(-0.2, 0.2, len(kinds)) if len(kinds) > 1 else np.zeros(1)
+    styles = {
+        kind: (shifts[number], look(number, len(kinds))["colour"])
+        for number, kind in enumerate(kinds)
+    }
     panels = []
-    for metric in metrics:
+    for metric in dict.fromkeys(own["metric"]):
+        rows = own[own["metric"] == metric]
         dots = []
-        for kind, shift, colour in zip(kinds, shifts, colours, strict=True):
-            chosen = (own["metric"] == metric) & (own["group"] == kind)
-            rows = own[chosen].set_index("run").reindex(labels)
-            values, halves = rows["mean"].to_numpy(np.float64), half_widths(rows)
-            dots += [
-                Dots(place + shift, np.empty(0), float(value), float(half), colour)
-                for place, (value, half) in enumerate(zip(values, halves, strict=True))
-            ]
+        for row, half in zip(rows.itertuples(), half_widths(rows), strict=True):
+            shift, colour = styles[str(row.group)]
+            place = labels.index(str(row.run)) + float(shift)
+            dots.append(Dots(place, float(row.mean), half, colour=colour))
         lines = [place + 0.5 for place in range(len(labels) - 1)]
         panels.append(DotRows(share_axis(column_label(metric)), names, dots, lines))
-    style: Any = {"linestyle": "", "marker": "D", "markersize": 3.0}
+    diamond: Any = {"linestyle": "", "marker": "D", "markersize": 3.0}
     entries = [
-        (Line2D([], [], color=colour, **style), kind)
-        for kind, colour in zip(kinds, colours, strict=True)
+        (Line2D([], [], color=colour, **diamond), kind) for kind, (_, colour) in styles.items()
     ]
     words = model_words(
         f"Means over heads, by layers: {' and '.join(kinds)}",
@@ -220,18 +273,18 @@ def roles_figure(counts: pd.DataFrame, runs: Sequence[NamedRun], *, width: float
     if counts.empty:
         raise ConfigError("roles: no run has the table of roles, so there is nothing to draw")
     labels = [one.label for one in runs if one.label in set(counts["run"])]
-    sure, likely = (
-        counts.assign(share=100.0 * counts[name] / counts["heads"])
-        .pivot(index="run", columns="role", values="share")
-        .reindex(labels)
-        for name in ("sure", "likely")
-    )
-    parts = [
-        Stack(role, COLOURS[role], own, likely[role].to_numpy(np.float64) - own)
-        for role in NAMES
-        if (likely[role] > 0).any()
-        for own in [sure[role].to_numpy(np.float64)]
-    ]
+    parts: list[Part] = []
+    start = np.zeros(len(labels))
+    for role in NAMES:
+        rows = counts[counts["role"] == role].set_index("run").loc[labels]
+        sure, likely = (
+            100.0 * (rows[name] / rows["heads"]).to_numpy() for name in ("sure", "likely")
+        )
+        if likely.any():
+            own: Any = {"colour": COLOURS[role], "width": 0.72}
+            parts.append(Part(role, sure, start=start, **own))
+            parts.append(Part("", likely - sure, start=start + sure, hatch="/////", **own))
+            start = start + likely
     names = [figure_text(name) for name in short_names(labels, 22)]
     others = [one.label for one in runs if one.label not in labels]
     words = model_words(
@@ -244,118 +297,99 @@ def roles_figure(counts: pd.DataFrame, runs: Sequence[NamedRun], *, width: float
             "scores on repeated tokens would decide and are not known.",
             f"No table of roles: {', '.join(others)}." if others else "",
         ],
+        ["hatched: unsure"],
+        intervals=False,
     )
-    panel = StackedRows(Axis("share of heads (%)", 0.0, 100.0), names, parts)
+    panel = Bars(Axis("share of heads (%)", 0.0, 100.0), row_axis(names), parts, across=True)
     layout = Layout(height=0.6 + 0.22 * len(labels))
     return compose([panel], words, width=width, layout=layout)
 
 
-def bands_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
-    """Draw shares by eighths of the rotary bands and, if there are pairs, their differences."""
-    means, differences = frame[frame["minus"] == ""], frame[frame["minus"] != ""]
-    require_rows(means, "bands")
-    groups = list(dict.fromkeys(means["group"]))
-    labels = [one.label for one in runs]
-    across = group_axis("eighth of the rotary bands", groups)
-    own = lines_over_groups(means, labels, groups)
-    panels = [Lines(across, share_axis("share of the variance", zero=True), own)]
-    details = [INTERVALS]
-    if found := {one.label: wavelengths(one.run).values() for one in runs}:
-        listed = "; ".join(
-            f"{label}: {', '.join(f'{low:,.0f}–{high:,.0f}' for low, high in ends)}"
-            for label, ends in found.items()
-            if ends
-        )
-        details.append(f"Wavelengths of the eighths in tokens: {listed}.")
-    if len(differences):
-        others = list(dict.fromkeys(differences["minus"]))
-        minus = others[0] if len(others) == 1 else "the first of the family"
-        up = share_axis(f"difference from {minus}", zero=True)
-        panels.append(Lines(across, up, lines_over_groups(differences, labels, groups)))
-        details.append(f"The second panel has the difference of the same heads from {minus}.")
-    words = model_words(
-        "Rotary bands: share of the variance of the logit",
-        "Share of the variance of the logit by eighths of the rotary bands, from the fastest to "
-        "the slowest, as a mean over heads, one line per run. A rotary band is a pair of "
-        "dimensions that RoPE turns with one frequency. The shares of a head sum to 1 with that of "
-        "the dimensions that RoPE does not turn. A share is the covariance of the part of the "
-        "logit with the whole logit, divided by the variance of the logit; it is below 0 where the "
-        "part works against the others.",
-        runs,
-        details,
-        [interval_line(means, "whiskers"), "1: the shortest wavelengths, 8: the longest"],
+class PhaseBlock(NamedTuple):
+    """A phase of the training: its first and its last checkpoint."""
+
+    name: str
+    first: float
+    last: float
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Each phase is shaded up to the middle between its checkpoints and those of the next one."""
+
+    blocks: Sequence[PhaseBlock]
+    log: bool
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """One band per phase, below the lines."""
+        middles = [
+            math.sqrt(one.last * other.first) if self.log else (one.last + other.first) / 2.0
+            for one, other in pairwise(self.blocks)
+        ]
+        starts = [block.first for block in self.blocks[:1]] + middles
+        ends = middles + [block.last for block in self.blocks[-1:]]
+        entries: list[Entry] = []
+        for place, block in enumerate(self.blocks):
+            colour = _SHADES[place % len(_SHADES)]
+            axes.axvspan(starts[place], ends[place], color=colour, linewidth=0, zorder=0.1)
+            entries.append((Patch(color=colour), figure_text(block.name)))
+        return entries
+
+
+def trajectories_figure(
+    frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT
+) -> Figure:
+    """Draw means over checkpoints: a line per family, a panel per metric, phases shaded.
+
+    `frame` is the summary of the runs, which have a checkpoint.
+    """
+    own = frame[frame["minus"] == ""]
+    require_rows(own, "trajectories")
+    numbers = {one.label: float(one.checkpoint or 0.0) for one in runs}
+    family = {one.label: one.family or "no family" for one in runs}
+    first, last = min(numbers.values()), max(numbers.values())
+    log = first > 0 and last / first >= _LOG_FROM
+    blocks = training_phases(runs)
+    room = 0.04 * (last - first) or 1.0
+    across = Axis("checkpoint (steps or tokens)", first - room, last + room)
+    if log:
+        across = Axis("checkpoint (steps or tokens)", scale="log")
+    panels = _panels(
+        own.assign(group=own["run"], run=own["run"].map(family)),
+        across,
+        numbers,
+        labels=list(dict.fromkeys(family.values())),
+        marks=[Phases(blocks, log)],
     )
+    shows = "Means over heads of checkpoints, one line per family."
+    if log:
+        shows += " The axis of checkpoints is logarithmic."
+    if blocks:
+        named = ", ".join(f"{block.name} ({block.first:g} to {block.last:g})" for block in blocks)
+        shows += (
+            f" Shaded: phases of the training, with their first and last checkpoint: {named}. A "
+            "phase ends in the middle between two checkpoints."
+        )
+    notes = [interval_line(own, "bands")]
+    if not blocks and any(one.phase for one in runs):
+        notes.append("phases of the training overlap, so they are not shaded")
+    words = model_words("Means over heads, over training", shows, runs, notes=notes)
     return compose(panels, words, width=width, layout=_PANEL)
 
 
-def matched_figure(
-    matched: pd.DataFrame, pairs: Sequence[Pair], metric: str, *, width: float = TEXT
-) -> Figure:
-    """Draw one map per pair, for one metric of `matched_heads`; at most six pairs.
+def training_phases(runs: Sequence[NamedRun]) -> list[PhaseBlock]:
+    """The phases in the order of the training; empty if they cannot be shaded.
 
-    Only heads that changed are coloured; layer 0 is at the top.
+    That is the case if no phase is given, or if two phases have checkpoints among each other, such
+    as phases of two families at the same numbers.
     """
-    own = matched[matched["metric"] == metric]
-    tables = [
-        (pair, own[(own["run"] == pair.run.label) & (own["minus"] == pair.minus.label)])
-        for pair in pairs
-    ]
-    known = [(pair, rows) for pair, rows in tables if len(rows)]
-    if not known:
-        raise ConfigError("matched heads: no two models have the same heads with values")
-    shown = known[:MOST_MAPS]
-    changes = pd.concat([rows[rows["changed"].astype(bool)] for _, rows in shown])["difference"]
-    reach = float(changes.abs().max()) if len(changes) else 1.0
-    bar = Bar(f"difference of {column_label(metric)}", -reach, reach, SIGNED)
-    panels = [_map(pair, rows, bar) for pair, rows in shown]
-    same = Patch(facecolor="white", edgecolor=FAINT, linewidth=0.6)
-    entries = [(same, "no change detected"), (Patch(facecolor=_MISSING), "no value")]
-    further, notes = len(known) - len(shown), []
-    if further:
-        notes.append(f"{count(further, 'further pair')} in the table matched_heads")
-    drawn = [pair for pair, _ in shown]
-    words = model_words(
-        "Heads that changed",
-        f"Difference of {column_label(metric)} of the same head in two models, one map per pair, "
-        "for the heads that changed. White: no change detected. Grey: no value in one of the "
-        "models.",
-        list({run.label: run for pair in drawn for run in pair}.values()),
-        [_tests(drawn)],
-        notes,
-    )
-    return compose(panels, words, width=width, layout=Layout(2.2, least=2.0, entries=entries))
-
-
-def _map(pair: Pair, rows: pd.DataFrame, bar: Bar) -> Grid:
-    """The colours of all heads of a pair."""
-    layers, heads = (rows[name].to_numpy(np.int64) for name in ("layer", "q_head"))
-    changed = rows["changed"].to_numpy(bool)
-    shape = layers.max() + 1, heads.max() + 1
-    colours = np.tile(to_rgb(_MISSING), (*shape, 1))  # (layers, heads, rgb)
-    colours[layers, heads] = 1.0
-    values = rows["difference"].to_numpy(np.float64)[changed]
-    colours[layers[changed], heads[changed]] = bar.colours.to_rgba(values)[:, :3]
-    tested = int(rows["p_value"].notna().sum())
-    names = short_names([pair.run.label, pair.minus.label], 17)
-    title = f"{' minus '.join(names)}\n{changed.sum():,} of {tested:,} heads changed"
-    marks = [Changed(np.column_stack([layers, heads])[changed])]
-    across, up = (Axis(label, whole=True) for label in ("query head", "layer"))
-    return Grid(colours, across, up, bar, marks=marks, title=title)
-
-
-def _tests(pairs: Sequence[Pair]) -> str:
-    """How heads that changed were found."""
-    names = {
-        paired: ", ".join(one.name for one in pairs if one.paired == paired)
-        for paired in (True, False)
-    }
-    how = (
-        "A head changed if a two-sided test of no difference (Student's t over groups of texts) is "
-        f"significant at a false discovery rate of {100 * RATE:.0f} % by Benjamini and Hochberg, "
-        "corrected for the number of heads of the map."
-    )
-    if names[True]:
-        how += f" On the same texts, compared text by text: {names[True]}."
-    if names[False]:
-        how += f" On other texts, as independent samples: {names[False]}."
-    return how
+    given = [(float(one.checkpoint or 0.0), one.phase) for one in runs if one.phase]
+    blocks: list[PhaseBlock] = []
+    for number, phase in sorted(given, key=lambda one: one[0]):
+        if blocks and blocks[-1].name == phase:
+            blocks[-1] = PhaseBlock(phase, blocks[-1].first, number)
+            continue
+        if phase in [block.name for block in blocks] or (blocks and blocks[-1].last == number):
+            return []
+        blocks.append(PhaseBlock(phase, number, number))
+    return blocks

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from attention_plasticity.figures.captions import (
     capitalised,
@@ -16,8 +17,9 @@ from attention_plasticity.figures.captions import (
     phase_note,
     range_words,
 )
+from attention_plasticity.figures.compose import Layout, Words
 from attention_plasticity.figures.marks import Hatched, interval_note
-from attention_plasticity.figures.shapes import Bar, Grid, Layout, Line, Lines, Spread, layer_bar
+from attention_plasticity.figures.shapes import Bar, Grid, Line, Lines, Spread, Thin, layer_bar
 from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION, Drawing, Request
 from attention_plasticity.figures.style import (
     BLUE,
@@ -153,41 +155,28 @@ def plasticity(request: Request) -> Drawing:
     table, shown = cells_of(request)
     profiles = Profiles.of(request.run, table, request.at_starts)
     options, heads = request.options, profiles.heads
-    several = heads["layer"].nunique() > 1
-    color = options.color or ("layer" if several else "none")
+    color = options.color or ("layer" if heads["layer"].nunique() > 1 else "none")
     bar = layer_bar(heads["layer"], request.cmap(SEQUENTIAL)) if color == "layer" else None
-    entries: list[tuple[str, Any]] = [("one head", BLUE)] if color == "none" else []
-    colours: list[Any] = [BLUE] * len(heads)
-    if bar is not None:
-        shades = layer_shades(heads["layer"], request.cmap(SEQUENTIAL))
-        colours = list(map(tuple, shades.to_rgba(heads["layer"].to_numpy())))
-    elif color == "trend":
-        trends = [trend_of(row, options.trend_threshold) for row in profiles.values]
-        colours = [_TRENDS[trend] for trend in trends]
-        entries = [(f"{name} ({trends.count(name):,})", _TRENDS[name]) for name in _TRENDS]
+    colours, names = _colours(request, profiles, "layer" if bar else color)
     known = ~np.isnan(profiles.x)
-    thin = [
+    paths = [
         np.column_stack([x[seen], y[seen]])
         for x, y, seen in zip(profiles.x, profiles.values, known, strict=True)
     ]
+    alpha = options.alpha or min(0.7, 0.3 + 6.0 / len(heads))
+    entries = [
+        (Line2D([], [], color=colour, linewidth=1.0, alpha=0.8), name) for name, colour in names
+    ]
     few = options.intervals and len(heads) <= _MOST_BANDS
-    own = zip(profiles.x, profiles.values, profiles.half, colours, known, strict=True)
+    own = zip(profiles.x, profiles.values, profiles.half, colours, strict=True)
     bands = [
-        Line(x[seen], y[seen], half[seen], colour=colour, width=options.line_width, z=1.5)
-        for x, y, half, colour, seen in (own if few else ())
+        Line(x, y, half, colour=colour, width=options.line_width, z=1.5)
+        for x, y, half, colour in (own if few else ())
     ]
     lines, sentences = _mean_and_baselines(request, profiles, shown)
-    panel = Lines(
-        profiles.axis,
-        share_axis(shown.name, options.range == "unit"),
-        [*bands, *lines],
-        thin=thin,
-        thin_colours=colours,
-        thin_width=options.line_width,
-        thin_alpha=options.alpha or min(0.7, 0.3 + 6.0 / len(heads)),
-        thin_entries=entries,
-        bar=bar,
-    )
+    thin = Thin(paths, colours, options.line_width, alpha, entries)
+    y = share_axis(shown.name, options.range == "unit")
+    panel = Lines(profiles.axis, y, [thin, *bands, *lines], bar=bar)
     by = {"layer": ", coloured by layer,", "trend": ", coloured by trend with position,"}
     shows = (
         f"{capitalised(shown.name)}, by query position: one line per head"
@@ -197,7 +186,24 @@ def plasticity(request: Request) -> Drawing:
     if not few and np.isfinite(profiles.half).any():
         width = f"95 % interval of one head: ± {np.nanmedian(profiles.half):.3f} (median)"
     title = capitalised(shown.name)
-    return _over_context(request, panel, profiles, shown, title, shows, [*sentences], width)
+    words = _words(request, profiles, shown, title, shows, sentences, width)
+    return Drawing([panel], words, Layout(height=2.1))
+
+
+def _colours(
+    request: Request, profiles: Profiles, color: str
+) -> tuple[list[Any], list[tuple[str, str]]]:
+    """The colour of every head, and the words and colours of the legend."""
+    layers = profiles.heads["layer"].to_numpy()
+    if color == "layer":
+        shades = layer_shades(layers, request.cmap(SEQUENTIAL))
+        return list(map(tuple, shades.to_rgba(layers))), []
+    if color == "trend":
+        threshold = request.options.trend_threshold
+        trends = [trend_of(row, threshold) for row in profiles.values]
+        words = [(f"{name} ({trends.count(name):,})", _TRENDS[name]) for name in _TRENDS]
+        return [_TRENDS[trend] for trend in trends], words
+    return [BLUE] * len(layers), [("one head", BLUE)]
 
 
 def profile(request: Request) -> Drawing:
@@ -212,16 +218,16 @@ def profile(request: Request) -> Drawing:
     lines, sentences = _mean_and_baselines(request, profiles, shown)
     y = share_axis(shown.name, request.options.range == "unit")
     change = Lines(profiles.axis, share_axis("mean over heads"), lines[:1])
-    panel = Lines(profiles.axis, y, lines, spreads)
+    panel = Lines(profiles.axis, y, [*spreads, *lines])
     shows = (
         f"{capitalised(shown.name)}, by query position: mean over heads, with bands of the middle "
         "50 % and the middle 90 % of heads. The lower panel has the mean alone, on an axis of its "
         "own."
     )
     title = f"{capitalised(shown.name)}, spread over heads"
-    drawing = _over_context(request, panel, profiles, shown, title, shows, sentences, None)
+    words = _words(request, profiles, shown, title, shows, sentences, None)
     layout = Layout(height=1.55, columns=1, share_x=True)
-    return Drawing([panel, change], drawing.words, layout)
+    return Drawing([panel, change], words, layout)
 
 
 def _mean_and_baselines(
@@ -255,16 +261,15 @@ def _mean_and_baselines(
     return lines, [sentence if seen else None, references]
 
 
-def _over_context(
+def _words(
     request: Request,
-    panel: Lines,
     profiles: Profiles,
     shown: PlasticityColumns,
     title: str,
     shows: str,
     details: list[str | None],
     width: str | None,
-) -> Drawing:
+) -> Words:
     gaps, heads = heads_with_gaps(profiles.cells), len(profiles.heads)
     part = "bin" if shown is AT_ONE_POSITION else "bucket"
     band = interval_note("band", profiles.mean_half, request.run.eligible_heads)
@@ -278,8 +283,7 @@ def _over_context(
     ]
     texts = f"A {part} has queries of {profiles.texts}." if profiles.texts else None
     details = [*details, first_part(profiles.cells, part), texts]
-    words = request.words(title, notes, shows, heads, details, shown)
-    return Drawing([panel], words, Layout(height=2.1))
+    return request.words(title, notes, shows, heads, details, shown)
 
 
 def first_part(cells: pd.DataFrame, part: str) -> str | None:
@@ -341,7 +345,6 @@ def heatmap(request: Request) -> Drawing:
                 axes["k"],
                 bar,
                 equal=True,
-                frame=False,
                 marks=[Hatched(some.T)],
                 title=title,
             )

@@ -124,13 +124,15 @@ FIGURES: tuple[Spec, ...] = (
         "scatter",
         "plasticity at one position against plasticity over a bin",
         "head_metrics",
-        "points.equal_values",
+        "points.scatter",
         x=(POOLED,),
         y=(ALIGNED,),
+        diagonal=True,
         title="Rotary phase",
         caption="Plasticity over a bin (queries as captured) against plasticity at one position "
         "(every query turned to one position of its bin), with the same bins, key pairs and "
-        "weights.",
+        "weights. The distance below the line of equal values is the rotary phase: what the "
+        "rotation of RoPE inside a bin adds.",
         needs=(_HAS_PHASE,),
         options=("range", *_POINTS),
     ),
@@ -139,11 +141,12 @@ FIGURES: tuple[Spec, ...] = (
         "scatter",
         "variance from position against plasticity",
         "head_metrics",
-        "points.predictability",
+        "points.scatter",
         x=("q_R2_total", "q_R2_unrotated"),
         title="Position against plasticity",
         caption="Variance of the queries that a linear function of position explains (R²), against "
-        "plasticity.",
+        "plasticity. In queries as captured it is mostly how far RoPE turns the mean query; before "
+        "RoPE, how far the content of queries drifts with position.",
         options=("plasticity", "range", *_POINTS),
     ),
     Spec(
@@ -151,9 +154,10 @@ FIGURES: tuple[Spec, ...] = (
         "scatter",
         "plasticity against attended plasticity, both at one position",
         "head_metrics",
-        "points.equal_values",
+        "points.scatter",
         x=(ALIGNED,),
         y=(ATTENDED,),
+        diagonal=True,
         title="Attended plasticity",
         caption="Plasticity of the key pairs of the run, against plasticity of two keys drawn in "
         "proportion to the attention that they receive (attended plasticity).",
@@ -165,11 +169,14 @@ FIGURES: tuple[Spec, ...] = (
         "scatter",
         "drift of queries against drift of keys, before and after RoPE",
         "drift",
-        "points.drift",
+        "points.scatter",
         x=(f"q_drift_r{BEFORE_ROPE}", "q_drift_r"),
         y=(f"k_drift_r{BEFORE_ROPE}", "k_drift_r"),
+        diagonal=True,
         title="Drift with position",
-        caption="Drift of queries against drift of keys.",
+        caption="Drift of queries against drift of keys, before RoPE (left) and after it (right). "
+        "Drift is the correlation with position of the projection on the axis of the drift. The "
+        "axis comes from the other groups of texts, so that it is 0 on average without drift.",
         needs=(known("drift", "q_drift_r", _TEXTS),),
         options=_POINTS,
     ),
@@ -252,7 +259,7 @@ def left_out(run: FinishedRun) -> dict[str, str]:
     """The files of `plot all` that a run does not allow, each with what they need."""
     found = {}
     for spec in FIGURES:
-        reason = spec.obstacle([run])
+        reason = spec.obstacle(run)
         for name, options in spec.files.items():
             need = _OF_METRIC.get(str(options.get("metric")))
             missing = reason or (need.reason if need and not need.met(run) else None)
@@ -307,5 +314,5 @@ def save_all(
         require_target(path)
     for (spec, _, own), path in zip(wanted, paths, strict=True):
         given = {name: value for name, value in options.items() if name in spec.taken}
-        save_figure(draw_figure(spec, [chosen], {**given, **own}), path)
+        save_figure(draw_figure(spec, chosen, {**given, **own}), path)
         yield path

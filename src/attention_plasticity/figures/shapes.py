@@ -1,7 +1,6 @@
 """The five shapes of figures: lines with bands, grid, scatter, dots with intervals, bars.
 
-A panel is one of these shapes with its data. `compose` puts panels side by side and writes title,
-legend and notes around them, so that these never cover data and have room at every width.
+A panel is one of these shapes with its data. `compose` arranges panels in a figure.
 """
 
 from __future__ import annotations
@@ -17,42 +16,24 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, FuncNorm, Normalize
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.patches import Patch
 
-from attention_plasticity.figures.captions import set_caption
 from attention_plasticity.figures.marks import Entry, Mark, band, whiskers
 from attention_plasticity.figures.style import (
     BLUE,
-    COLUMN,
     DASHES,
     FAINT,
     INK,
-    NORMAL,
     QUIET,
-    SMALLEST,
-    TITLE,
     Axis,
-    figure_style,
-    figure_text,
-    in_lines,
-    joined_notes,
-    label_lines,
     layer_shades,
-    layer_ticks,
     require_colormap,
-    text_width,
 )
 
 Floats = npt.NDArray[np.float64]
 
 MOST_INTERVALS = 400  # points of a scatter that are drawn with their intervals
-_LONGEST_NOTE = 600  # characters
-_LINE = 1.3  # of the font size; from one line of text to the next
-_MARGIN, _GAP = 3.0, 4.0  # points: at the border of a figure, and between texts and panels
-_HANDLE, _BETWEEN = 17.0, 12.0  # points: handle of a legend with its space, space of two columns
 
 
 @dataclass(frozen=True)
@@ -63,23 +44,15 @@ class Bar:
     low: float
     high: float
     cmap: str | Colormap
-    root: bool = False  # a colour stands for the square root of the size of a value
-    beyond: bool = False  # larger values have the last colour
-    ticks: tuple[float, ...] | None = None
-
-    @property
-    def norm(self) -> Normalize:
-        """From values to the range of colours."""
-        if not self.root:
-            return Normalize(self.low, self.high)
-        return FuncNorm((_root, _square), self.low, self.high)
+    beyond: bool = False  # values outside have the first or the last colour
+    whole: bool = False  # ticks at whole numbers only
 
     @property
     def colours(self) -> ScalarMappable:
         """The colours of values."""
         named = isinstance(self.cmap, str)
         cmap: Any = colormaps[require_colormap(str(self.cmap))] if named else self.cmap
-        return ScalarMappable(self.norm, cmap)
+        return ScalarMappable(Normalize(self.low, self.high), cmap)
 
 
 def layer_bar(layers: npt.ArrayLike, cmap: str) -> Bar | None:
@@ -88,8 +61,7 @@ def layer_bar(layers: npt.ArrayLike, cmap: str) -> Bar | None:
     if len(numbers) < 2:
         return None
     shades = layer_shades(numbers, cmap)
-    ticks = tuple(float(layer) for layer in layer_ticks(numbers))
-    return Bar("layer", float(numbers[0]), float(numbers[-1]), shades.cmap, ticks=ticks)
+    return Bar("layer", float(numbers[0]), float(numbers[-1]), shades.cmap, whole=True)
 
 
 class Panel(Protocol):
@@ -130,7 +102,25 @@ class Line:
     marker: str = ""
     whiskers: bool = False  # instead of a band
     halo: bool = False  # a white ground below the band, over thin lines
+    x_half: Floats | None = None  # (n,) half widths of intervals across, drawn as whiskers
     z: float = 2.3
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """The intervals, and the line above them."""
+        if self.x_half is not None:
+            whiskers(axes, self.x, self.y, self.x_half, self.colour, horizontal=True, cap=1.5)
+        if self.half is not None and self.whiskers:
+            whiskers(axes, self.x, self.y, self.half, self.colour, cap=0.0)
+        elif self.half is not None:
+            if self.halo:
+                band(axes, self.x, self.y, self.half, color="white", alpha=0.75, zorder=2.1)
+            shade = {"color": self.colour, "alpha": 0.28, "zorder": self.z - 0.1}
+            band(axes, self.x, self.y, self.half, **shade)
+        look: Any = {"linestyle": self.dashes, "linewidth": self.width, "marker": self.marker}
+        [drawn] = axes.plot(
+            self.x, self.y, color=self.colour, markersize=3.0, zorder=self.z, **look
+        )
+        return [(drawn, self.label)] if self.label else []
 
 
 @dataclass(frozen=True)
@@ -142,62 +132,46 @@ class Spread:
     high: Floats  # (n,)
     label: str
     alpha: float
+    colour: Any = BLUE
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """The band."""
+        look: Any = {"color": self.colour, "alpha": self.alpha, "linewidth": 0}
+        axes.fill_between(self.x, self.low, self.high, **look)
+        return [(Patch(**look), self.label)] if self.label else []
+
+
+@dataclass(frozen=True)
+class Thin:
+    """Many thin lines, one per head."""
+
+    paths: Sequence[Floats]  # per head (n, 2)
+    colours: Sequence[Any]  # one per head
+    width: float
+    alpha: float
+    entries: Sequence[Entry] = ()
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """All lines at once."""
+        look: Any = {"colors": list(self.colours), "linewidths": self.width, "alpha": self.alpha}
+        axes.add_collection(LineCollection(list(self.paths), **look))
+        return list(self.entries)
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines with bands, over many thin lines of heads."""
+    """Lines with bands, over spreads and thin lines of heads."""
 
     x: Axis
     y: Axis
-    lines: Sequence[Line] = ()
-    spreads: Sequence[Spread] = ()
-    thin: Sequence[Floats] = ()  # per head (n, 2)
-    thin_colours: Sequence[Any] = ()  # one per head
-    thin_width: float = 0.6
-    thin_alpha: float = 0.6
-    thin_entries: Sequence[tuple[str, Any]] = ()  # words and colours for the legend
+    lines: Sequence[Line | Spread | Thin]  # from the lowest to the highest
     marks: Sequence[Mark] = ()
     title: str = ""
     bar: Bar | None = None
 
     def draw(self, axes: Axes) -> list[Entry]:
-        """Thin lines first, the bands and lines above them."""
-        entries: list[Entry] = []
-        if len(self.thin):
-            collection = LineCollection(
-                list(self.thin),
-                colors=list(self.thin_colours),
-                linewidths=self.thin_width,
-                alpha=self.thin_alpha,
-            )
-            axes.add_collection(collection)
-        for words, colour in self.thin_entries:
-            entries.append((Line2D([], [], color=colour, linewidth=1.0, alpha=0.8), words))
-        for one in self.spreads:
-            options: Any = {"color": BLUE, "alpha": one.alpha, "linewidth": 0}
-            axes.fill_between(one.x, one.low, one.high, **options)
-            entries.append((Patch(**options), one.label))
-        for line in self.lines:
-            if line.half is not None and line.whiskers:
-                whiskers(axes, line.x, line.y, line.half, line.colour, cap=0.0)
-            elif line.half is not None:
-                if line.halo:
-                    band(axes, line.x, line.y, line.half, color="white", alpha=0.75, zorder=2.1)
-                shade = {"color": line.colour, "alpha": 0.28, "zorder": line.z - 0.1}
-                band(axes, line.x, line.y, line.half, **shade)
-            [drawn] = axes.plot(
-                line.x,
-                line.y,
-                color=line.colour,
-                linestyle=line.dashes,
-                linewidth=line.width,
-                marker=line.marker,
-                markersize=3.0,
-                zorder=line.z,
-            )
-            if line.label:
-                entries.append((drawn, line.label))
+        """One after the other."""
+        entries = [entry for line in self.lines for entry in line.draw(axes)]
         axes.autoscale_view()
         return entries + [entry for mark in self.marks for entry in mark.draw(axes)]
 
@@ -206,23 +180,24 @@ class Lines:
 class Grid:
     """Coloured cells: values with a colour bar, or colours (rgb). NaN is blank."""
 
-    values: Floats  # (rows, columns), or (rows, columns, 3)
+    values: Floats  # (rows, columns), or (rows, columns, 3); the first row is at the top
     x: Axis
     y: Axis
     bar: Bar | None = None
+    alpha: Floats | None = None  # (rows, columns) opacity of the cells
     equal: bool = False  # cells are squares
-    frame: bool = True
     marks: Sequence[Mark] = ()
     entries: Sequence[Entry] = ()
     title: str = ""
 
     def draw(self, axes: Axes) -> list[Entry]:
-        """The first row is at the top."""
+        """The cells, and the marks above them."""
         options: Any = {"interpolation": "nearest", "aspect": "equal" if self.equal else "auto"}
         if self.bar is not None:
-            options |= {"norm": self.bar.norm, "cmap": self.bar.colours.cmap}
-        axes.imshow(self.values, **options)
-        for side in ("top", "right") if self.frame else ():
+            colours = self.bar.colours
+            options |= {"norm": colours.norm, "cmap": colours.cmap}
+        axes.imshow(self.values, alpha=self.alpha, **options)
+        for side in () if self.equal else ("top", "right"):
             axes.spines[side].set_visible(True)
         return [*self.entries, *(entry for mark in self.marks for entry in mark.draw(axes))]
 
@@ -235,11 +210,9 @@ class Scatter:
     y: Axis
     places: Floats  # (heads, 2)
     halves: Floats  # (heads, 2) half widths of the intervals; NaN if not known
-    shades: npt.NDArray[Any] | None = None  # (heads,) values of the colour bar
-    bar: Bar | None = None
+    shades: npt.NDArray[Any]  # (heads,) values of the colour bar
+    bar: Bar | None = None  # None: one colour
     diagonal: bool = False  # a line of equal values
-    fit: bool = True
-    marks: Sequence[Mark] = ()
     title: str = ""
 
     @property
@@ -256,16 +229,16 @@ class Scatter:
             options: Any = {"fmt": "none", "ecolor": FAINT, "elinewidth": 0.7, "zorder": 1}
             axes.errorbar(x, y, xerr=halves[:, 0], yerr=halves[:, 1], **options)
         if self.diagonal:
-            ends = [float(np.nanmax(self.places.min(axis=0))), float(self.places.max(axis=0).min())]
+            ends = [float(self.places.min(axis=0).max()), float(self.places.max(axis=0).min())]
             if ends[0] < ends[1]:
                 [line] = axes.plot(ends, ends, color=QUIET, linewidth=0.8, linestyle=DASHES)
                 entries.append((line, "equal values"))
-        bar = self.bar if self.shades is not None else None
         colours: Any = {"color": BLUE}
-        if bar is not None:
-            colours = {"c": self.shades, "norm": bar.norm, "cmap": bar.colours.cmap}
+        if self.bar is not None:
+            shown = self.bar.colours
+            colours = {"c": self.shades, "norm": shown.norm, "cmap": shown.cmap}
         axes.scatter(x, y, s=11, linewidths=0, alpha=0.85, zorder=2, **colours)
-        return entries + [entry for mark in self.marks for entry in mark.draw(axes)]
+        return entries
 
 
 @dataclass(frozen=True)
@@ -273,9 +246,9 @@ class Dots:
     """Points of one group at one row: those of heads, and their mean with its interval."""
 
     row: float
-    values: Floats  # (n,)
     mean: float
     half: float = math.nan  # of the 95 % interval of the mean
+    values: Floats = field(default_factory=lambda: np.empty(0))  # (n,) of heads
     colour: Any = BLUE
     apart: float = 0.0  # the mean is this far below the points
     reach: float = 0.0  # points are spread up and down by this part of a row
@@ -297,9 +270,7 @@ class DotRows:
     @property
     def y(self) -> Axis:
         """One tick per row."""
-        number = len(self.rows)
-        ticks = ([float(row) for row in range(number)], list(self.rows))
-        return Axis("", number - 0.5, -0.5, ticks=ticks)
+        return row_axis(self.rows)
 
     @property
     def has_intervals(self) -> bool:
@@ -312,208 +283,25 @@ class DotRows:
             axes.axvline(value, color=INK, linewidth=0.8, linestyle=(0, (1, 1.5)))
         for row in self.lines:
             axes.axhline(row, color=FAINT, linewidth=0.5)
+        diamond: Any = {"marker": "D", "markersize": 3.0, "linestyle": "none", "zorder": 3}
         for one in self.dots:
-            if one.reach:
+            if len(one.values):
                 places = one.row - one.apart / 2 + spread(one.values, one.reach)
                 look: Any = {"color": one.colour, "edgecolors": QUIET, "linewidths": 0.25}
                 axes.scatter(one.values, places, s=self.size, alpha=0.8, **look)
-            below = one.row + one.apart
-            ink = INK if one.reach else one.colour
-            whiskers(axes, [one.mean], [below], [one.half], ink, horizontal=True, cap=1.5)
-            axes.plot(
-                [one.mean],
-                [below],
-                marker="D",
-                markersize=3.0,
-                color=ink,
-                markeredgecolor="white",
-                markeredgewidth=0.4,
-                linestyle="none",
-                zorder=3,
-            )
+            mean, below = [one.mean], [one.row + one.apart]
+            ink = INK if len(one.values) else one.colour
+            whiskers(axes, mean, below, [one.half], ink, horizontal=True, cap=1.5)
+            edge: Any = {"markeredgecolor": "white", "markeredgewidth": 0.4}
+            axes.plot(mean, below, color=ink, **diamond, **edge)
         axes.tick_params(axis="y", length=0)
         return []
 
 
-@dataclass(frozen=True)
-class Bars:
-    """Bars with intervals, or with boxes of how much heads differ."""
-
-    x: Axis
-    y: Axis
-    values: Floats  # (bars,)
-    colours: Sequence[Any]
-    half: Floats | None = None  # (bars,)
-    low: Floats | None = None  # (bars,) ends of the boxes
-    high: Floats | None = None  # (bars,)
-    entries: Sequence[tuple[str, Any]] = ()
-    box: str = ""  # the words of a box in the legend
-    marks: Sequence[Mark] = ()
-    title: str = ""
-    bar: Bar | None = None
-
-    def draw(self, axes: Axes) -> list[Entry]:
-        """Bars stand side by side from 0 on."""
-        places = np.arange(len(self.values))
-        axes.bar(places, self.values, width=0.8, color=list(self.colours), alpha=0.85)
-        entries: list[Entry] = [
-            (Patch(color=colour, alpha=0.85), words) for words, colour in self.entries
-        ]
-        if self.half is not None:
-            whiskers(axes, places, self.values, self.half, INK, cap=2.0)
-        if self.low is not None and self.high is not None:
-            box: Any = {"facecolor": (0.0, 0.0, 0.0, 0.07), "edgecolor": INK, "linewidth": 0.6}
-            axes.bar(places, self.high - self.low, bottom=self.low, width=0.45, **box)
-            entries.append((Patch(**box), self.box))
-        axes.margins(x=0.01)
-        return entries + [entry for mark in self.marks for entry in mark.draw(axes)]
-
-
-@dataclass(frozen=True)
-class Words:
-    """The texts of a figure. Empty text is left out."""
-
-    title: str = ""
-    notes: Sequence[str | None] = ()
-    caption: str = ""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How panels are arranged: `height` in inches is that of one panel."""
-
-    height: float = 1.9
-    columns: int = 0  # 0: as many as fit
-    share_x: bool = False
-    share_y: bool = False
-    least: float = 1.45  # inches; width of a panel
-    entries: Sequence[Entry] = field(default=())  # further entries of the legend
-
-
-def compose(
-    panels: Sequence[Panel], words: Words, *, width: float = COLUMN, layout: Layout | None = None
-) -> Figure:
-    """A figure of panels, with title and legend above them and notes below, and its caption.
-
-    Panels whose colour bars are equal share one.
-    """
-    layout = layout or Layout()
-    columns = layout.columns or max(1, min(len(panels), int(width / layout.least)))
-    rows = math.ceil(len(panels) / columns)
-    room = 72 * width - 2 * _MARGIN  # points
-    with figure_style():
-        figure = Figure(figsize=(width, rows * layout.height))
-        share: Any = {"sharex": layout.share_x, "sharey": layout.share_y}
-        grid = figure.subplots(rows, columns, squeeze=False, **share)
-        flat: list[Axes] = list(grid.flat)
-        for unused in flat[len(panels) :]:
-            unused.remove()
-        entries: list[Entry] = list(layout.entries)
-        size = (width / columns - 0.55, layout.height - 0.45)
-        for place, panel in enumerate(panels):
-            axes = flat[place]
-            entries += [one for one in panel.draw(axes) if one[1] not in {_[1] for _ in entries}]
-            panel.x.apply(axes, "x", size[0])
-            panel.y.apply(axes, "y", size[1])
-            if panel.title:
-                title = in_lines(figure_text(panel.title), 72 * size[0] + 20, NORMAL)
-                axes.set_title("\n".join(title), loc="center")
-            outer = place % columns == 0, place + columns >= len(panels)
-            _outer_labels(axes, layout, outer)
-        _colour_bars(figure, flat, panels, layout.height)
-        _around(figure, words, entries, room, rows * layout.height)
-        set_caption(figure, words.caption)
-    return figure
-
-
-def _outer_labels(axes: Axes, layout: Layout, outer: tuple[bool, bool]) -> None:
-    """Keep the labels of shared axes at the first column and the last row only."""
-    if layout.share_y and not outer[0]:
-        axes.set_ylabel("")
-        axes.tick_params(labelleft=False)
-    if layout.share_x and not outer[1]:
-        axes.set_xlabel("")
-        axes.tick_params(labelbottom=False)
-
-
-def _colour_bars(figure: Figure, axes: list[Axes], panels: Sequence[Panel], height: float) -> None:
-    bars = [panel.bar for panel in panels]
-    different: list[Bar] = []
-    for one in bars:
-        if one is not None and one not in different:
-            different.append(one)
-    several = len(different) > 1
-    for bar in different:
-        own = [axes[place] for place, one in enumerate(bars) if one == bar]
-        options: Any = {"extend": "max" if bar.beyond else "neither", "pad": 0.02, "aspect": 25}
-        side = "bottom" if several else "right"
-        drawn = figure.colorbar(bar.colours, ax=own, location=side, **options)
-        drawn.outline.set_visible(False)
-        length = height - 0.4 if side == "right" else 1.3
-        drawn.set_label(label_lines(figure_text(bar.label), length))
-        if bar.ticks is not None:
-            labels = [f"{tick:g}".replace("-", "−") for tick in bar.ticks]
-            drawn.set_ticks(list(bar.ticks), labels=labels)
-            drawn.minorticks_off()
-        drawn.ax.tick_params(length=2.0)
-
-
-def _around(
-    figure: Figure, words: Words, entries: Sequence[Entry], room: float, panels: float
-) -> None:
-    """Write title, legend and notes above and below the panels, which keep their height."""
-    title = in_lines(figure_text(words.title), room, TITLE, bold=True) if words.title else []
-    notes = joined_notes([figure_text(note, _LONGEST_NOTE) for note in words.notes if note], room)
-    columns = _legend_columns([label for _, label in entries], room)
-    rows = -(-len(entries) // columns) if entries else 0
-    heights = (
-        len(title) * TITLE * _LINE,
-        rows * SMALLEST * 1.55,
-        len(notes) * SMALLEST * _LINE,
-    )
-    above = sum(height + _GAP for height in heights[:2] if height)
-    below = heights[2] + _GAP if notes else 0.0
-    height = 72 * panels + above + below + 2 * _MARGIN  # points
-    figure.set_figheight(height / 72)
-    left, top = _MARGIN / (room + 2 * _MARGIN), 1.0 - _MARGIN / height
-    if title:
-        options: Any = {"fontsize": TITLE, "fontweight": "bold", "linespacing": _LINE / 1.17}
-        figure.text(left, top, "\n".join(title), va="top", gid="title", **options)
-    if entries:
-        legend = figure.legend(
-            [handle for handle, _ in entries],
-            [label for _, label in entries],
-            loc="upper left",
-            bbox_to_anchor=(left, top - (heights[0] + _GAP * bool(title)) / height),
-            ncols=columns,
-            borderaxespad=0.0,
-            borderpad=0.0,
-            handlelength=1.6,
-            handletextpad=0.5,
-            columnspacing=_BETWEEN / SMALLEST,
-            labelspacing=0.3,
-        )
-        legend.set_in_layout(False)
-    if notes:
-        text = "\n".join(notes)
-        bottom = _MARGIN / height
-        options = {"fontsize": SMALLEST, "color": QUIET, "linespacing": _LINE / 1.17}
-        figure.text(left, bottom, text, va="bottom", gid="notes", **options)
-    inner = (below + _MARGIN) / height
-    rect = (0.0, inner, 1.0, 1.0 - inner - (above + _MARGIN) / height)
-    square = any(axes.get_aspect() == 1.0 for axes in figure.axes)
-    engine: Any = "compressed" if square else "constrained"  # no space beside squares
-    figure.set_layout_engine(engine, rect=rect, w_pad=0.03, h_pad=0.03, wspace=0.03)
-
-
-def _legend_columns(labels: Sequence[str], room: float) -> int:
-    """The largest number of columns in which a legend is not wider than the figure."""
-    widths = [_HANDLE + text_width(label) for label in labels]
-    for columns in range(len(labels), 1, -1):
-        parts = np.array_split(np.array(widths), columns)  # as a legend does
-        if sum(part.max() for part in parts) + _BETWEEN * (columns - 1) <= room:
-            return columns
-    return 1
+def row_axis(rows: Sequence[str]) -> Axis:
+    """One tick per row, the first at the top."""
+    ticks = ([float(row) for row in range(len(rows))], list(rows))
+    return Axis("", len(rows) - 0.5, -0.5, ticks=ticks)
 
 
 def spread(values: Floats, reach: float) -> Floats:
@@ -528,9 +316,43 @@ def spread(values: Floats, reach: float) -> Floats:
     return np.asarray(reach * (2.0 * ((order * golden) % 1.0) - 1.0))
 
 
-def _root(values: Any) -> Floats:
-    return np.asarray(np.sign(values) * np.sqrt(np.abs(values)))
+@dataclass(frozen=True)
+class Part:
+    """Bars with one look, side by side or on top of others."""
+
+    label: str
+    values: Floats  # (bars,)
+    colour: Any = BLUE
+    first: int = 0  # place of the first bar
+    start: Any = 0.0  # where the bars begin, a number or (bars,)
+    width: float = 0.8
+    edge: str = "white"
+    hatch: str = ""
 
 
-def _square(values: Any) -> Floats:
-    return np.asarray(np.sign(values) * np.square(values))
+@dataclass(frozen=True)
+class Bars:
+    """Bars in parts: upright ones, or rows from the top with `across`."""
+
+    x: Axis
+    y: Axis
+    parts: Sequence[Part]
+    across: bool = False
+    marks: Sequence[Mark] = ()
+    title: str = ""
+    bar: Bar | None = None
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """One part after the other."""
+        entries: list[Entry] = []
+        for part in self.parts:
+            places = part.first + np.arange(len(part.values))
+            look: Any = {"facecolor": part.colour, "edgecolor": part.edge, "hatch": part.hatch}
+            if self.across:
+                axes.barh(places, part.values, part.width, part.start, linewidth=0.4, **look)
+            else:
+                axes.bar(places, part.values, part.width, part.start, linewidth=0.4, **look)
+            if part.label and part.label not in {words for _, words in entries}:
+                entries.append((Patch(linewidth=0.4, **look), part.label))
+        axes.margins(x=0.01)
+        return entries + [entry for mark in self.marks for entry in mark.draw(axes)]

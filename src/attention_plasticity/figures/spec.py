@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from attention_plasticity.figures.shapes import Layout, Panel, Words
+    from attention_plasticity.figures.compose import Layout, Words
+    from attention_plasticity.figures.shapes import Panel
     from attention_plasticity.tables.finished_run import FinishedRun
     from attention_plasticity.tables.main_plasticity import PlasticityColumns
 
@@ -74,13 +75,13 @@ class Spec:
     data: str  # the function that shapes its data: from `Request` to `Drawing`, as `maps.roles`
     x: tuple[str, ...] = ()  # columns across; each has a panel of its own
     y: tuple[str, ...] = ()  # columns up
+    diagonal: bool = False  # a line of equal values
     title: str = ""
     caption: str = ""  # the first sentences
     needs: tuple[Need, ...] = ()
     options: tuple[str, ...] = ()  # beside those of every figure
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Files of `plot all` by their names, with their options; empty: one with the name."""
-    several: bool = False  # it shows several runs
 
     def draw(self, request: Request) -> Drawing:
         """The panels and words of a figure that is wanted."""
@@ -102,32 +103,21 @@ class Spec:
         """A column of its table; an unknown one has its name as label."""
         return TABLES[self.table].by_name.get(column) or Metric(column, column, "")
 
-    def obstacle(self, runs: Sequence[FinishedRun]) -> str | None:
+    def obstacle(self, run: FinishedRun) -> str | None:
         """Why it cannot be drawn; None if it can."""
-        if self.several and len(runs) < 2:
-            return "several runs"
-        for run in runs:
-            if run.heads is not None and run.has(self.table) and run.table(self.table).empty:
-                return "other heads: its table has none of those that are selected"
-        for need in self.needs:
-            if not all(need.met(run) for run in runs):
-                return need.reason
-        return None
+        if run.heads is not None and run.has(self.table) and run.table(self.table).empty:
+            return "other heads: its table has none of those that are selected"
+        return next((need.reason for need in self.needs if not need.met(run)), None)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A figure that is wanted: of which runs, with which options."""
+    """A figure that is wanted: of which run, with which options."""
 
     spec: Spec
-    runs: Sequence[FinishedRun]
+    run: FinishedRun
     options: FigureOptions
     at_starts: bool = False  # points are at the starts of buckets, as the original tool draws them
-
-    @property
-    def run(self) -> FinishedRun:
-        """The run of a figure of one run."""
-        return self.runs[0]
 
     @property
     def model(self) -> str:
@@ -139,6 +129,21 @@ class Request:
         from attention_plasticity.figures.style import require_colormap
 
         return require_colormap(self.options.cmap or default)
+
+    def label(self, column: str) -> str:
+        """A column in words."""
+        from attention_plasticity.figures.captions import column_label
+
+        own = self.spec.metric(column)
+        return column_label(column) if self.spec.table == "head_metrics" else own.label
+
+    def half_widths(self, table: pd.DataFrame, column: str) -> Any:
+        """(rows,) half widths of the 95 % intervals of a column; NaN where they are not known."""
+        from attention_plasticity.tables.intervals import head_half_width, row_half_width
+
+        if self.spec.table == "head_metrics":
+            return head_half_width(table, column, self.run.influences)
+        return row_half_width(table, column)
 
     def heads(self, number: int, total: int | None = None, noun: str = "head") -> str:
         """`12 heads`, or `12 heads of layers 0-3`. With fewer than the total: `9 of 12 heads`."""
@@ -159,7 +164,7 @@ class Request:
     ) -> Words:
         """The texts of the figure. `shows` are the first sentences of its caption."""
         from attention_plasticity.figures.captions import caption_text
-        from attention_plasticity.figures.shapes import Words
+        from attention_plasticity.figures.compose import Words
 
         options = self.options
         given = options.title
@@ -171,17 +176,14 @@ class Request:
 
 
 def draw_figure(
-    spec: Spec,
-    runs: Sequence[FinishedRun],
-    given: Mapping[str, Any] | None = None,
-    at_starts: bool = False,
+    spec: Spec, run: FinishedRun, given: Mapping[str, Any] | None = None, at_starts: bool = False
 ) -> Figure:
-    """Draw a figure of runs, or raise a `ConfigError` that says what is missing."""
+    """Draw a figure of a run, or raise a `ConfigError` that says what is missing."""
     options = options_of(spec, given or {})
-    chosen = [run.select(options.layers, options.layer_type, options.heads) for run in runs]
+    chosen = run.select(options.layers, options.layer_type, options.heads)
     if reason := spec.obstacle(chosen):
-        raise ConfigError(f"{runs[0].place}: {spec.name}: cannot be drawn; it needs {reason}")
-    from attention_plasticity.figures.shapes import compose
+        raise ConfigError(f"{run.place}: {spec.name}: cannot be drawn; it needs {reason}")
+    from attention_plasticity.figures.compose import compose
     from attention_plasticity.figures.style import COLUMN, TEXT
 
     drawing = spec.draw(Request(spec, chosen, options, at_starts))
@@ -224,3 +226,13 @@ def wanted_metric(request: Request, table: pd.DataFrame, default: str) -> str:
         raise ConfigError(f"metric: {in_short(name)}: {file} has no such column of numbers{hint}")
     require_values(table, name, run.path(kind))
     return name
+
+
+def shown_plasticity(request: Request, metrics: pd.DataFrame) -> PlasticityColumns:
+    """The plasticity that is wanted: at one position, if the table has it."""
+    from attention_plasticity.tables.main_plasticity import OVER_BUCKETS, main_plasticity
+
+    found, asked = main_plasticity(metrics), request.options.plasticity
+    if asked == "position" and found is OVER_BUCKETS:
+        raise ConfigError(f"{request.run.place}: {NONE_AT_ONE_POSITION}")
+    return OVER_BUCKETS if asked == "bucket" else found

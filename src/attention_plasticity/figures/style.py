@@ -24,7 +24,6 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, SymmetricalLogLocator
-from matplotlib.transforms import Affine2D, ScaledTranslation, Transform, blended_transform_factory
 
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
@@ -33,7 +32,6 @@ from qk_toolkit.settings import nearest
 Floats = npt.NDArray[np.float64]
 
 COLUMN, TEXT = 3.3, 6.75  # inches: a column and the text of a paper with two columns
-WIDTH, HEIGHT = 4.4, 3.1  # inches, of figures that are not made with `compose`
 NORMAL, SMALLEST, TITLE = 7.5, 6.5, 8.0  # points
 INK, QUIET, FAINT = "#222222", "#6b6b6b", "#c8c8c8"
 BLUE, VERMILION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"  # by Okabe and Ito
@@ -74,7 +72,6 @@ _STYLE: Any = {
     "text.usetex": False,  # names can contain special characters of TeX
 }
 _LONGEST_TEXT = 200  # characters of a title
-_LETTER = 0.58  # of the font size; width of a letter
 
 
 @contextmanager
@@ -95,19 +92,29 @@ def text_width(text: str, size: float = SMALLEST, bold: bool = False) -> float:
 
 
 def in_lines(text: str, room: float, size: float = SMALLEST, bold: bool = False) -> list[str]:
-    """The text in lines that are at most `room` points long; a longer word is divided."""
+    """The text in lines of similar length, at most `room` points; a longer word is divided."""
     lines: list[str] = []
     for part in text.splitlines():
-        line = ""
-        for word in part.split(" "):
-            for piece in _pieces(word, room, size, bold):
-                joined = f"{line} {piece}" if line else piece
-                if line and text_width(joined, size, bold) > room:
-                    lines.append(line)
-                    joined = piece
-                line = joined
-        lines.append(line)
+        filled = _filled(part, room, size, bold)
+        if len(filled) > 1:
+            even = max(1.15 * text_width(part, size, bold) / len(filled), room / 2)
+            shorter = _filled(part, even, size, bold)
+            filled = shorter if len(shorter) == len(filled) else filled
+        lines += filled
     return lines
+
+
+def _filled(text: str, room: float, size: float, bold: bool) -> list[str]:
+    """One line of text in lines with as many words as have room."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        for piece in _pieces(word, room, size, bold):
+            joined = f"{line} {piece}" if line else piece
+            if line and text_width(joined, size, bold) > room:
+                lines.append(line)
+                joined = piece
+            line = joined
+    return [*lines, line]
 
 
 def _pieces(word: str, room: float, size: float, bold: bool) -> list[str]:
@@ -158,35 +165,6 @@ def layer_shades(layers: npt.ArrayLike, cmap: str) -> ScalarMappable:
     return ScalarMappable(Normalize(numbers.min(), last), line_shades(cmap))
 
 
-def label_lines(label: str, length: float) -> str:
-    """The label of an axis of this length, in inches, in as many lines as it needs.
-
-    A line ends before "at one position" or "over a bucket" if that is enough.
-    """
-    letters = max(12, int(length * 72 / (NORMAL * _LETTER)))
-    if len(label) <= letters:
-        return label
-    for words in (" at one position", " over a "):
-        start = label.find(words)
-        if 0 < start <= letters and len(label) - start - 1 <= letters:
-            return f"{label[:start]}\n{label[start + 1 :]}"
-    return textwrap.fill(label, letters)
-
-
-def beside_axes(axes: Axes, data: Literal["x", "y"]) -> Transform:
-    """Coordinates of a strip beside the axes: data along one axis, points along the other.
-
-    Points are counted from the lower left corner of the axes.
-    """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    corner = ScaledTranslation(0, 0, axes.transAxes)  # type: ignore[arg-type]
-    points = Affine2D().scale(1 / 72) + figure.dpi_scale_trans + corner
-    if data == "x":
-        return blended_transform_factory(axes.transData, points)
-    return blended_transform_factory(points, axes.transData)
-
-
 def whole(number: float) -> str:
     """A count or a position: `8,192`."""
     return f"{number:,.0f}"
@@ -222,12 +200,12 @@ class Axis:
     zero: bool = False  # a line at 0
     lines: bool = False  # thin lines at the ticks
     whole: bool = False  # ticks at whole numbers only
-    reverse: bool = False  # the first value is at the top or at the right
 
     def apply(self, axes: Axes, which: Literal["x", "y"], length: float) -> None:
         """Set up an axis of this length, in inches."""
         axis = axes.xaxis if which == "x" else axes.yaxis
-        axis.set_label_text(label_lines(figure_text(self.label), length))
+        label = in_lines(figure_text(self.label), 72 * length, NORMAL)
+        axis.set_label_text("\n".join(label))
         if self.lines:
             axis.grid(True, color=FAINT, linewidth=0.4)
             axes.set_axisbelow(True)
@@ -238,8 +216,6 @@ class Axis:
         limits = axes.set_xlim if which == "x" else axes.set_ylim
         if self.low is not None or self.high is not None:
             limits(self.low, self.high)
-        if self.reverse:
-            axis.set_inverted(True)
 
     def _scale(self, axes: Axes, which: str, axis: Any, ticks: int) -> None:
         if self.scale in ("positions", "doubling"):
@@ -287,15 +263,3 @@ def bucket_ticks(labels: list[str], limit: int, shift: float) -> tuple[list[floa
     """Ticks of about `limit` buckets, every n-th one, at its start (−0.5) or at its middle (0)."""
     step = 1 << max(0, math.ceil(len(labels) / limit) - 1).bit_length()  # round labels
     return [number + shift for number in range(0, len(labels), step)], labels[::step]
-
-
-def layer_ticks(layers: npt.NDArray[np.int64]) -> list[int]:
-    """The first and the last layer, and layers between them that have room for their labels."""
-    first, last = int(layers[0]), int(layers[-1])
-    room = (last - first) / 12
-    round_numbers = MaxNLocator(5, integer=True).tick_values(first, last)
-    ticks = [first]
-    for layer in layers if len(layers) <= 6 else round_numbers:
-        if ticks[-1] + room <= layer <= last - room:
-            ticks.append(int(layer))
-    return [*ticks, last] if last > first else ticks

@@ -46,7 +46,7 @@ def drawn(run: ap.Run) -> dict[str, list[tuple[Spec, Any]]]:
     for width, figures in found.items():
         for spec in FIGURES:
             for own in spec.files.values():
-                figure = draw_figure(spec, [run], {**own, "width": width})
+                figure = draw_figure(spec, run, {**own, "width": width})
                 figure.draw_without_rendering()
                 figures.append((spec, figure))
     return found
@@ -164,12 +164,9 @@ def test_needs_follow_the_values_of_a_run(tmp_path: Path) -> None:
         unsure.plot("by_role")
 
 
-def test_an_entry_of_several_runs_needs_two(run: ap.Run) -> None:
-    spec = Spec("both", "lines", "", "bins", "over_context.profile", several=True)
-    assert spec.obstacle([run]) == "several runs"
-    assert spec.obstacle([run, run]) is None
+def test_what_a_figure_needs_follows_from_its_entry(run: ap.Run) -> None:
     never = Spec("never", "lines", "", "bins", "x.y", needs=(Need("a moon", lambda run: False),))
-    assert never.obstacle([run]) == "a moon"
+    assert never.obstacle(run) == "a moon"
 
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
