@@ -30,6 +30,13 @@ NAMED_BY_THE_SEEDS = {
 }
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == ap.__version__  # type: ignore[index]
+    assert re.search(r"^## (.+)$", changes, re.MULTILINE)[1] == ap.__version__  # type: ignore[index]
+
+
 def test_all_is_sorted_complete_and_importable() -> None:
     assert ap.__all__ == sorted(ap.__all__)
     assert set(ap.__all__) >= NAMED_BY_THE_SEEDS

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 RUN = ROOT / "results" / "smollm2-135m"
 FINDINGS, ATTENTION, PHASE = (
     (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("findings-smollm2", "findings-attention", "phase")
+    for name in ("findings-smollm2", "findings-attention", "plasticity")
 )
 
 

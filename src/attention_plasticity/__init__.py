@@ -6,7 +6,7 @@ Names are imported when first used, so that `import attention_plasticity` stays 
 from qk_toolkit.lazy_names import lazy_names
 
 TYPE_CHECKING = False  # importing `typing` here would delay a command's own signal handlers
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from attention_plasticity.api import Run, analyze_dump, open_run, report
