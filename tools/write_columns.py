@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from attention_plasticity.metric import Metric, Table
-from attention_plasticity.metrics import IDS, TABLES
+from attention_plasticity.metrics import BEFORE_ROPE, IDS, TABLES
 from qk_dump.columns import MASS_BINS, MASSES, RECEIVED, TABLE, VECTOR, Column
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
@@ -61,18 +61,26 @@ def _written(column: Column) -> str:
 
 
 def _rows(table: Table) -> Iterator[str]:
-    ids = [name for name in IDS if name in table.names]
-    if "q_head" in ids:
-        yield _row(ids, "head", "", "layer, query head and the key head that it uses")
-    else:
-        yield _row(ids, "key head", "", "layer and key head")
-    own = [metric for metric in table.columns if metric.column not in IDS]
+    pairs = _before_rope(table)
+    later = {name for names in pairs.values() for name in names}
+    own = [metric for metric in table.columns if metric.column not in {*IDS, *later}]
     for _, members in groupby(own, key=lambda metric: _row_of(metric, table)):
         metrics = list(members)
         first, names = metrics[0], [metric.column for metric in metrics]
+        names += pairs.get(first.column, [])
         several = [metric for metric in metrics if metric.error_of is None]
         name = first.label if len(several) == 1 else _common_name(first)
         yield _row(names, name, first.unit, _meaning(first))
+
+
+def _before_rope(table: Table) -> dict[str, list[str]]:
+    """Columns before RoPE and their errors, by the same column as vectors enter the attention."""
+    found: dict[str, list[str]] = {}
+    for metric in table.columns:
+        name = (metric.error_of or metric.column).removesuffix(BEFORE_ROPE)
+        if name in table.names and name != (metric.error_of or metric.column):
+            found.setdefault(name, []).append(metric.column)
+    return found
 
 
 def _common_name(metric: Metric) -> str:
