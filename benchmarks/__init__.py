@@ -1,1 +1,1 @@
-"""Speed and memory, always as ratios to something timed in the same run."""
+"""Speed and memory, as ratios to a reference that is timed in turns with what is measured."""

@@ -1,14 +1,12 @@
-"""The floor: the work no implementation can leave out, done as directly as numpy allows.
+"""The floor: the work that no implementation can leave out, as directly as numpy allows.
 
-Per query head: reading the same Parquet into numpy (the keys once per group), sorting the tested
-dimensions, one pass of moments, one covariance product, the rank-one rotation, and scoring the same
-pairs by matrix product. In float32 throughout, without any of the checks or statistics around it;
-the numbers that come out are not a result.
+For a query head: reading the same Parquet file into numpy (keys once per group), sorting the tested
+dimensions, one pass of moments, one covariance product, the rank-one rotation, and scores of the
+same pairs by matrix products. All in float32, without checks and errors. Its numbers are no result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +22,18 @@ Floats = npt.NDArray[np.float32]
 
 
 def read(path: Path, max_rows: int) -> tuple[npt.NDArray[Any], Floats]:
-    """Buckets and vectors of a file, subsampled like ours."""
+    """Buckets (n,) and vectors (n, d) of a file, with the rows that a run would use."""
     table = pq.read_table(path, columns=["bucket", "position", "vector"], use_threads=False)
-    flat = table["vector"].combine_chunks().flatten().to_numpy()
-    vectors = flat.reshape(table.num_rows, -1)  # (n, d)
-    bucket = table["bucket"].to_numpy()
+    flat = table["vector"].combine_chunks().flatten().to_numpy().astype(np.float32, copy=False)
+    vectors, bucket = flat.reshape(table.num_rows, -1), table["bucket"].to_numpy()
     wanted = subsample(table.num_rows, max_rows, 0)
     return (bucket, vectors) if wanted is None else (bucket[wanted], vectors[wanted])
 
 
-def one_query_head(
-    path: Path, keys: Floats, pairs: KeyPairs, tested: int, max_rows: int = 50_000
-) -> float:
-    """The floor's work for one query head."""
+def one_query_head(path: Path, keys: Floats, pairs: KeyPairs, tested: int, max_rows: int) -> float:
+    """The work for one query head; keys are (n, d)."""
     bucket, x = read(path, max_rows)
-    columns = np.empty((tested, len(x)), np.float32)  # (tested, n)
-    for start in range(0, len(x), 64):
-        columns[:, start : start + 64] = x[start : start + 64, :tested].T
+    columns = np.ascontiguousarray(x[:, :tested].T)  # (tested, n)
     columns.sort(axis=1)
     square = x * x
     moments = [np.einsum("nd,nd->d", square, power) for power in (x, square)]
@@ -50,8 +43,7 @@ def one_query_head(
     w = keys[pairs.first] - keys[pairs.second]  # (pairs, d)
     factor = np.linalg.cholesky(covariance)
     total = 0.0
-    starts: Sequence[int] = np.searchsorted(pairs.owner, np.arange(pairs.owner[-1] + 1)).tolist()
-    for end in starts[1:]:
+    for end in np.searchsorted(pairs.owner, np.arange(pairs.owner[-1] + 1)).tolist()[1:]:
         spread = w[:end] @ factor
         z = (w[:end] @ u) / np.sqrt(np.einsum("pd,pd->p", spread, spread))
         tail = ndtr(-np.abs(z))

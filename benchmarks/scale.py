@@ -1,124 +1,199 @@
-"""How time and memory of an analysis grow with heads, rows and files, and what Ray and S3 cost.
-
-    python -m benchmarks.scale            # everything, about 20 minutes and 6 GB of disk
-    python -m benchmarks.scale --only heads,rows
-
-Data is generated below `bench-data/` and kept for the next time; delete the folder when done.
-"""
+"""How an analysis grows with heads, rows, files and workers, and what Ray costs."""
 
 from __future__ import annotations
 
-import argparse
 import os
-import platform
-from collections.abc import Callable
-from dataclasses import replace
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import curve_fit
 
-from benchmarks.reading import reading
-from benchmarks.scale_dumps import make_heads, make_rows
-from benchmarks.scale_ray import engines, scheduling
-from benchmarks.shapes import SHAPES, make_shape
-from benchmarks.whole_runs import Measured, analyze, seconds_to_first_head
+from benchmarks.dumps import LARGE, SMALL, Shape, make_dump
+from benchmarks.timing import best_in_turn, show
 
-HERE = Path(__file__).parent
-_HEADS = {1: (1, 1, 1), 10: (1, 10, 5), 100: (10, 10, 5), 1_000: (100, 10, 5)}
-_ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
-
-
-def main() -> None:
-    """Print one table per part."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--data", type=Path, default=HERE.parent / "bench-data")
-    parser.add_argument("--rounds", type=int, default=3, help="timings; the best counts")
-    options = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
-    for part in options.only.split(","):
-        PARTS[part](options.data, options.rounds)
-
-
-def heads(data: Path, rounds: int) -> None:
-    """Whole runs with one worker, with 1 to 1,000 small heads."""
-    print("\nTime and memory against the number of heads (1,000 rows, d = 32; one worker)")
-    dumps = {count: make_heads(data, *shape, 1_000, 32) for count, shape in _HEADS.items()}
-    _print_growth("heads", _best(dumps, rounds))
+HEADS = {
+    1: Shape(1_000, 32, q_heads=1),
+    10: Shape(1_000, 32, q_heads=10, k_heads=5),
+    100: Shape(1_000, 32, layers=10, q_heads=10, k_heads=5),
+    1_000: Shape(1_000, 32, layers=100, q_heads=10, k_heads=5),
+}
+ROWS = {
+    count: Shape(count, 64, q_heads=1, files=max(1, count // 1_000_000))
+    for count in (10_000, 100_000, 1_000_000, 10_000_000)
+}
+FILES = {
+    "360 files": Shape(2_000, 64, layers=9, q_heads=30, k_heads=10),
+    "100,000 files": Shape(2_000, 64, layers=25, q_heads=32, k_heads=8, files=100),
+}
+TINY = {count: Shape(200, 8, count // 10, q_heads=10, k_heads=10) for count in (100, 600)}
+LARGE_HEADS = replace(LARGE, layers=2, q_heads=32, k_heads=8)
+MANY_HEADS = replace(SMALL, layers=36, q_heads=32, k_heads=8)
+_LOOK = 0.02  # seconds between looks at processes
 
 
-def rows(data: Path, rounds: int) -> None:
-    """Whole runs of one query head and its key head, with 10⁴ to 10⁷ rows each."""
-    print("\nTime and memory against the rows of a head (d = 64; one worker)")
-    _print_growth("rows", _best({count: make_rows(data, count) for count in _ROWS}, rounds))
+def benchmark(options: Namespace) -> None:
+    """Print a table per part."""
+    for title, shapes in (("heads of 1,000 rows", HEADS), ("rows of one head", ROWS)):
+        dumps = {count: make_dump(options.data, shape) for count, shape in shapes.items()}
+        growth(title, dumps, options.rounds)
+    first_heads(options.data, options.rounds)
+    _ray(options.data, options.rounds)
+    if (os.cpu_count() or 1) > 2:
+        _workers(options.data)
 
 
-def launch(data: Path, rounds: int) -> None:
-    """The time until the first head is read, and a dump of 100,000 files."""
-    print("\nFrom the start of the command until a worker reads the first head (s)")
-    for label, dump in (
-        ("270 query heads, 360 files", make_heads(data, 9, 30, 10, 2_000, 64)),
-        ("800 query heads, 100,000 files", make_heads(data, 25, 32, 8, 2_000, 64, files=100)),
-    ):
-        times = sorted(seconds_to_first_head(dump) for _ in range(2 * rounds))
-        print(f"{label:<34}best {times[0]:.2f}   median {times[len(times) // 2]:.2f}")
+@dataclass(frozen=True)
+class Run:
+    """A run of the command."""
+
+    seconds: float
+    worker_mb: float  # largest resident memory of a worker
 
 
-def workers(data: Path, rounds: int) -> None:
-    """Whole runs of 1,152 heads of shape c with one worker, and with one per CPU."""
-    shape = replace(SHAPES["c"], name="d", layers=36)
-    dump, most = make_shape(data, shape, "gaussian"), os.cpu_count() or 1
-    print(f"\n{shape.layers * shape.q_heads:,} heads of shape c, with 1 and {most} workers")
-    one = analyze(dump, "--max_workers", "1")
-    many = min((analyze(dump) for _ in range(rounds)), key=lambda run: run.seconds)
-    print(f"{one.seconds:.1f} s and {many.seconds:.1f} s: {one.seconds / many.seconds:.1f} times")
-    print(f"CPU {one.cpu_seconds:.1f} s and {many.cpu_seconds:.1f} s")
+def analyze(dump: Path, *flags: str) -> Run:
+    """Run `attention-plasticity analyze` into an empty folder."""
+    with tempfile.TemporaryDirectory() as out:
+        began, peak = time.perf_counter(), 0
+        process = _started(dump, out, *flags)
+        while process.poll() is None:
+            peak = max([peak, *map(_peak, _children(process.pid))])
+            time.sleep(_LOOK)
+        if process.returncode:
+            raise SystemExit(f"the analysis of {dump} ended with {process.returncode}")
+        return Run(time.perf_counter() - began, peak / 1024)
 
 
-def _best(dumps: dict[int, Path], rounds: int) -> dict[int, Measured]:
-    """The fastest run of each dump, taken in turn."""
-    found: dict[int, Measured] = {}
+def _started(dump: Path, out: str, *flags: str) -> subprocess.Popen[bytes]:
+    words = ["analyze", str(dump), "--output_dir", str(Path(out) / "run"), *flags]
+    command = [sys.executable, "-m", "attention_plasticity", *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _peak(pid: int) -> int:
+    """The largest resident memory of a process so far, in KiB; 0 if it has ended."""
+    with suppress(OSError):
+        found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+        return int(found[1]) if found else 0
+    return 0
+
+
+def growth(title: str, dumps: Mapping[int, Path], rounds: int) -> None:
+    """Time and memory of runs with one worker, and the exponent of the growth of time."""
+    runs: dict[int, list[Run]] = {count: [] for count in dumps}
     for _ in range(rounds):
         for count, dump in dumps.items():
-            run = analyze(dump, "--max_workers", "1")
-            found[count] = min(run, found.get(count, run), key=lambda one: one.seconds)
-    return found
+            runs[count].append(analyze(dump, "--max_workers", "1"))
+    best = {count: min(found, key=lambda run: run.seconds) for count, found in runs.items()}
+    rows = [
+        [f"{count:,}", f"{run.seconds:.1f} s", f"{run.worker_mb:.0f} MB"]
+        for count, run in best.items()
+    ]
+    exponent = slope(list(best), [run.seconds for run in best.values()])
+    show([title, "time", "memory of a worker"], [*rows, ["slope", f"{exponent:.2f}", ""]])
 
 
-def _print_growth(unit: str, found: dict[int, Measured]) -> None:
-    """Times and memory, and the exponents of the growth above the constant part."""
-    print(f"{unit:>12}{'s':>10}{'CPU, s':>10}{'driver, MB':>12}{'worker, MB':>12}")
-    for count, run in found.items():
-        memory = f"{run.driver_mb:>12.0f}{run.worker_mb:>12.0f}"
-        print(f"{count:>12,}{run.seconds:>10.2f}{run.cpu_seconds:>10.2f}{memory}")
-    clock = _slope(list(found), [run.seconds for run in found.values()])
-    cpu = _slope(list(found), [run.cpu_seconds for run in found.values()])
-    print(f"{'slope':>12}{clock:>10.2f}{cpu:>10.2f}")
-
-
-def _slope(sizes: list[int], times: list[float]) -> float:
+def slope(sizes: list[int], times: list[float]) -> float:
     """The slope s of time = constant + a · size^s, by least squares of the relative errors."""
 
-    def time(size: np.ndarray, constant: float, last: float, slope: float) -> np.ndarray:
+    def model(size: np.ndarray, constant: float, last: float, slope: float) -> np.ndarray:
         return constant + last * (size / sizes[-1]) ** slope
 
     guess = (times[0], times[-1] - times[0], 1.0)
-    fitted, _ = curve_fit(time, np.asarray(sizes, float), times, guess, sigma=times)
+    fitted, _ = curve_fit(model, np.asarray(sizes, float), times, guess, sigma=times)
     return float(fitted[2])
 
 
-PARTS: dict[str, Callable[[Path, int], None]] = {
-    "heads": heads,
-    "rows": rows,
-    "launch": launch,
-    "workers": workers,
-    "engines": engines,
-    "scheduling": scheduling,
-    "reading": reading,
-}
-"""Functions of the folder for data and the number of rounds. Each prints its own table."""
+def first_heads(data: Path, rounds: int) -> None:
+    """Seconds from the start of the command until the record of the first head is written."""
+    dumps = {name: make_dump(data, shape) for name, shape in FILES.items()}
+    best = best_in_turn({name: partial(_first, dump) for name, dump in dumps.items()}, rounds)
+    rows = [[name, f"{seconds:.1f} s"] for name, seconds in best.items()]
+    show(["dump", "until the first head is finished"], rows)
 
 
-if __name__ == "__main__":
-    main()
+def _first(dump: Path) -> None:
+    with tempfile.TemporaryDirectory() as out:
+        process = _started(dump, out, "--max_workers", "1")
+        try:
+            while not any(Path(out).glob("run/.heads/*/l*.json.gz")):
+                if process.poll() is not None:
+                    raise SystemExit(f"the analysis of {dump} ended with {process.returncode}")
+                time.sleep(_LOOK)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _workers(data: Path) -> None:
+    """A run of 1,152 heads with one worker, and with one per CPU."""
+    dump = make_dump(data, MANY_HEADS)
+    one, all_cpus = (analyze(dump, *flags).seconds for flags in (("--max_workers", "1"), ()))
+    row = [
+        "1,152 heads of 8,000 rows",
+        f"{one:.0f} s",
+        f"{all_cpus:.0f} s",
+        f"{one / all_cpus:.1f}",
+    ]
+    show(["", "one worker", f"{os.cpu_count()} workers", "times as fast"], [row])
+
+
+def _ray(data: Path, rounds: int) -> None:
+    """Runs on a Ray cluster that is running already, against processes of this machine."""
+    large = make_dump(data, LARGE_HEADS)
+    tiny = {count: make_dump(data, shape) for count, shape in TINY.items()}
+    with _cluster():
+        found = {
+            (engine, dump): partial(_on_engine, dump, engine)
+            for dump in (large, *tiny.values())
+            for engine in ("local", "ray")
+        }
+        names = {f"{engine} {dump.name}": thing for (engine, dump), thing in found.items()}
+        best = best_in_turn(names, rounds)
+    rows = []
+    for engine in ("local", "ray"):
+        took = best[f"{engine} {large.name}"]
+        few, many = (best[f"{engine} {dump.name}"] for dump in tiny.values())
+        per_head = 1e3 * (many - few) / (max(TINY) - min(TINY))
+        rows.append([engine, f"{took:.1f} s", f"{per_head:.1f} ms"])
+    show(["engine", "64 heads of 60,000 rows", "a tiny head"], rows)
+
+
+def _on_engine(dump: Path, engine: str) -> None:
+    from attention_plasticity.config import make_config
+    from attention_plasticity.run.runner import run_analysis
+
+    with tempfile.TemporaryDirectory() as out:
+        config = make_config(
+            dataset_local_root=str(dump), output_dir=out, engine=engine, max_workers=2
+        )
+        failures = run_analysis(config).failures
+    if failures:
+        raise SystemExit(f"{dump}: {failures[0].reason}")
+
+
+@contextmanager
+def _cluster() -> Iterator[None]:
+    """A Ray cluster of this machine, connected to this process."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()

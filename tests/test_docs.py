@@ -179,7 +179,7 @@ def _put(file: Path, after: str, text: str) -> None:
 
 def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:
     """Every number of hours, dollars and gigabytes that `make cost` prints is in the page."""
-    command = [sys.executable, "-m", "benchmarks.cost"]
+    command = [sys.executable, "-m", "tools.study_cost"]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     costs = re.findall(r"capture, .*?([\d.]+) h +([\d,.]+) \$", printed)

@@ -1,0 +1,87 @@
+"""The benchmarks run, on dumps and models that are much smaller. Their times are not looked at."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import analysis, capture, reading, scale
+from benchmarks.dumps import Shape, make_dump
+from benchmarks.models import SMALL
+
+TINY = Shape(1_000, 8, q_heads=2)
+Options = Callable[..., Namespace]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    def of(**changes: object) -> Namespace:
+        values = {"data": tmp_path, "rounds": 1, "tokens": None, "earlier": None}
+        return Namespace(**{**values, **changes})
+
+    return of
+
+
+def _cells(printed: str) -> list[list[str]]:
+    """The cells of the rows of all tables that were printed."""
+    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+    return [line.strip("| ").split(" | ") for line in lines if "---" not in line]
+
+
+def test_analysis_against_the_floor_and_another_version(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(analysis, "cases", lambda data: {"tiny": (make_dump(data, TINY), 2)})
+    analysis.benchmark(options())
+    analysis.benchmark(options(earlier=Path(__file__).parents[2] / "src"))
+    rows = _cells(capsys.readouterr().out)
+    assert [row[2] for row in rows if row[1] == "this version"] == [
+        "the floor",
+        "the earlier version",
+    ]
+    assert all(float(row[3]) > 0 for row in rows if row[1] != "this version")
+
+
+def test_capture_against_bare_forwards(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 32}
+    monkeypatch.setattr(capture, "SMALL", {**SMALL, **small, "head_dim": 8, "vocab_size": 64})
+    monkeypatch.setattr(capture, "_memory", lambda: None)  # starts processes
+    capture.benchmark(options(tokens=128))
+    heading, bare, *kept = _cells(capsys.readouterr().out)
+    assert bare[:1] == ["nothing"]
+    assert [row[0] for row in kept] == list(capture.kept(64))
+    assert len(heading) == len(bare) == 5
+
+
+def test_reading_over_s3_and_from_the_disk(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of another test")
+    monkeypatch.setattr(reading, "SHAPES", (TINY,))
+    reading.benchmark(options())
+    [_, row] = _cells(capsys.readouterr().out)
+    assert row[0] == "1,000 rows, 8 dimensions"
+    assert float(row[-1]) > 0
+
+
+@pytest.mark.long
+def test_growth_and_first_heads(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scale, "slope", lambda sizes, times: 1.0)
+    monkeypatch.setattr(scale, "FILES", {"four files": Shape(1_000, 8, q_heads=1, files=2)})
+    scale.growth("heads", {2: make_dump(options().data, TINY)}, 1)
+    scale.first_heads(options().data, 1)
+    rows = _cells(capsys.readouterr().out)
+    assert [row[0] for row in rows] == ["heads", "2", "slope", "dump", "four files"]
+
+
+def test_the_growth_is_an_exponent() -> None:
+    sizes = [1, 10, 100, 1000]
+    assert scale.slope(sizes, [2 + 0.01 * size**0.9 for size in sizes]) == pytest.approx(0.9)
