@@ -18,7 +18,7 @@ from attention_plasticity.tables.intervals import (
 
 ROOT = Path(__file__).parents[1]
 RUN = ROOT / "results" / "smollm2-135m"
-FINDINGS, ATTENTION, PHASE = (
+FINDINGS, ATTENTION, PLASTICITY = (
     (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     for name in ("findings-smollm2", "findings-attention", "plasticity")
 )
@@ -73,14 +73,14 @@ def test_the_count_is_nearer_to_one_position() -> None:
         values = metrics[name].reindex(counts.index)
         rho = values.corr(counts, method="spearman")
         assert low <= rho <= high
-        assert f"| `{name}` | {values.mean():.3f} | {rho:.3f} |" in PHASE
-    assert f"| {counts.mean():.3f} | – |" in PHASE
+        assert f"| `{name}` | {values.mean():.3f} | {rho:.3f} |" in PLASTICITY
+    assert f"| {counts.mean():.3f} | – |" in PLASTICITY
 
 
 @pytest.mark.parametrize(
     ("page", "tables"),
-    [(FINDINGS, 12), (ATTENTION, 6), (PHASE, 2)],
-    ids=["smollm2", "attention", "phase"],
+    [(FINDINGS, 12), (ATTENTION, 6), (PLASTICITY, 2)],
+    ids=["smollm2", "attention", "plasticity"],
 )
 def test_every_table_of_the_pages_is_filled(page: str, tables: int) -> None:
     names = re.findall(r"<!-- end of ([\w-]+) -->", page)

@@ -44,15 +44,15 @@ def _layers(run: ap.Run, metrics: pd.DataFrame) -> str:
 
 
 def _heads(run: ap.Run, values: pd.Series) -> str:
-    """The four heads with the largest values and the four with the smallest."""
-    columns = [cells(run, name, 2) for name in ATTENTION]
+    """The three heads with the largest values and the three with the smallest."""
+    columns = [cells(run, name, 2) for name in ATTENTION[:2]]
     columns += [cells(run, name) for name in PLASTICITY]
     ordered = values.sort_values()[::-1].index
     rows = [
         [head_name(run.head_metrics.loc[head]), *(column[head] for column in columns)]
-        for head in (*ordered[:4], *ordered[-4:])
+        for head in (*ordered[:3], *ordered[-3:])
     ]
-    return markdown(["head (layer.head)", *HEADINGS], rows)
+    return markdown(["head (layer.head)", *HEADINGS[:2], *HEADINGS[3:]], rows)
 
 
 def _attended(run: ap.Run, context: ap.Run) -> str:

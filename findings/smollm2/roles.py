@@ -16,8 +16,14 @@ from findings.smollm2.full_weights import largest_differences
 from findings.tables import NONE, cells, estimate, head_name, markdown, rank_correlation
 from qk_toolkit.arrays import Array
 
-SMALL = ("induction", "duplicate", "previous", "self", "local")
-"""Roles whose heads are listed."""
+SMALL = {
+    "induction": "repeated_induction",
+    "duplicate": "repeated_duplicate",
+    "previous": "previous_mass",
+    "self": "self_mass",
+    "local": "local_mass",
+}
+"""Roles whose heads are listed, and the score that decides."""
 _RESAMPLES = 2_000
 _HEAD = ["layer", "q_head"]
 
@@ -70,17 +76,12 @@ def _roles(run: ap.Run, heads: pd.DataFrame) -> str:
 
 
 def _role_heads(heads: pd.DataFrame) -> str:
-    scores = (
-        *("repeated_induction", "repeated_duplicate", "previous_mass", "self_mass"),
-        *("local_mass", "first_mass"),
-    )
-    rows = []
-    for name in SMALL:
-        for head in heads[heads["role"] == name].to_dict("records"):
-            shown = [_interval(head, score) for score in scores]
-            rows.append([head_name(head), name, *shown, head["plasticity"]])
-    titles = ["head", "role", "induction score", "duplicate score", "previous token", "own token"]
-    return markdown([*titles, "2 to 7 before", "first token", "plasticity"], rows)
+    rows = [
+        [head_name(head), name, _interval(head, score), head["plasticity"]]
+        for name, score in SMALL.items()
+        for head in heads[heads["role"] == name].to_dict("records")
+    ]
+    return markdown(["head", "role", "its score", "plasticity at one position"], rows)
 
 
 def _interval(head: Mapping[Any, Any], score: str) -> str:
