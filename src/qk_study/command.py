@@ -57,8 +57,8 @@ Exit codes: 0 success, 1 some models, heads or figures failed, 2 wrong usage or 
 _INTERRUPTED = "finished texts and heads are kept; run the same command again to continue"
 _LOCK = ".study.lock"
 _NOT_FLAGS = {"texts", "capture", "analysis", "models", "description"}
-_OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "dumps")
-"""Fields and sections of captures and analyses that the study sets itself."""
+_OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "dumps", "repeated")
+"""Fields and sections of captures and analyses that have no flag here: the study sets them."""
 
 
 def study(arguments: Sequence[str]) -> int:

@@ -55,6 +55,20 @@ def test_the_help_of_a_verb_fits_two_screens(
     assert "commands to paste:" in text
 
 
+def test_a_flag_means_the_same_in_all_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    found: dict[str, set[str]] = {}
+    for verb in VERBS:
+        with suppress(SystemExit):
+            main([verb, "--help"])
+        for name, value in re.findall(r"^  --(\w+) ?(\S*)", capsys.readouterr().out, re.M):
+            found.setdefault(name, set()).add(f"{verb} {value}")
+    assert found["texts"] == {"study PATH"}
+    assert found["figures"] == {"study TEXT"}
+    assert found["format"] == {"study png|svg|pdf", "plot png|svg|pdf"}
+    assert found["repeated"] == {"analyze TEXT"}
+    assert found["repeated_texts"] == {"study N"}
+
+
 @pytest.mark.parametrize("words", [[], ["--help"]])
 def test_the_bare_command_lists_the_verbs(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -222,7 +222,7 @@ def _roles(run: FinishedRun) -> Iterator[Line]:
     text = ", ".join(f"{name} {numbers[name]}" for name in (*NAMES, UNSURE) if name in numbers)
     undecided = int(repeated_decides(table).sum())
     if undecided:
-        text += f"; a dump of repeated tokens (--repeated) decides {undecided} of them"
+        text += f"; a dump of repeated tokens (analyze --repeated) decides {undecided} of them"
     yield "Roles", text
 
 

@@ -174,7 +174,7 @@ def test_roles_that_repeated_tokens_decide_are_counted(tmp_path: Path) -> None:
     table = pd.read_csv(path).assign(repeated_induction=np.nan, role="unsure")
     table.to_csv(path, index=False, na_rep="nan")
     decided = table["likely_role"].isin(["far", "sink", "mixed"]).sum()
-    told = f"a dump of repeated tokens (--repeated) decides {decided} of them"
+    told = f"a dump of repeated tokens (analyze --repeated) decides {decided} of them"
     assert line(folder, "Roles") == f"unsure {len(table)}; {told}"
 
 
