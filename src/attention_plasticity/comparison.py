@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from attention_plasticity.compare.baselines import baseline_summary
 from attention_plasticity.compare.cautions import (
     Caution,
     cautions_of,
     cautions_table,
     obstacles,
 )
-from attention_plasticity.compare.runs import NamedRun, baseline_pairs, main_of, named_runs
+from attention_plasticity.compare.runs import NamedRun, main_of, named_runs
 from attention_plasticity.compare.summary import key_head_summary, summary
 from attention_plasticity.compare.tables import (
     headings_of,
@@ -82,8 +83,7 @@ class Comparison:
     @cached_property
     def baselines(self) -> pd.DataFrame:
         """Runs with baselines, their baselines, and the runs minus their baselines."""
-        pairs = baseline_pairs(self.runs)
-        return summary([pair.run for pair in pairs], None, None, pairs)
+        return baseline_summary(self.runs)
 
     @property
     def baselines_table(self) -> Table:

@@ -7,13 +7,14 @@ of a study is a frame with all numbers, and what a reader sees of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
+from attention_plasticity.compare.baselines import baseline_summary
 from attention_plasticity.compare.cautions import cautions_of, cautions_table
 from attention_plasticity.compare.correlations import correlations, interval_words, p_words
 from attention_plasticity.compare.groups import layer_kinds, rope_kinds
@@ -34,12 +35,6 @@ from attention_plasticity.metrics import (
     PHASE,
 )
 from attention_plasticity.roles import NAMES, UNSURE
-from attention_plasticity.tables.baselines import (
-    BASELINES,
-    Level,
-    baseline_levels,
-    level_difference,
-)
 from attention_plasticity.tables.head_roles import SCORES
 from attention_plasticity.tables.names import clean
 from qk_study.model_table import models_frame, written_models
@@ -287,16 +282,8 @@ def _key_heads(results: StudyResults) -> StudyTable:
 
 def _baselines(results: StudyResults) -> StudyTable:
     """Means of the runs with baselines, of their baselines, and the runs minus their baselines."""
-    rows: list[dict[str, object]] = []
-    for one in results.runs:
-        for metric in results.metrics if one.run.url is None else []:
-            levels = baseline_levels(one.run.folder, one.run.info, metric)
-            if len(levels) > 1 and "" in levels:
-                rows += _baseline_rows(one.label, metric, levels)
-    frame = pd.DataFrame(rows)
-    shown = [
-        name for name in (ALIGNED, ALIGNED_DROP, PHASE) if rows and name in set(frame["metric"])
-    ]
+    frame = baseline_summary(results.runs)
+    shown = [name for name in (ALIGNED, ALIGNED_DROP, PHASE) if name in set(frame["metric"])]
     caption = "Plasticity at one position of the models and of their baselines."
     if not shown:
         return StudyTable("baselines", caption, frame)
@@ -304,27 +291,6 @@ def _baselines(results: StudyResults) -> StudyTable:
         _of(frame, shown), caption, headings=_labels(shown), form="half", note=_BASELINES
     )
     return StudyTable("baselines", caption, frame, (table,))
-
-
-def _baseline_rows(
-    label: str, metric: str, levels: Mapping[str, Level]
-) -> Iterator[dict[str, object]]:
-    for kind, level in levels.items():
-        name = f"{label} ({BASELINES[kind]})" if kind else label
-        yield _row(name, "", metric, level)
-    for kind in BASELINES:
-        if kind in levels:
-            minus = f"{label} ({BASELINES[kind]})"
-            yield _row(label, minus, metric, level_difference(levels[""], levels[kind]))
-
-
-def _row(run: str, minus: str, metric: str, level: Level) -> dict[str, object]:
-    return {
-        **{"run": run, "minus": minus, "metric": metric, "mean": level.value},
-        **{"se": level.standard_error, "low": level.value - level.half},
-        **{"high": level.value + level.half, "df": level.freedom, "heads": level.heads},
-        "draws": len(level.draws) or math.nan,
-    }
 
 
 def _matched(results: StudyResults) -> Iterator[StudyTable]:

@@ -25,7 +25,13 @@ from attention_plasticity.metrics import (
     POOLED_BIN_QUANTITY,
     UNROTATED,
 )
-from attention_plasticity.tables.baselines import BASELINES, baseline_folder, record_capture
+from attention_plasticity.tables.baselines import (
+    BASELINES,
+    RANDOM,
+    baseline_folder,
+    baseline_name,
+    record_capture,
+)
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 
 LAYERS, HEADS, BUCKETS, WIDTH = 5, 6, 7, 12
@@ -241,11 +247,15 @@ def _info(model: str, heads: int, dump: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_baselines(run: Path, **changes: Any) -> dict[str, Path]:
-    """Baselines of a run with plasticity at one position, by name; `changes` are of run.json."""
+def write_baselines(run: Path, draws: int = 1, **changes: Any) -> dict[str, Path]:
+    """Baselines of a run with plasticity at one position, by name; `changes` are of run.json.
+
+    `draws` are those of random weights.
+    """
     info = json.loads((run / "run.json").read_text())
     record_capture(run, info)
-    folders = {name: baseline_folder(run, name) for name in BASELINES}
+    names = [*BASELINES, *(baseline_name(RANDOM, draw) for draw in range(1, draws))]
+    folders = {name: baseline_folder(run, name) for name in names}
     for seed, folder in enumerate(folders.values(), 10):
         write_run(folder, seed=seed, position=True)
         own = json.loads((folder / "run.json").read_text())

@@ -10,6 +10,7 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import t as student
@@ -19,6 +20,7 @@ from attention_plasticity.tables.baselines import (
     baseline_lines,
     level_difference,
     level_of,
+    mean_of_draws,
     satterthwaite,
 )
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -132,6 +134,18 @@ def test_the_error_between_draws_is_in_table_and_summary(
 
 def mean_of(value: float, error: float, groups: int = 9) -> MeanEstimate:
     return MeanEstimate(value, error, 8, groups, (math.nan,) * 16)
+
+
+def test_profiles_of_draws_have_the_error_between_them() -> None:
+    values = np.array([[0.89, 0.5], [0.83, 0.5]])
+    half = np.array([[0.005, 0.005], [0.005, np.nan]])
+    mean, reach = mean_of_draws(values, half, np.full((2, 2), 9.0))
+    assert mean.tolist() == pytest.approx([0.86, 0.5])
+    error = 0.005 / student.ppf(0.975, 8)
+    level = level_of([mean_of(0.89, error), mean_of(0.83, error)])
+    assert reach[0] == pytest.approx(level.half)
+    assert np.isnan(reach[1])
+    assert mean_of_draws(values[:1], half[:1], half[:1])[1].tolist() == [0.005, 0.005]
 
 
 def test_two_draws_that_differ_have_a_wide_interval() -> None:

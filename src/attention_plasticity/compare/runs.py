@@ -112,15 +112,6 @@ def family_pairs(runs: Sequence[NamedRun]) -> list[Pair]:
     return found
 
 
-def baseline_pairs(runs: Sequence[NamedRun]) -> list[Pair]:
-    """Every run minus each of its baselines, such as `model (shuffled tokens)`."""
-    return [
-        Pair(one, NamedRun(f"{one.label} ({words})", baseline))
-        for one in runs
-        for words, baseline in one.run.baselines.items()
-    ]
-
-
 def main_of(runs: Sequence[NamedRun]) -> PlasticityColumns:
     """What figures and first tables show: at one position, if every run has it."""
     shown = {main_plasticity(one.run.head_metrics) for one in runs}

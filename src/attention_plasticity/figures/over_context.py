@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ from attention_plasticity.figures.style import (
     whole,
 )
 from attention_plasticity.read.layout import MOST_BUCKETS
-from attention_plasticity.tables.baselines import BASELINES
+from attention_plasticity.tables.baselines import BASELINES, mean_of_draws
 from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_bins
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.intervals import bucket_rows, mean_of_buckets
@@ -240,25 +240,39 @@ def _mean_and_baselines(
     mean = Line(profiles.mean_x, profiles.mean, half, "mean over heads", halo=True)
     lines: list[Line] = [mean]
     parts: list[str] = []
-    baselines: Mapping[str, FinishedRun] = (
-        request.run.baselines if request.options.baselines else {}
-    )
-    for name, run in baselines.items():
+    baselines = request.run.baseline_draws if request.options.baselines else {}
+    for name, draws in baselines.items():
         in_bins = shown is AT_ONE_POSITION
-        if in_bins and not run.has("bins"):
+        if in_bins and not all(run.has("bins") for run in draws):
             continue
-        own = Profiles.of(run, run.table("bins") if in_bins else run.bucket_plasticity)
+        own = [
+            Profiles.of(run, run.table("bins") if in_bins else run.bucket_plasticity)
+            for run in draws
+        ]
+        level, reach = mean_of_draws(*_side_by_side(own))
         colour, dashes, meaning = _LOOKS[name]
-        reach = own.mean_half if wanted else None
-        lines.append(Line(own.mean_x, own.mean, reach, name, colour, dashes))
-        number = f" ({run.texts['count']:,} texts)" if run.texts.get("count") else ""
-        parts.append(f"{name}, {meaning}{number}")
+        lines.append(Line(own[0].mean_x, level, reach if wanted else None, name, colour, dashes))
+        numbers = [count(draws[0].texts["count"], "text")] if draws[0].texts.get("count") else []
+        numbers += [f"mean of {count(len(draws), 'draw')}"] if len(draws) > 1 else []
+        parts.append(f"{name}, {meaning}" + (f" ({', '.join(numbers)})" if numbers else ""))
     eligible, complete = request.run.eligible_heads, bool(np.isfinite(half).all())
     sentence = interval_sentence(
         "The band is the 95 % interval of the mean,", groups, complete=complete, eligible=eligible
     )
     references = f"Reference lines: {'; '.join(parts)}." if parts else None
     return lines, [sentence if seen else None, references]
+
+
+def _side_by_side(draws: Sequence[Profiles]) -> tuple[Floats, Floats, Floats]:
+    """Means, half widths and groups of texts of several draws of one baseline, (draws, buckets)."""
+    number = len(draws[0].mean)
+    draws = [one for one in draws if len(one.mean) == number]  # others lack bins of failed heads
+    groups = [one.groups if len(one.groups) else np.full(number, np.nan) for one in draws]
+    return (
+        np.stack([one.mean for one in draws]),
+        np.stack([one.mean_half for one in draws]),
+        np.stack(groups),
+    )
 
 
 def _words(

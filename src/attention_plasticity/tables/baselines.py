@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from attention_plasticity.metrics import ALIGNED_DROP, METRICS, PHASE
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import half_width, recorded_mean
@@ -26,6 +29,7 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json, write_text
 from qk_toolkit.formatting import count
 
+Array = npt.NDArray[np.float64]
 RANDOM, SHUFFLED = "random", "shuffled"
 BASELINES = {RANDOM: "random weights", SHUFFLED: "shuffled tokens"}
 """The kinds of baselines, and what they are."""
@@ -163,7 +167,7 @@ class Level:
         return float(half_width(self.standard_error, self.freedom + 1.0))
 
 
-def level_of(means: Sequence[MeanEstimate]) -> Level:
+def level_of(means: Sequence[MeanEstimate | Level]) -> Level:
     """The mean of one run, or of several draws.
 
     Draws have the same texts. So the squared error of their mean is that over texts, as a mean over
@@ -181,6 +185,21 @@ def level_of(means: Sequence[MeanEstimate]) -> Level:
         between = spread / len(values)
         parts.append((between, len(values) - 1.0))
     return Level(value, math.sqrt(texts + between), satterthwaite(parts), heads, tuple(values))
+
+
+def mean_of_draws(values: Array, half: Array, groups: Array) -> tuple[Array, Array]:
+    """Means over draws, with half widths that have the error between draws.
+
+    All have one row per draw. One draw keeps its own half widths.
+    """
+    if len(values) == 1:
+        return values[0], half[0]
+    errors = half / half_width(1.0, groups)  # (draws, n)
+    levels = [
+        level_of([Level(*one, heads=1) for one in zip(*draws, strict=True)])
+        for draws in zip(values.T, errors.T, groups.T - 1.0, strict=True)
+    ]
+    return np.array([one.value for one in levels]), np.array([one.half for one in levels])
 
 
 def level_difference(one: Level, other: Level) -> Level:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import variance
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from attention_plasticity.compare.baselines import baseline_summary
 from attention_plasticity.compare.groups import DIVISIONS, layers_of_part
 from attention_plasticity.compare.runs import (
     NamedRun,
     Pair,
-    baseline_pairs,
     can_match,
     family_pairs,
     named_runs,
@@ -234,21 +235,24 @@ def test_the_order_of_heads_changes_nothing(runs: list[NamedRun], by: str, tmp_p
 
 def test_baselines_are_runs_of_which_a_difference_is_made(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", position=True)
-    edit_info(run, input__texts={"count": 12, "digest": "a"})
-    folders = write_baselines(run)
-    one = opened(run, "m")
-    pairs = baseline_pairs([one])
-    table = summary([one], None, ["ap_aligned_drop"], pairs)
-    for name, words in (("random", "random weights"), ("shuffled", "shuffled tokens")):
-        row = row_of(table, "m", "all", "ap_aligned_drop", f"m ({words})")
-        own, baseline = (values_of(folder, "ap_aligned_drop") for folder in (run, folders[name]))
-        both = own.keys() & baseline.keys()
-        assert row["mean"] == pytest.approx(mean(own[head] - baseline[head] for head in both))
-        shares = [
-            mean_shares(shares_of(folder, "ap_aligned_drop"), both)
-            for folder in (run, folders[name])
-        ]
-        assert row["se"] == pytest.approx(length([*shares[0], *shares[1]]))  # other texts
+    folders = write_baselines(run, draws=3)
+    table = baseline_summary([opened(run, "m")])
+    change, own, shuffled = (
+        row_of(table, *names)
+        for names in (
+            ("m", "all", "ap_aligned_drop", "m (shuffled tokens)"),
+            ("m", "all", "ap_aligned_drop", ""),
+            ("m (shuffled tokens)", "all", "ap_aligned_drop", ""),
+        )
+    )
+    assert change["mean"] == pytest.approx(own["mean"] - shuffled["mean"])
+    assert change["se"] == pytest.approx(math.hypot(own["se"], shuffled["se"]))
+    names = ("random", "random-1", "random-2")
+    draws = [mean(values_of(folders[name], "ap_aligned").values()) for name in names]
+    row = row_of(table, "m (random weights)", "all", "ap_aligned", "")
+    assert row["mean"] == pytest.approx(mean(draws))
+    assert row["se"] ** 2 > variance(draws) / 3
+    assert row["draws"] == 3
 
 
 def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
@@ -414,6 +415,23 @@ def test_distant_bars_sum_to_far_attention() -> None:
     first = 1 + DISTANCES.index(256)
     distant = heights[first : 1 + bins].sum()
     assert distant == pytest.approx(run.head_metrics["attn_far_mass"].mean(), abs=0.01)
+
+
+def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path: Path) -> None:
+    run = report_runs.write_run(tmp_path / "run", errors=True, position=True)
+    report_runs.write_baselines(run, draws=3)
+    opened = ap.open_run(run)
+    figure = opened.plot("profile")
+    draws = [ap.open_run(one.folder) for one in opened.baseline_draws["random weights"]]
+    means = np.array([mean_line(one) for one in draws])
+    line = panels(figure)[0].lines[1]
+    assert line.get_ydata() == pytest.approx(means.mean(axis=0))
+    assert "(8 texts, mean of 3 draws)" in str(caption_of(figure))
+
+
+def mean_line(run: ap.Run) -> npt.NDArray[np.float64]:
+    """The mean over heads in the figure of one run alone."""
+    return np.asarray(panels(run.plot("profile", baselines=False))[0].lines[0].get_ydata())
 
 
 def test_baselines_are_lines_with_their_own_values(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ function baselineMean(baseline, metric) {
 function baselineLines(run, metric) {
   const known = run.baselines.map((baseline) => [baseline, metric && baselineMean(baseline, metric)]).filter(([, text]) => text);
   if (!known.length) return [];
-  const title = ({ texts }) => (texts ? { title: `baseline, ${plural(texts, "text")}` } : {});
+  const title = ({ texts, draws }) => (texts ? { title: `baseline, ${plural(texts, "text")}${draws > 1 ? `, mean of ${draws} draws` : ""}` } : {});
   return [make("dl", "", { class: "types baselines" }, known.map(([baseline, text]) =>
     make("div", "", title(baseline), [make("dt", baseline.words), fillEstimate(make("dd"), text)])))];
 }
