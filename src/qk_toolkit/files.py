@@ -298,20 +298,6 @@ def remove_exclusive_folder(folder: Path) -> None:
         folder.rmdir()
 
 
-def link_to(source: Path, target: Path) -> None:
-    """Make `target` a link to `source` in one step, or a copy where links are not possible."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = _draft_of(target)
-    try:
-        try:
-            draft.symlink_to(os.path.relpath(source, target.parent))
-        except OSError:
-            shutil.copyfile(source, draft)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 def cannot_write(target: Path, error: OSError) -> OutputError:
     """The error that names the file, the reason and what to do."""
     reason = error.strerror or str(error)

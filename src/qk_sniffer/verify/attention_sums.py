@@ -23,32 +23,32 @@ from qk_dump.columns import (
     first_distances,
 )
 from qk_dump.rows import Rows
-from qk_sniffer.engines.hf.attention_hooks import AttentionCall
 from qk_toolkit.arrays import Array
 
 
-def weight_sums(call: AttentionCall, tokens: Sequence[int]) -> Array:
-    """(heads, n, 6 + bins) of the weights that the function applies to values.
+def weight_sums(weights: Tensor, tokens: Sequence[int]) -> Array:
+    """(heads, n, 6 + bins) of the weights (heads, n, n) that the function applies to values.
 
     Largest weight, entropy relative to its maximum, weight of the first tokens, weights by
     distance, weight of token 0, of duplicate keys and of induction keys. `tokens` (n,) is the text.
     """
-    weights = call.weights().double()  # (heads, n, n)
+    weights = weights.double()
     n = weights.shape[-1]
     entropy = -torch.xlogy(weights, weights).sum(dim=-1)  # (heads, n)
-    place = torch.arange(n, device=weights.device)
-    starts = torch.tensor(first_distances(), device=weights.device)  # (bins,)
+    place = torch.arange(n)
+    starts = torch.tensor(first_distances())  # (bins,)
     number = torch.bucketize((place[:, None] - place).clamp(min=0), starts, right=True) - 1
     masses = weights.new_zeros((*weights.shape[:2], MASS_BINS))
     masses.scatter_add_(2, number.expand_as(weights), weights)
     sums = [weights.amax(dim=-1), entropy / _most(n), weights[..., :SINK_TOKENS].sum(dim=-1)]
-    ids = torch.tensor(list(tokens), device=weights.device)  # (n,)
+    ids = torch.tensor(list(tokens))  # (n,)
     same = ids[:, None] == ids  # (n, n)
     duplicate = same & (place[:, None] > place)
     induction = torch.nn.functional.pad(same[:, :-1], (1, 0))
     others = [weights[..., 0], (weights * duplicate).sum(dim=-1), (weights * induction).sum(dim=-1)]
     parts = [torch.stack(sums, dim=-1), masses, torch.stack(others, dim=-1)]
-    return _array(torch.cat(parts, dim=-1))
+    found: Array = torch.cat(parts, dim=-1).numpy()
+    return found
 
 
 def captured_sums(rows: Rows) -> Array:
@@ -63,7 +63,3 @@ def captured_sums(rows: Rows) -> Array:
 def _most(n: int) -> float:
     """The largest entropy of n weights."""
     return math.log(max(n, 2))
-
-
-def _array(tensor: Tensor) -> Array:
-    return tensor.cpu().numpy()

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from qk_dump.columns import EXAMPLE, HEAD, LAYER, POSITION, VECTOR
+from qk_dump.columns import POSITION, VECTOR
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
-from qk_dump.parquet import opened_parquet
+from qk_dump.reader import read_head
 from qk_dump.rows import Rows
 from qk_sniffer.capture.batches import make_batch
 from qk_sniffer.capture.ranks import Ranks
@@ -27,7 +25,6 @@ from qk_sniffer.engines.hf.files import Note
 from qk_toolkit.errors import ConfigError
 
 TOLERANCES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
-_ROWS = 1 << 16  # read at a time
 _OF_ENGINE = ("attn_implementation", "commit", "files", "device")  # in a plan, of its model
 
 
@@ -79,7 +76,7 @@ def check_dump(dump: Dump, model: str, revision: str | None, note: Note) -> Dump
     checks = []
     for layer in setup.wanted:
         heads = [head for head in rows if head.layer == layer.facts.layer and not head.attended]
-        pairs = [(rows[head], _stored(dump, head, text)) for head in heads]
+        pairs = [(rows[head], _stored(dump, head, text, rows[head])) for head in heads]
         checks.append(_compared(dump, layer.facts.layer, pairs))
     return DumpCheck(checks, text, tokens, setup.loaded.dtype)
 
@@ -110,21 +107,11 @@ def _first_text(setup: Setup) -> tuple[dict[HeadId, Rows], int, int]:
     raise ConfigError("dataset.path: no text has tokens")
 
 
-def _stored(dump: Dump, head: HeadId, text: int) -> Rows:
-    """The rows of a text in a dump, in the order of their positions."""
-    batches = []
-    for path in dump.require_files(head):
-        with opened_parquet(path) as file:
-            names = [name for name in file.schema.names if name not in (LAYER, HEAD)]
-            found = file.batches(_ROWS, names)
-            batches += [batch.filter(pc.equal(batch[EXAMPLE], text)) for batch in found]
-    table = pa.Table.from_batches(batches).sort_by(POSITION)
-    return Rows({name: _array(table[name]) for name in table.column_names})
-
-
-def _array(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    """(n,) or (n, w) the values of a column; null is NaN."""
-    return np.array(column.to_pylist(), np.float64)
+def _stored(dump: Dump, head: HeadId, text: int, like: Rows) -> Rows:
+    """The rows of a text in a dump, in the order of their positions, with the columns of `like`."""
+    rows = read_head(dump.require_files(head), examples=True, columns=like.columns)
+    rows = rows.of_texts(np.array([text]))
+    return rows[np.argsort(rows.position, kind="stable")]
 
 
 def _compared(dump: Dump, layer: int, pairs: list[tuple[Rows, Rows]]) -> RowCheck:

@@ -16,26 +16,18 @@ from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
-from rank_processes import Forwards
 
 
 def first_dies(
-    forwards: Forwards, config: CaptureConfig, watcher: Watcher, ranks: Ranks
+    begun: Path, always: bool, config: CaptureConfig, watcher: Watcher, ranks: Ranks
 ) -> CaptureResult:
-    """A rank whose forwards are logged; the first one dies before it opens the folder.
-
-    A rank that is started again is not watched.
-    """
+    """A rank; the first one dies before it opens the folder, once or `always`."""
     assert config.output.hf_repo_id is None
-    begun = forwards.log.with_name(f"begun-{ranks.rank}")
-    again = begun.exists()
-    begun.touch()
-    if ranks.rank == 0:
+    if ranks.rank == 0 and (always or not begun.exists()):
+        begun.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     from qk_sniffer.capture.run import run_rank
 
-    if not again:
-        forwards.watch(ranks.rank)
     return run_rank(config, watcher, ranks)
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from qk_sniffer.cli import main
 from qk_sniffer.config import make_config
-from rank_processes import Forwards, run_ranks
 from sniffing import same_bytes, sniff_first
 from tiny_texts import save_texts, save_tiny_model, some_text
 
@@ -95,15 +94,6 @@ def test_a_resume_keeps_the_choice_when_texts_become_longer(
     assert "min_bucket_size (null then, 64 now)" in capsys.readouterr().err
     assert main([*flags(model, texts, dump), "--overwrite"]) == 0
     assert recorded(dump)["min_bucket_size"] == BUCKET
-
-
-def test_ranks_use_one_choice(model: Path, texts: Path, tmp_path: Path) -> None:
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    assert main(flags(model, texts, alone)) == 0
-    ended = run_ranks(flags(model, texts, shared), Forwards(tmp_path / "log", 2), tmp_path)
-    assert ended.codes == [0, 0]
-    assert same_bytes(alone, shared)
-    assert recorded(alone)["capture"] == recorded(shared)["capture"]
 
 
 @pytest.mark.parametrize("command", [[], ["--dry_run"]])

@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 import qk_sniffer
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
-from rank_processes import ended, start_alone
-from sniffing import sniff, sniff_first, words
+from sniffing import sniff, sniff_first
 from tiny_models import ARCHITECTURES, XMOD, other_model
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 
@@ -172,11 +171,13 @@ def test_a_capture_that_keeps_nothing_is_an_error(
     assert sniff(model, texts, tmp_path, overwrite="true") == 0
 
 
-def test_the_datasets_library_does_not_speak_beside_us(model: Path, tmp_path: Path) -> None:
+def test_the_datasets_library_does_not_speak_beside_us(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n{broken\n')
-    flags = words(model, tmp_path / "texts.jsonl", tmp_path / "dump")
-    assert ended(start_alone(flags, tmp_path / "told")) == 2
-    told = (tmp_path / "told").read_text().strip().splitlines()
+    capfd.readouterr()
+    assert sniff(model, tmp_path / "texts.jsonl", tmp_path / "dump") == 2
+    told = capfd.readouterr().err.strip().splitlines()
     assert [line for line in told if "error" in line.lower()] == told[-1:]
     assert told[-1].startswith("error: dataset.path: ")
 

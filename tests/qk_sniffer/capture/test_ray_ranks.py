@@ -21,7 +21,6 @@ from qk_sniffer.config import CaptureConfig, make_config
 from qk_toolkit import ray_cluster
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.watcher import Watcher
-from rank_processes import Forwards
 from sniffing import ONE_THREAD, same_bytes
 from tiny_texts import save_texts, save_tiny_model
 
@@ -92,21 +91,20 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
 
 
 @pytest.mark.filterwarnings(CLIENT_WARNINGS)
-def test_ranks_that_die_are_started_again_and_the_command_publishes(
+def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first dies before it overwrites the old dump, the second in a text."""
+    """The first dies before it overwrites the old dump."""
     dump, notes = tmp_path / "dump", Notes()
     (dump / "l99h00q").mkdir(parents=True)
     (dump / "l99h00q" / "data.parquet").write_bytes(b"of another model")
     config = config_of(inputs, dump, num_actors=4, overwrite=True)
     output = config.output.model_copy(update={"hf_repo_id": "me/by-ray", "hf_branch": "tiny"})
-    forwards = Forwards(tmp_path / "log", 1, kills={1: 2})
     with running_hub() as hub:
         for name, value in hub.environment.items():
             monkeypatch.setenv(name, value)
         published = config.model_copy(update={"output": output})
-        result = run_on_ray(published, notes, partial(first_dies, forwards))
+        result = run_on_ray(published, notes, partial(first_dies, tmp_path / "begun", False))
         assert result.complete
         assert result.published is not None
         assert "dump.json" in hub.branch("me/by-ray", "tiny")
@@ -126,9 +124,9 @@ def test_ranks_that_die_are_started_again_and_the_command_publishes(
 @pytest.mark.long
 def test_when_all_ranks_die_the_reason_is_told(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     alone = config_of(inputs, tmp_path / "dump", num_actors=1, overwrite=True)
-    forwards, notes = Forwards(tmp_path / "log", 1), Notes()
+    notes = Notes()
     with pytest.raises(ToolkitError) as error:
-        run_on_ray(alone, notes, partial(first_dies, forwards))
+        run_on_ray(alone, notes, partial(first_dies, tmp_path / "begun", True))
     address = ray.get_runtime_context().gcs_address
     assert str(error.value) == (
         f"Ray cluster at {address}: all actors ended before the dump was complete (its process "

@@ -81,9 +81,10 @@ def test_a_wrong_scale_ends_with_1_and_names_the_worst_layer(
 ) -> None:
     right = verification._check
 
-    def wrong(tapped: Any, facts: Any, *rest: Any) -> Any:
+    def wrong(tapped: Any, facts: Any, recorded: Any, *rest: Any) -> Any:
         off = 1.5 if facts.layer == 2 else 1.0
-        return right(tapped, replace(facts, scale=off * facts.scale), *rest)
+        rule = replace(recorded.rule, scale=off * facts.scale)
+        return right(tapped, facts, recorded._replace(rule=rule), *rest)
 
     monkeypatch.setattr(verification, "_check", wrong)
     assert verify(models["llama"], "--max_length", 24) == 1
