@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from attention_plasticity.cli import main
 from dumps import make_dump
 from qk_study.command import settings_of
 from qk_study.model_table import short_number
@@ -115,22 +114,6 @@ def test_the_folder_of_a_study_is_no_run(place: Path) -> None:
     (place / "study.json").write_text("{}")
     with pytest.raises(ConfigError, match="is the folder of a study; give the runs in"):
         kind_of(str(place))
-
-
-@pytest.mark.parametrize(
-    ("verb", "successor"),
-    [
-        ("atlas", "study MODEL --texts PATH"),
-        ("baseline", "study RUN --baselines"),
-        ("compare", "study RUN RUN"),
-        ("budget", "export RUN OUT --to kvpress-budget"),
-    ],
-)
-def test_earlier_verbs_name_their_successor(
-    verb: str, successor: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([verb, "x"]) == 2
-    assert f"is now attention-plasticity {successor}\n" in capsys.readouterr().err
 
 
 def test_the_help_fits_two_screens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,63 +1,11 @@
-"""Settings, run.json and answers of a Hub that are meant to break the program."""
+"""Settings that are meant to break the program."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from dumps import make_dump
 from reliability.outcomes import Cases, Outcome, command
-from run_tables import write_run
-
-OTHERS: tuple[Any, ...] = (None, -3, 10**30, True, "text", [], [1], {"a": 1})
-"""Values of every kind, to stand where another kind is expected."""
-
-
-def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every place in nested mappings and lists; of a list, its first member."""
-    if path:
-        yield path
-    if isinstance(value, dict):
-        for name, member in value.items():
-            yield from places(member, (*path, name))
-    elif isinstance(value, list) and value:
-        yield from places(value[0], (*path, 0))
-
-
-def exchanged(value: Any, path: tuple[str | int, ...], new: Any) -> Any:
-    """The value with another one at a place."""
-    if not path:
-        return new
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = exchanged(value[path[0]], path[1:], new)  # type: ignore[index]
-    return copy
-
-
-def strange_run_json(folder: Path, step: int) -> Cases:
-    """Every member of run.json of another type, for the verbs that open a run."""
-    run = write_run(folder / "run")
-    whole = json.loads((run / "run.json").read_text())
-    page = folder / "page.html"
-    verbs: dict[str, tuple[object, ...]] = {
-        "plot": ("plot", "map", run, "--output", folder / "map.svg"),
-        "report": ("report", run, "--output", page),
-    }
-    variants = [("all of it", value) for value in OTHERS]
-    variants += [
-        (f"{path} = {value!r:.20}", exchanged(whole, path, value))
-        for path in places(whole)
-        for value in OTHERS
-    ]
-    cases = [(verb, name, variant) for name, variant in variants for verb in verbs]
-    for verb, name, variant in cases[::step]:
-        (run / "run.json").write_text(json.dumps(variant))
-        ended = command(*verbs[verb])
-        outcome = Outcome.UNHARMED if ended.code == 0 else Outcome.REFUSED
-        if ended.traceback or ended.code not in (0, 1, 2):
-            outcome = Outcome.TRACEBACK
-        yield f"{verb}: {name}", outcome
 
 
 def _laughs() -> str:

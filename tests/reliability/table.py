@@ -24,7 +24,7 @@ from reliability.flipped_bits import (
     flipped_record,
     flipped_segment,
 )
-from reliability.hostile_values import hostile_settings, strange_run_json
+from reliability.hostile_values import hostile_settings
 from reliability.impossible_attention import impossible_attention
 from reliability.killed_processes import (
     interrupted_commands,
@@ -53,7 +53,6 @@ ATTACKS = (
     Attack("an analysis on Ray is killed twice, then continued", killed_on_ray, step=None),
     Attack("a capture is killed twice, then continued", killed_capture, step=None),
     Attack("Ctrl-C twice, 0.05 to 1 s after the start", interrupted_commands, step=23),
-    Attack("members of run.json have another type", strange_run_json, step=149),
     Attack("settings are hostile (YAML)", hostile_settings, step=7),
     Attack("a model is not as its config says", architectures, step=19),
 )

@@ -277,16 +277,10 @@ class FinishedRun:
         ]
 
     def _heads_of(self, where: dict[str, str]) -> Iterator[tuple[int, int]]:
-        try:
-            for layer, q_head in heads_of(where):
-                chosen = self.layers is None or layer in self.layers
-                if chosen and (self.heads is None or q_head in self.heads):
-                    yield layer, q_head
-        except ValueError as error:
-            raise ConfigError(
-                f"{self.place}: {RUN_FILE}: missing: where: {error}. The file was edited or "
-                "damaged; run the analysis again"
-            ) from error
+        for layer, q_head in heads_of(where):
+            chosen = self.layers is None or layer in self.layers
+            if chosen and (self.heads is None or q_head in self.heads):
+                yield layer, q_head
 
     @cached_property
     def baselines(self) -> dict[str, Self]:

@@ -210,9 +210,3 @@ def test_all_values_missing_are_refused(tmp_path: Path) -> None:
     assert "6 key heads without attn_entropy" in refusal(
         run, "duo", "--order", "attn_entropy", "--share", "0.5"
     )
-
-
-def test_a_damaged_record_of_reasons_is_an_error_of_the_run(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", aligned_plasticity=[np.nan, *VALUES[1:]])
-    record_reason(run, "key_heads", "aligned_plasticity", {"0": "x"}, "none")
-    assert "run.json: missing: where" in refusal(run, BUDGET)

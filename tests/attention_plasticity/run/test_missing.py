@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pandas as pd
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
-from attention_plasticity import ConfigError, Run, open_run
+from attention_plasticity import Run, open_run
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import HEAD_METRICS, HEAD_NUMBERS
 from attention_plasticity.read.layer import NO_COLUMNS
@@ -129,21 +128,6 @@ def test_heads_of_one_reason_are_one_record() -> None:
     assert (heads.table, heads.columns, heads.heads) == ("head_metrics", [*why], 3)
     assert heads.where == {"0": "1-2", "2": "0"}
     assert (drift.table, drift.where) == ("drift", {"3": "0"})
-
-
-@pytest.mark.parametrize("where", [{"0": "0-"}, {"zero": "0"}, {"0": "0-99999999999"}])
-def test_an_edited_place_is_refused(run: Run, tmp_path: Path, where: dict[str, str]) -> None:
-    records = [{**run.info["missing"][0], "where": where}]
-    broken = edited(run, tmp_path, {**run.info, "missing": records})
-    with pytest.raises(ConfigError, match=r"run\.json: missing: where: .*run the analysis again"):
-        _ = broken.missing
-
-
-def edited(run: Run, folder: Path, info: dict[str, object]) -> Run:
-    (folder / "run.json").write_text(json.dumps(info))
-    for name in run.info["tables"].values():
-        (folder / name).write_bytes((run.folder / name).read_bytes())
-    return open_run(folder)
 
 
 def test_the_table_is_sorted_by_head(run: Run) -> None:
