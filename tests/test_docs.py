@@ -70,6 +70,23 @@ def _linked(text: str) -> list[str]:
     return re.findall(r"\]\(docs/([\w-]+)\.md\)", text)
 
 
+def test_what_examples_write_is_ignored_by_git() -> None:
+    """In a clone, in the folder in which a reader runs them."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    place = r"(?:--output(?:_dir)?|--output\.data_root|output_dir=|\.save\w*\(|export [a-z]\S+)"
+    examples = "\n".join(
+        block
+        for page in PAGES
+        for block in re.findall(r"^```(?:bash|python)\n(.*?)^```$", page.read_text(), re.M | re.S)
+    )
+    written = {*re.findall(rf"{place} ?\"?([\w-]+[/.][\w./-]+)", examples)}
+    assert {"data/mine", "budgets/mine", "map.svg", "profile.pdf"} <= written
+    command = ["git", "check-ignore", *written]
+    ignored = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {*ignored.split()} == written
+
+
 def test_benchmarks_are_short() -> None:
     """What a user needs: the newest numbers."""
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
