@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from transformers import (
     AutoModelForCausalLM,
     MllamaForCausalLM,
 )
+
+from qk_sniffer.engines.hf.layout import HfLayout
+from qk_sniffer.engines.hf.probing import probe
 
 VOCABULARY = 128
 LAYERS = 4
@@ -442,6 +446,16 @@ ENCODER_DECODERS = {
     "bart": _TWO_STACKS,
     "t5": {"vocab_size": VOCABULARY, "d_model": 64, "d_kv": 16, "d_ff": 64, "num_layers": 2},
 }
+
+
+@cache
+def probed(name: str) -> tuple[Any, HfLayout]:
+    """A model of an architecture, which no test may change, and its layout."""
+    if name in RARE:
+        needs_rare(name)
+    architecture = {**ARCHITECTURES, **RARE}[name]
+    model = architecture.model(architecture.attention[0])
+    return model, probe(model)
 
 
 def other_model(model_type: str, settings: dict[str, Any], implementation: str = "sdpa") -> Any:

@@ -11,11 +11,12 @@ import torch
 from transformers import AutoConfig
 
 from qk_sniffer.config import ModelSettings
+from qk_sniffer.engines.engine import ModelLayout
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of, small_model
 from qk_toolkit.errors import ConfigError
-from tiny_models import ARCHITECTURES, RARE, Architecture, needs_rare
+from tiny_models import ARCHITECTURES, RARE, probed
 from tiny_texts import save_tiny_model
 
 MADE = [name for name in (*ARCHITECTURES, *RARE) if name != "mllama_text_model"]  # no AutoModel
@@ -27,20 +28,23 @@ def settings_of(config: Any, **fields: Any) -> ModelSettings:
     return ModelSettings(name=folder, **fields)
 
 
-def architecture_of(name: str) -> Architecture:
-    if name in RARE:
-        needs_rare(name)
-    return {**ARCHITECTURES, **RARE}[name]
+def assert_empty(settings: ModelSettings, expected: ModelLayout) -> None:
+    """A model without weights has the same layout."""
+    empty, layout = shape_of(settings)
+    assert all(weight.is_meta for weight in empty.parameters())
+    for one, other in zip(layout.layers, expected.layers, strict=True):
+        facts = ("layer", "q_heads", "k_heads", "width", "type", "window", "scale", "rope")
+        assert [getattr(one, name) for name in facts] == [getattr(other, name) for name in facts]
+        assert one.pre_rope_known
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_small_model_turns_its_vectors_as_the_model_does(name: str) -> None:
     """For every architecture, in all layers."""
-    architecture = architecture_of(name)
-    model = architecture.model(architecture.attention[0])
-    settings = settings_of(model.config, attn_implementation=architecture.attention[0])
-    expected, small = probe(model), small_model(settings)
-    found = probe(small)
+    model, expected = probed(name)
+    attention = {**ARCHITECTURES, **RARE}[name].attention[0]
+    settings = settings_of(model.config, attn_implementation=attention)
+    found = probe(small_model(settings))
     assert found.num_layers == expected.num_layers
     for one, other in zip(found.layers, expected.layers, strict=True):
         assert (one.layer, one.type, one.window) == (other.layer, other.type, other.window)
@@ -49,9 +53,13 @@ def test_a_small_model_turns_its_vectors_as_the_model_does(name: str) -> None:
     _, shape = shape_of(settings, heads_only=True)
     for one, other in zip(shape.layers, expected.layers, strict=True):
         assert (one.q_heads, one.k_heads, one.width) == (other.q_heads, other.k_heads, other.width)
+    if name in ARCHITECTURES:
+        assert_empty(settings, expected)
 
 
-@pytest.mark.parametrize("name", ["gpt_neox", "deepseek_v3", "gemma3n_text"])
+@pytest.mark.parametrize(
+    "name", ["gpt_neox", "deepseek_v3", pytest.param("gemma3n_text", marks=pytest.mark.long)]
+)
 def test_a_small_model_of_a_large_config_is_small(name: str) -> None:
     """The widths of heads are those of the config: 96, 192 and 256."""
     config = AutoConfig.for_model(name)
@@ -73,18 +81,6 @@ def test_an_architecture_that_cannot_be_made_small_is_refused(
     monkeypatch.setattr("qk_sniffer.engines.hf.unloaded._HEADS", 0)
     with pytest.raises(ConfigError, match="cannot be measured: a small model of this architect"):
         small_model(settings)
-
-
-@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "mllama_text_model"])
-def test_an_empty_model_has_the_same_layout(name: str, tmp_path: Path) -> None:
-    model = ARCHITECTURES[name].model(ARCHITECTURES[name].attention[0])
-    model.save_pretrained(tmp_path)
-    empty, layout = shape_of(ModelSettings(name=str(tmp_path)))
-    assert all(weight.is_meta for weight in empty.parameters())
-    for one, other in zip(layout.layers, probe(model).layers, strict=True):
-        facts = ("layer", "q_heads", "k_heads", "width", "type", "window", "scale", "rope")
-        assert [getattr(one, name) for name in facts] == [getattr(other, name) for name in facts]
-        assert one.pre_rope_known
 
 
 def test_an_empty_model_may_ask_whether_autocast_is_on(tmp_path: Path) -> None:
