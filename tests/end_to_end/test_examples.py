@@ -1,29 +1,40 @@
-"""The scripts in examples/ run as they are."""
+"""The notebook of examples/ runs as it is."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_study.ipynb"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", path],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "rank correlation" in done.stdout
-    assert list(tmp_path.glob("plasticity-*/report.html"))
+def _cells() -> list[dict[str, Any]]:
+    cells: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return cells
+
+
+def test_the_notebook_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its cells run one after the other in one namespace."""
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(_cells()):
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), namespace)
+    metrics = namespace["tiny"].head_metrics
+    assert len(metrics) == 8
+    assert (metrics["ap_aligned_se"] > 0).all(), "several texts give errors"
+    assert namespace["page"].stat().st_size > 1e6
+    assert namespace["budgets"][49].mean() == pytest.approx(0.5, abs=0.01)
+    assert "complete: True" in capsys.readouterr().out
+
+
+def test_the_notebook_has_no_outputs() -> None:
+    """They would be old after the next change."""
+    assert not any(cell.get("outputs") for cell in _cells())
