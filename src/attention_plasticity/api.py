@@ -38,7 +38,7 @@ class Run(FinishedRun):
         caption, which `save_figure` of `attention_plasticity.figures` writes beside the file.
         """
         from attention_plasticity.figures.registry import spec_of
-        from attention_plasticity.figures.spec import draw_figure
+        from attention_plasticity.figures.request import draw_figure
 
         return draw_figure(spec_of(kind), self, options)
 

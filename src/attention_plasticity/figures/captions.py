@@ -74,16 +74,21 @@ def caption_text(
     details: Iterable[str | None],
     run: FinishedRun,
     model: str,
+    *,
     shown: PlasticityColumns | None = None,
+    groups: npt.ArrayLike | None = None,
 ) -> str:
-    """What is drawn; heads, texts and context; details; and how plasticity was measured.
+    """What is drawn; heads, texts and context; details; intervals; how plasticity was measured.
 
     `heads` is their number in words, such as `9 query heads`, and `model` the name of the model.
-    `shown` is the plasticity that the figure shows.
+    `shown` is the plasticity that the figure shows, and `groups` are the numbers of groups of texts
+    behind its intervals; None: it has none.
     """
     of = f" of {clean(model)}" if model else ""
     sample = [f"{heads}{of}", *filter(None, [run.selection]), *_sample(run)]
     sentences = [shows, "; ".join(sample) + ".", *filter(None, details)]
+    if groups is not None:
+        sentences.append(_intervals(groups, run.eligible_heads))
     if shown is not None:
         sentences.append(phase_sentence(shown))
         sentences += _without_value(run, shown)
@@ -92,29 +97,21 @@ def caption_text(
     return " ".join(sentences)
 
 
-def interval_sentence(
-    what: str, groups: npt.ArrayLike, *, complete: bool = True, eligible: int | None = None
-) -> str:
-    """How the 95 % intervals are made. `what` is the beginning of the sentence.
+def _intervals(groups: npt.ArrayLike, eligible: int | None) -> str:
+    """How the 95 % intervals are made.
 
-    `groups` are the numbers of groups of texts behind the values. Without `complete`, some values
-    have no interval. `eligible` is the number of heads from which the heads of a mean were sampled
-    at random; None if they are fixed.
+    `eligible` is the number of heads from which the heads were sampled at random; None: fixed.
     """
     numbers = np.asarray(groups, np.float64)
-    known = numbers[numbers > 0]  # false for NaN
-    made = "Student's t"
-    if known.size:
-        fewest, most = (f"{number:.0f}" for number in (known.min(), known.max()))
-        named = fewest if fewest == most else f"{fewest} to {most}"
-        made = f"{named} groups of texts, Student's t"
-    sampled = (
-        ""
-        if eligible is None
-        else (f" and over heads, which are a random sample of {eligible:,} heads")
-    )
-    missing = "" if complete else " Values without one have no known error."
-    return f"{what} from the variation over texts ({made}){sampled}.{missing}"
+    known, made = numbers[numbers > 0].tolist(), "Student's t"  # false for NaN
+    if known:
+        made = f"{range_words(known)} groups of texts, Student's t"
+    sampled = ""
+    if eligible is not None:
+        sampled = (
+            f"; those of a mean also over heads, which are a random sample of {eligible:,} heads"
+        )
+    return f"Intervals come from the variation over texts ({made}){sampled}."
 
 
 def capitalised(text: str) -> str:
@@ -140,11 +137,6 @@ def phase_sentence(shown: PlasticityColumns) -> str:
     if shown is OVER_BUCKETS:
         return "Queries are compared as captured, so rotary phase counts."
     return "Queries are compared at one position of their bin, so rotary phase does not count."
-
-
-def phase_note(shown: PlasticityColumns) -> str | None:
-    """The note below a figure of plasticity over a bucket."""
-    return "over a bucket: with rotary phase" if shown is OVER_BUCKETS else None
 
 
 def range_words(values: Sequence[float], form: str = ",.0f") -> str:

@@ -96,8 +96,8 @@ def _settings(parser: Any, arguments: Sequence[str]) -> PlotSettings:
 
 
 def _plot_one(spec: Spec, settings: PlotSettings) -> int:
+    from attention_plasticity.figures.request import draw_figure, options_of
     from attention_plasticity.figures.saving import require_target, save_figure
-    from attention_plasticity.figures.spec import draw_figure, options_of
     from attention_plasticity.tables.finished_run import FinishedRun
     from qk_toolkit.uploads import output_file
 
@@ -171,8 +171,8 @@ def _script(name: str, arguments: Sequence[str], file: str) -> int:
 
 def _drawn(spec: Spec, settings: ScriptSettings) -> Any:
     """The figure of a script: of buckets, unless another plasticity is asked for."""
+    from attention_plasticity.figures.request import draw_figure
     from attention_plasticity.figures.script_tables import opened
-    from attention_plasticity.figures.spec import draw_figure
 
     options = settings.options
     run = opened(settings, spec.table)

@@ -9,8 +9,8 @@ import pandas as pd
 
 from attention_plasticity.figures.compose import Layout
 from attention_plasticity.figures.marks import Guide
+from attention_plasticity.figures.request import Drawing, Request
 from attention_plasticity.figures.shapes import Bars, Part
-from attention_plasticity.figures.spec import Drawing, Request
 from attention_plasticity.figures.style import INK, ORANGE, Axis, figure_text
 from attention_plasticity.tables.attention_masses import mass_bins, masses_without_sinks
 from attention_plasticity.tables.csv_tables import require_values
@@ -46,19 +46,8 @@ def attention(request: Request) -> Drawing:
         ],
     )
     heads = len(table[HEAD].drop_duplicates())
-    shows = (
-        "Share of attention by distance from query to key, as a mean over heads, in bins of "
-        "distance 0, 1, 2–3, 4–7 and so on. The attention on the first four tokens of a text "
-        "stands apart, at the left; the other bars are without it."
-    )
-    details = [
-        "How much of a bin goes to the first four tokens follows from the positions of the "
-        "queries, in their bucket spread evenly.",
-        "Boxes are the range of the middle 80 % of heads, not the error of the mean.",
-    ]
-    notes = [f"mean over {request.heads(heads)}", "bins: 0, 1, 2–3, 4–7, …"]
-    words = request.words("Attention by distance", notes, shows, heads, details)
-    return Drawing([panel], words, Layout(height=2.0))
+    notes = ["mean over heads", "bins: 0, 1, 2–3, 4–7, …"]
+    return Drawing([panel], heads, notes, layout=Layout(height=2.0))
 
 
 def _short(first: int) -> str:
@@ -86,28 +75,14 @@ def components(request: Request) -> Drawing:
     number = len(shares)
     y = Axis(figure_text(options.ylabel or "share of linear position R²"), lines=True)
     heads = len(weights[HEAD].drop_duplicates())
-    shown = f"{number} of {width} dimensions" if limit is not None else None
     marks = [Guide(1.0 / width, "uniform share (1/d)")]
     panel = Bars(x, y, [Part("", np.asarray(shares, np.float64))], marks=marks)
-    shows = (
-        "Share of the linear position R² in each dimension of the captured queries, "
-        f"{options.agg} over heads."
-    )
-    details = [
-        "The shares of a head sum to 1. The dashed line is the uniform share, 1/d with "
-        f"d = {width} dimensions.",
-        "Queries are as they enter the attention, after RoPE if the model has it. Dimensions that "
-        "RoPE turns slowly then follow position by themselves; the figure does not show where the "
-        "model stores position.",
-        f"The {number} largest dimensions are drawn." if shown else None,
-    ]
     notes = [
-        f"{options.agg} over {request.heads(heads)}",
-        shown,
+        f"{options.agg} over heads",
+        f"the {number} largest of {width} dimensions" if limit is not None else None,
         "queries after RoPE, if the model has it",
     ]
-    words = request.words("Position in the dimensions of queries", notes, shows, heads, details)
-    return Drawing([panel], words)
+    return Drawing([panel], heads, notes)
 
 
 def component_shares(weights: pd.DataFrame, agg: str) -> pd.Series[float]:

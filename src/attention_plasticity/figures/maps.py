@@ -10,13 +10,8 @@ import pandas as pd
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from attention_plasticity.figures.captions import (
-    capitalised,
-    interval_sentence,
-    phase_note,
-    plasticity_of,
-)
-from attention_plasticity.figures.compose import Layout, Words
+from attention_plasticity.figures.captions import capitalised, plasticity_of
+from attention_plasticity.figures.compose import Layout
 from attention_plasticity.figures.marks import (
     CellLines,
     Entry,
@@ -30,8 +25,8 @@ from attention_plasticity.figures.marks import (
     layer_gaps,
 )
 from attention_plasticity.figures.over_context import colour_limits
+from attention_plasticity.figures.request import Drawing, Request, wanted_metric
 from attention_plasticity.figures.shapes import Bar, Grid
-from attention_plasticity.figures.spec import Drawing, Request, wanted_metric
 from attention_plasticity.figures.style import (
     FAINT,
     SEQUENTIAL,
@@ -142,10 +137,43 @@ def of_heads(request: Request) -> Drawing:
         greys = Bar("± (95 % interval)", 0.0, float(np.nanmax(widths)) or 1.0, "Greys")
         panels.append(Grid(widths, x, grid.y, greys, marks=below))
     groups = table["n_groups"] if of_key_heads else quantity_groups(table, metric, influences)
-    found = _map_words(request, words, grid, values, half, np.asarray(groups), tests, types.several)
-    taller = 0.35 if len(panels) > 1 else 0.0
-    layout = Layout(height=grid.height + taller, columns=len(panels), share_y=True)
-    return Drawing(panels, found, layout)
+    number, sign = int(np.isnan(values).sum()), "dashes" if tests else "dots"
+    short, noun = ("key head",) * 2 if of_key_heads else ("head", "query head")
+    width = f"95 % interval of a {short}: ±{np.nanmedian(half):.2g} (median)" if sure else None
+    notes = [
+        f"{number:,} without a value or not captured: {sign}" if number else None,
+        width,
+        "0: no change from start to end" if metric == ALIGNED_DROP else None,
+    ]
+    more = [
+        tests.sentence if tests else None,
+        "The right panel has half of the interval of every head." if len(panels) > 1 else None,
+        gaps_sentence(grid.layers),
+        "The strip at the left marks the types of layers." if types.several else None,
+    ]
+    shown = None if of_key_heads else plasticity_of(metric)
+    return Drawing(
+        panels,
+        values.size - number,
+        notes,
+        f"{capitalised(bar.label)} by {short}",
+        f"{capitalised(bar.label)} of every {noun}, by layer and head{_meaning(request, metric)}.",
+        more,
+        np.asarray(groups)[np.isfinite(half)] if sure else None,
+        shown or (AT_ONE_POSITION if metric.startswith("ap_") else None),
+        noun=noun,
+        layout=Layout(
+            height=grid.height + 0.35 * (len(panels) - 1), columns=len(panels), share_y=True
+        ),
+    )
+
+
+def _meaning(request: Request, column: str) -> str:
+    """The meaning of a column in brackets, without what the caption says about plasticity."""
+    meaning, shown = request.spec.metric(column).meaning, plasticity_of(column)
+    if shown and column == shown.level:
+        meaning = meaning.partition("; ")[2]
+    return f" ({_without_settings(request, meaning)})" if meaning else ""
 
 
 def _bar(request: Request, words: Metric, values: Floats) -> Bar:
@@ -159,49 +187,6 @@ def _bar(request: Request, words: Metric, values: Floats) -> Bar:
     ends = colour_limits(request, low, high)
     cmap = request.cmap(SIGNED if words.signed else SEQUENTIAL)
     return Bar(request.label(words.column), *ends, cmap)
-
-
-def _map_words(
-    request: Request,
-    words: Metric,
-    grid: HeadGrid,
-    values: Floats,
-    half: Floats,
-    groups: Floats,
-    tests: Tests | None,
-    strip: bool,
-) -> Words:
-    of_key_heads = request.spec.table == "key_heads"
-    short, noun = ("key head",) * 2 if of_key_heads else ("head", "query head")
-    label = request.label(words.column)
-    missing, sign = int(np.isnan(values).sum()), "dashes" if tests else "dots"
-    heads, sure = values.size - missing, np.isfinite(half)
-    width = f"{np.nanmedian(half):.2g}" if sure.any() else ""
-    shown = None if of_key_heads else plasticity_of(words.column)
-    notes = [
-        request.heads(heads, noun=short),
-        f"{missing:,} without a value or not captured: {sign}" if missing else None,
-        f"95 % interval of a {short}: ±{width} (median)" if width else None,
-        "0: no change from start to end" if words.column == ALIGNED_DROP else None,
-        phase_note(shown) if shown else None,
-    ]
-    meaning = words.meaning
-    if shown and words.column == shown.level:  # the caption tells how queries are compared
-        meaning = meaning.partition("; ")[2]
-    meaning = f" ({_without_settings(request, meaning)})" if meaning else ""
-    details = [
-        f"{sign.capitalize()} mark {missing:,} heads without a value." if missing else None,
-        tests.sentence if tests else None,
-        f"The 95 % interval of a head is ±{width} in the median over heads." if width else None,
-        "The right panel has half of the interval of every head." if width and not tests else None,
-        interval_sentence("The intervals come", groups[sure]) if width else None,
-        gaps_sentence(grid.layers),
-        "The strip at the left marks the types of layers." if strip else None,
-    ]
-    shows = f"{capitalised(label)} of every {noun}, by layer and head{meaning}."
-    settings = shown or (AT_ONE_POSITION if words.column.startswith("ap_") else None)
-    title = f"{capitalised(label)} by {short}"
-    return request.words(title, notes, shows, heads, details, settings, noun)
 
 
 def _without_settings(request: Request, text: str) -> str:
@@ -240,39 +225,23 @@ def roles(request: Request) -> Drawing:
     panel = Grid(picture, Axis("query head", whole=True), grid.y, marks=marks, entries=entries)
     missing = int(np.isnan(picture[..., 0]).sum())
     notes = [
-        request.heads(len(table)),
         f"{missing:,} without known attention or not captured: blank" if missing else None,
         f"{REPEATED_DECIDE} in {count(undecided, 'head')}" if undecided else None,
         "unsure: a 95 % interval contains a threshold" if number > undecided else None,
     ]
     meanings = "; ".join(f"{role.name} ({role.meaning})" for role in ROLES)
-    shows = (
-        "Role of every query head, by layer and head. A head has the first of these roles whose "
-        f"score reaches its threshold: {meanings}."
-    )
-    details = [
-        "Mixed: no score reaches its threshold." if MIXED in drawn else None,
-        _unsure_sentence(number, undecided),
-        gaps_sentence(grid.layers),
-    ]
-    words = request.words("Roles of heads", notes, shows, len(table), details)
-    return Drawing([panel], words, Layout(height=grid.height))
-
-
-def _unsure_sentence(unsure: int, undecided: int) -> str | None:
-    """Why some heads are faded; None if there are none."""
-    if not unsure:
-        return None
-    reasons = []
-    if undecided:
-        reasons.append(
-            f"scores on repeated tokens, which would decide, are not known in {undecided:,} of them"
-        )
-    if unsure > undecided:
-        reasons.append(f"a 95 % interval contains a threshold in {unsure - undecided:,} of them")
-    return (
-        f"The role of {count(unsure, 'head')} is unsure, and the colour, that of the likely role, "
-        f"is faded: {' and '.join(reasons)}."
+    return Drawing(
+        [panel],
+        len(table),
+        notes,
+        shows="Role of every query head, by layer and head. A head has the first of these roles "
+        f"whose score reaches its threshold: {meanings}.",
+        more=[
+            "Mixed: no score reaches its threshold." if MIXED in drawn else None,
+            "The colour of an unsure head, that of its likely role, is faded." if number else None,
+            gaps_sentence(grid.layers),
+        ],
+        layout=Layout(height=grid.height),
     )
 
 
@@ -297,22 +266,21 @@ def bands(request: Request) -> Drawing:
     axes = _band_axis(wavelength), _layer_axis(layers, starts, len(values))
     beyond = f"{100 - 100 * _LARGEST:.0f} % of the sizes are beyond the last colour"
     notes = [
-        request.heads(len(values)),
         f"{values.shape[1]} bands",
         "below 0: works against the others" if words.signed else None,
         beyond if bar.beyond else None,
     ]
-    shows = (
+    return Drawing(
+        [Grid(values, *axes, bar, marks=marks)],
+        len(values),
+        notes,
+        f"{request.spec.title}: {words.label}",
         f"{capitalised(words.label)} of the rotary bands of every head: "
         f"{_without_settings(request, words.meaning)}. Rows are heads, sorted by layer; columns "
-        "are bands, from fast to slow, with their tokens per turn."
+        "are bands, from fast to slow, with their tokens per turn.",
+        [_BAND_SHARES if words.signed else None],
+        layout=Layout(height=2.4),
     )
-    details = [
-        _BAND_SHARES if words.signed else None,
-        f"{capitalised(beyond)}." if bar.beyond else None,
-    ]
-    found = request.words(f"Rotary bands: {words.label}", notes, shows, len(values), details)
-    return Drawing([Grid(values, *axes, bar, marks=marks)], found, Layout(height=2.4))
 
 
 def _band_axis(wavelength: Floats) -> Axis:

@@ -11,16 +11,12 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from attention_plasticity.figures.captions import (
-    capitalised,
-    interval_sentence,
-    phase_note,
-    range_words,
-)
-from attention_plasticity.figures.compose import Layout, Words
+from attention_plasticity.figures.captions import capitalised, range_words
+from attention_plasticity.figures.compose import Layout
 from attention_plasticity.figures.marks import Hatched, interval_note
+from attention_plasticity.figures.request import Drawing, Request
 from attention_plasticity.figures.shapes import Bar, Grid, Line, Lines, Spread, Thin, layer_bar
-from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION, Drawing, Request
+from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION
 from attention_plasticity.figures.style import (
     BLUE,
     ORANGE,
@@ -173,7 +169,7 @@ def plasticity(request: Request) -> Drawing:
         Line(x, y, half, colour=colour, width=options.line_width, z=1.5)
         for x, y, half, colour in (own if few else ())
     ]
-    lines, sentences = _mean_and_baselines(request, profiles, shown)
+    lines, references = _mean_and_baselines(request, profiles, shown)
     thin = Thin(paths, colours, options.line_width, alpha, entries)
     y = share_axis(shown.name, options.range == "unit")
     panel = Lines(profiles.axis, y, [thin, *bands, *lines], bar=bar)
@@ -185,9 +181,8 @@ def plasticity(request: Request) -> Drawing:
     width = None
     if not few and np.isfinite(profiles.half).any():
         width = f"95 % interval of one head: ± {np.nanmedian(profiles.half):.3f} (median)"
-    title = capitalised(shown.name)
-    words = _words(request, profiles, shown, title, shows, sentences, width)
-    return Drawing([panel], words, Layout(height=2.1))
+    title, layout = capitalised(shown.name), Layout(height=2.1)
+    return _drawing(request, [panel], profiles, shown, (title, shows, width, references), layout)
 
 
 def _colours(
@@ -215,7 +210,7 @@ def profile(request: Request) -> Drawing:
         Spread(profiles.mean_x, q1, q3, "middle 50 % of heads", 0.3),
         Spread(profiles.mean_x, low, high, "middle 90 % of heads", 0.14),
     ]
-    lines, sentences = _mean_and_baselines(request, profiles, shown)
+    lines, references = _mean_and_baselines(request, profiles, shown)
     y = share_axis(shown.name, request.options.range == "unit")
     change = Lines(profiles.axis, share_axis("mean over heads"), lines[:1])
     panel = Lines(profiles.axis, y, [*spreads, *lines])
@@ -225,18 +220,16 @@ def profile(request: Request) -> Drawing:
         "own."
     )
     title = f"{capitalised(shown.name)}, spread over heads"
-    words = _words(request, profiles, shown, title, shows, sentences, None)
-    layout = Layout(height=1.55, columns=1, share_x=True)
-    return Drawing([panel, change], words, layout)
+    words, layout = (title, shows, None, references), Layout(height=1.55, columns=1, share_x=True)
+    return _drawing(request, [panel, change], profiles, shown, words, layout)
 
 
 def _mean_and_baselines(
     request: Request, profiles: Profiles, shown: PlasticityColumns
-) -> tuple[list[Line], list[str | None]]:
-    """The lines of the mean and of the baselines, and their sentences."""
-    wanted, groups = request.options.intervals, profiles.groups
+) -> tuple[list[Line], str | None]:
+    """The lines of the mean and of the baselines, and a sentence about the baselines."""
+    wanted = request.options.intervals
     half = profiles.mean_half if wanted else np.full(len(profiles.mean), np.nan)
-    seen = bool(np.isfinite(half).any())
     mean = Line(profiles.mean_x, profiles.mean, half, "mean over heads", halo=True)
     lines: list[Line] = [mean]
     parts: list[str] = []
@@ -255,12 +248,7 @@ def _mean_and_baselines(
         numbers = [count(draws[0].texts["count"], "text")] if draws[0].texts.get("count") else []
         numbers += [f"mean of {count(len(draws), 'draw')}"] if len(draws) > 1 else []
         parts.append(f"{name}, {meaning}" + (f" ({', '.join(numbers)})" if numbers else ""))
-    eligible, complete = request.run.eligible_heads, bool(np.isfinite(half).all())
-    sentence = interval_sentence(
-        "The band is the 95 % interval of the mean,", groups, complete=complete, eligible=eligible
-    )
-    references = f"Reference lines: {'; '.join(parts)}." if parts else None
-    return lines, [sentence if seen else None, references]
+    return lines, f"Reference lines: {'; '.join(parts)}." if parts else None
 
 
 def _side_by_side(draws: Sequence[Profiles]) -> tuple[Floats, Floats, Floats]:
@@ -275,29 +263,30 @@ def _side_by_side(draws: Sequence[Profiles]) -> tuple[Floats, Floats, Floats]:
     )
 
 
-def _words(
+def _drawing(
     request: Request,
+    panels: Sequence[Lines],
     profiles: Profiles,
     shown: PlasticityColumns,
-    title: str,
-    shows: str,
-    details: list[str | None],
-    width: str | None,
-) -> Words:
-    gaps, heads = heads_with_gaps(profiles.cells), len(profiles.heads)
+    words: tuple[str, str, str | None, str | None],
+    layout: Layout,
+) -> Drawing:
+    """The panels with their words: title, first sentence, a note, and a last sentence."""
+    title, shows, note, last = words
+    gaps = heads_with_gaps(profiles.cells)
     part = "bin" if shown is AT_ONE_POSITION else "bucket"
     band = interval_note("band", profiles.mean_half, request.run.eligible_heads)
+    band = band if request.options.intervals else None
     notes = [
-        request.heads(heads),
         f"{gaps:,} of them have cells without a value, left as gaps" if gaps else None,
-        band if request.options.intervals else None,
-        width,
+        band,
+        note,
         f"{profiles.texts} in a {part}" if profiles.texts else None,
-        phase_note(shown),
     ]
-    texts = f"A {part} has queries of {profiles.texts}." if profiles.texts else None
-    details = [*details, first_part(profiles.cells, part), texts]
-    return request.words(title, notes, shows, heads, details, shown)
+    more = [last, first_part(profiles.cells, part)]
+    groups = profiles.groups if band else None
+    heads = len(profiles.heads)
+    return Drawing(panels, heads, notes, title, shows, more, groups, shown, layout=layout)
 
 
 def first_part(cells: pd.DataFrame, part: str) -> str | None:
@@ -344,7 +333,7 @@ def heatmap(request: Request) -> Drawing:
     low, high = _limits([values for values, _ in grids], request)
     label = f"{shown.name}, {options.agg} over heads"
     bar = Bar(label, low, high, request.cmap(SEQUENTIAL))
-    axes = {side: _bucket_axis(cells, buckets, geometry, side, len(parts)) for side in "qk"}
+    x, y = (_bucket_axis(buckets, geometry, name, len(parts)) for name in ("query", "key"))
     panels, fewest, numbers = [], [], []
     for (name, part), (values, counts) in zip(parts.items(), grids, strict=True):
         heads = len(part[HEAD].drop_duplicates())
@@ -355,36 +344,34 @@ def heatmap(request: Request) -> Drawing:
         panels.append(
             Grid(
                 values.T,
-                axes["q"],
-                axes["k"],
+                x,
+                y,
                 bar,
                 equal=True,
                 marks=[Hatched(some.T)],
                 title=title,
             )
         )
-    heads, gaps = sum(numbers), heads_with_gaps(cells)
-    hatched = f"hatched: means over some heads only, at least {min(fewest)}" if fewest else None
-    notes = [
-        request.heads(heads),
-        f"{gaps:,} of them have cells without a value, left out" if gaps else None,
-        hatched,
-        phase_note(shown),
-    ]
+    gaps = heads_with_gaps(cells)
     panel = " Types of layers have panels of their own." if len(parts) > 1 else ""
-    shows = f"{capitalised(label)}, by query position and key position.{panel}"
-    details = [
-        f"Colours range from {low:.3g} to {high:.3g}.",
-        "Keys after their query have no cell.",
-        first_part(cells, "bin" if shown is AT_ONE_POSITION else "bucket"),
-        f"{capitalised(hatched)}." if hatched else None,
-    ]
-    words = request.words(
-        f"{capitalised(shown.name)}, query × key", notes, shows, heads, details, shown
-    )
     wide = 1.4 if options.width == "text" else 1.0
-    layout = Layout(height=wide * (2.4 if len(parts) == 1 else 1.75), share_y=True, least=1.6)
-    return Drawing(panels, words, layout)
+    return Drawing(
+        panels,
+        sum(numbers),
+        [
+            f"{gaps:,} of them have cells without a value, left out" if gaps else None,
+            f"hatched: means over some heads only, at least {min(fewest)}" if fewest else None,
+        ],
+        f"{capitalised(shown.name)}, query × key",
+        f"{capitalised(label)}, by query position and key position.{panel}",
+        [
+            f"Colours range from {low:.3g} to {high:.3g}.",
+            "Keys after their query have no cell.",
+            first_part(cells, "bin" if shown is AT_ONE_POSITION else "bucket"),
+        ],
+        shown=shown,
+        layout=Layout(height=wide * (2.4 if len(parts) == 1 else 1.75), share_y=True, least=1.6),
+    )
 
 
 def _parts(cells: pd.DataFrame, types: Mapping[int, str]) -> dict[str, pd.DataFrame]:
@@ -416,22 +403,12 @@ def colour_limits(request: Request, low: float, high: float) -> tuple[float, flo
     return low, high
 
 
-def _bucket_axis(
-    cells: pd.DataFrame,
-    buckets: Ints,
-    geometry: BucketGeometry | None,
-    side: str,
-    panels: int,
-) -> Axis:
-    name, limit = ("query" if side == "q" else "key"), 6 if panels == 1 else 3
+def _bucket_axis(buckets: Ints, geometry: BucketGeometry | None, name: str, panels: int) -> Axis:
+    limit = 6 if panels == 1 else 3
     ends = (-0.5, len(buckets) - 0.5)
-    means = None if geometry else _mean_positions(cells, buckets, side)
     if geometry is not None:
         ticks = bucket_ticks([whole(start) for start in geometry.starts(buckets)], limit, -0.5)
         return Axis(f"{name} position (tokens)", *ends, ticks=ticks)
-    if means is not None:
-        ticks = bucket_ticks([whole(mean) for mean in means], limit, 0.0)
-        return Axis(f"mean {name} position (tokens)", *ends, ticks=ticks)
     ticks = bucket_ticks([whole(bucket) for bucket in buckets], limit, 0.0)
     return Axis(f"{name} bucket", *ends, ticks=ticks)
 
@@ -455,17 +432,3 @@ def _cell_grid(cells: pd.DataFrame, buckets: Ints, agg: str) -> tuple[Floats, In
     counts = np.zeros(values.shape, np.int64)
     counts[where[:, 0], where[:, 1]] = grouped.count().to_numpy()
     return values, counts
-
-
-def _mean_positions(cells: pd.DataFrame, buckets: Ints, side: str) -> Floats | None:
-    """(buckets,) mean position of the queries (`q`) or keys (`k`) of every bucket; None if unknown.
-
-    A bucket without queries has the mean of its keys, and the reverse.
-    """
-    found = pd.Series(dtype=np.float64)
-    for one in (side, "k" if side == "q" else "q"):
-        if f"{one}_position" in cells:
-            means = cells.groupby(f"{one}_bucket")[f"{one}_position"].mean()
-            found = found.combine_first(means) if len(found) else means
-    places = np.asarray(found.reindex(buckets), np.float64)
-    return None if np.isnan(places).any() else places

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from attention_plasticity.figures.captions import (
-    capitalised,
-    interval_sentence,
-    phase_note,
-    plasticity_of,
-    rank_correlation,
-)
+from attention_plasticity.figures.captions import capitalised, plasticity_of, rank_correlation
 from attention_plasticity.figures.compose import Layout
+from attention_plasticity.figures.request import (
+    Drawing,
+    Request,
+    shown_plasticity,
+    wanted_metric,
+)
 from attention_plasticity.figures.shapes import (
     MOST_INTERVALS,
     DotRows,
@@ -26,12 +26,6 @@ from attention_plasticity.figures.shapes import (
     Lines,
     Scatter,
     layer_bar,
-)
-from attention_plasticity.figures.spec import (
-    Drawing,
-    Request,
-    shown_plasticity,
-    wanted_metric,
 )
 from attention_plasticity.figures.style import (
     BLUE,
@@ -56,7 +50,7 @@ from attention_plasticity.tables.intervals import (
     rank_words,
 )
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
-from attention_plasticity.tables.names import FIDELITY_CAUTION, SCORE_WORDS
+from attention_plasticity.tables.names import SCORE_WORDS
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
@@ -101,22 +95,22 @@ def scatter(request: Request) -> Drawing:
     half = pd.concat(known)["y_half"]
     wide = heads > MOST_INTERVALS and options.intervals and half.notna().any()
     notes = [
-        request.heads(heads, len(table)),
         *said,
         "lines: 95 % intervals over texts" if lines else None,
         f"95 % interval of one head: ± {half.median():.3f} (median)" if wide else None,
-        phase_note(shown) if shown else None,
     ]
-    colour = ", coloured by layer" if panels[0].bar else ""
     groups = table.reindex(columns=["n_text_groups" if of_heads else "n_groups"])
-    details = [
-        _extremes(known[0]) if single and spec.diagonal else None,
-        f"{'; '.join(said)} over these heads." if said else None,
-        interval_sentence("Lines are 95 % intervals,", groups) if lines else None,
-    ]
-    shows = f"{spec.caption} One point per head{colour}."
-    words = request.words(spec.title, notes, shows, heads, details, shown)
-    return Drawing(panels, words, Layout(height=2.5 if single else 2.0, share_y=len(ups) == 1))
+    return Drawing(
+        panels,
+        heads,
+        notes,
+        shows=f"{spec.caption} One point per head{', coloured by layer' if panels[0].bar else ''}.",
+        more=[_extremes(known[0]) if single and spec.diagonal else None],
+        groups=groups if lines or wide else None,
+        shown=shown,
+        total=len(table),
+        layout=Layout(height=2.5 if single else 2.0, share_y=len(ups) == 1),
+    )
 
 
 def _both(request: Request, table: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
@@ -185,16 +179,19 @@ def depth(request: Request) -> Drawing:
     values = np.array([mean.value for mean in means])
     half = np.where(known, half, np.nan)
     mean = Line(layers.astype(np.float64), values, half, "mean of a layer", **look)
-    label, shown = request.label(metric), plasticity_of(metric)
-    note = "whiskers: 95 % interval over texts" if known.any() else None
-    shows = f"{capitalised(label)} by layer: every head, and the mean over the heads of a layer."
-    groups = metrics.reindex(columns=["n_text_groups"])
-    sentence = interval_sentence("Whiskers are 95 % intervals of the mean,", groups)
-    notes = [request.heads(len(rows), len(metrics)), note, phase_note(shown) if shown else None]
-    details = [sentence if note else None]
-    words = request.words(f"{capitalised(label)} by layer", notes, shows, len(rows), details, shown)
+    label = request.label(metric)
     up = Axis(label, lines=True, zero=request.spec.metric(metric).signed)
-    return Drawing([Lines(Axis("layer", whole=True), up, [heads, mean])], words, Layout(height=2.1))
+    return Drawing(
+        [Lines(Axis("layer", whole=True), up, [heads, mean])],
+        len(rows),
+        ["whiskers: 95 % interval over texts"] if known.any() else [],
+        f"{capitalised(label)} by layer",
+        f"{capitalised(label)} by layer: every head, and the mean over the heads of a layer.",
+        groups=metrics.reindex(columns=["n_text_groups"]) if known.any() else None,
+        shown=plasticity_of(metric),
+        total=len(metrics),
+        layout=Layout(height=2.1),
+    )
 
 
 def ranks(request: Request) -> Drawing:
@@ -214,26 +211,30 @@ def ranks(request: Request) -> Drawing:
         rank = f"  rank {rank_words(intervals[place])}" if known else ""
         rows.append(f"L{layer} H{head}{rank}")
         dots.append(Dots(float(row), float(column.values[place]), float(half[place])))
-    label, shown = request.label(metric), plasticity_of(metric)
+    label = request.label(metric)
     x = Axis(label, lines=True, zero=request.spec.metric(metric).signed)
-    panel = DotRows(x, rows, dots, [number - 0.5] if cut else [])
     notes = [
-        request.heads(len(order), len(metrics)),
         f"{len(order) - 2 * number:,} heads between them left out" if cut else None,
         "lines: 95 % intervals; ranks: 95 % interval of each" if known else None,
-        phase_note(shown) if shown else None,
     ]
     ends = f": the {number} largest and the {number} smallest" if cut else ""
-    shows = f"Query heads by {label}, with their ranks{ends}."
     about_ranks = (
         "The interval of a rank counts the heads that are surely larger and surely smaller: the "
         "difference to each other head on the same texts, corrected for the number of heads "
         "(Bonferroni). Heads whose intervals of ranks overlap are not shown to have this order."
     )
-    sentence = interval_sentence("Lines are 95 % intervals,", column.groups)
-    details = [sentence, about_ranks] if known else []
-    words = request.words(f"Ranks by {label}", notes, shows, len(order), details, shown)
-    return Drawing([panel], words, Layout(height=0.5 + 0.135 * len(rows)))
+    return Drawing(
+        [DotRows(x, rows, dots, [number - 0.5] if cut else [])],
+        len(order),
+        notes,
+        f"Ranks by {label}",
+        f"Query heads by {label}, with their ranks{ends}.",
+        more=[about_ranks if known else None],
+        groups=column.groups if known else None,
+        shown=plasticity_of(metric),
+        total=len(metrics),
+        layout=Layout(height=0.5 + 0.135 * len(rows)),
+    )
 
 
 def by_role(request: Request) -> Drawing:
@@ -260,25 +261,19 @@ def by_role(request: Request) -> Drawing:
         panels.append(DotRows(x, labels, dots, between))
     known = any(panel.has_intervals for panel in panels)
     unsure = len(seen) - len(sure)
-    left_out = f"{count(unsure, 'head')} of unsure role left out" if unsure else None
     notes = [
-        request.heads(len(sure), len(metrics)),
-        left_out,
+        f"{count(unsure, 'head')} of unsure role left out" if unsure else None,
         f"diamond: mean over heads{' and its 95 % interval over texts' if known else ''}",
     ]
-    shows = (
-        "Plasticity at one position (left) and rotary phase (right) of query heads by their role, "
-        "one point per head. Points of a row are spread up and down only so that they can be told "
-        "apart. Diamonds below the points: mean over the heads of a role."
+    return Drawing(
+        panels,
+        len(sure),
+        notes,
+        groups=sure.reindex(columns=["n_text_groups"]) if known else None,
+        shown=AT_ONE_POSITION,
+        total=len(metrics),
+        layout=Layout(height=max(1.2, 0.55 + 0.3 * len(members)), columns=2, share_y=True),
     )
-    groups = sure.reindex(columns=["n_text_groups"])
-    details = [
-        f"{capitalised(left_out)}." if left_out else None,
-        interval_sentence("Lines are 95 % intervals of the means,", groups) if known else None,
-    ]
-    words = request.words("Plasticity by role", notes, shows, len(sure), details, AT_ONE_POSITION)
-    layout = Layout(height=max(1.2, 0.55 + 0.3 * len(members)), columns=2, share_y=True)
-    return Drawing(panels, words, layout)
 
 
 def fidelity(request: Request) -> Drawing:
@@ -307,23 +302,18 @@ def fidelity(request: Request) -> Drawing:
     with_values = bool((table["value_norm"] == 1).any())
     known = any(panel.has_intervals for panel in panels)
     notes = [
-        request.heads(heads, noun="key head"),
         f"diamond: mean{' and its 95 % interval over texts' if known else ''}",
-        "orange: score times length of the value" if with_values else None,
+        "orange: score times length of the value of a key" if with_values else None,
         "dotted: random order of keys",
     ]
-    groups = table.reindex(columns=["n_groups"])
-    details = [
-        "The last two rows know the queries of the text: the best fixed ranking of its keys, and "
-        "the best keys for each query. Points of a row are spread up and down only so that they "
-        "can be told apart. Diamonds: mean over key heads. Dotted lines: a random order of keys.",
-        FIDELITY_CAUTION,
-        "Orange: the score times the length of the value of a key." if with_values else None,
-        interval_sentence("Lines are 95 % intervals of the means,", groups) if known else None,
-    ]
-    spec = request.spec
-    words = request.words(spec.title, notes, spec.caption, heads, details, noun="key head")
-    return Drawing(panels, words, Layout(height=0.6 + 0.24 * len(scores), share_y=True))
+    return Drawing(
+        panels,
+        heads,
+        notes,
+        groups=table.reindex(columns=["n_groups"]) if known else None,
+        noun="key head",
+        layout=Layout(height=0.6 + 0.24 * len(scores), share_y=True),
+    )
 
 
 def _of_score(

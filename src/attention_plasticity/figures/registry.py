@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
-from attention_plasticity.figures.spec import Need, Spec, draw_figure, known
+from attention_plasticity.figures.spec import Need, Spec, known
 from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_DROP,
@@ -20,6 +20,7 @@ from attention_plasticity.metrics import (
     POOLED,
 )
 from attention_plasticity.roles import UNSURE
+from attention_plasticity.tables.names import FIDELITY_CAUTION
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.settings import nearest
 
@@ -107,6 +108,7 @@ FIGURES: tuple[Spec, ...] = (
         "the role of every head, layer × head",
         "roles",
         "maps.roles",
+        title="Roles of heads",
         needs=(_HAS_ROLES,),
     ),
     Spec(
@@ -115,6 +117,7 @@ FIGURES: tuple[Spec, ...] = (
         "one metric of the rotary bands of every head",
         "bands",
         "maps.bands",
+        title="Rotary bands",
         y=("variance_share", "norm_product", "q_concentration", "k_concentration"),
         needs=(_HAS_BANDS,),
         options=("metric", *_COLOURS),
@@ -195,6 +198,10 @@ FIGURES: tuple[Spec, ...] = (
         "roles",
         "points.by_role",
         y=(ALIGNED, PHASE),
+        title="Plasticity by role",
+        caption="Plasticity at one position (left) and rotary phase (right) of query heads by "
+        "their role, one point per head. Points of a row are spread up and down only so that they "
+        "can be told apart. Diamonds below the points: mean over the heads of a role.",
         needs=(_HAS_ROLES, _HAS_PHASE, _SURE_ROLES),
         options=("intervals",),
     ),
@@ -208,7 +215,10 @@ FIGURES: tuple[Spec, ...] = (
         title="Scores without a query",
         caption="Scores that rank keys without a query, one point per key head: Spearman "
         "correlation of the score with the attention that a key receives from later queries, and "
-        "share of the attention that remains when 50, 25 or 10 % of the keys of a text are kept.",
+        "share of the attention that remains when 50, 25 or 10 % of the keys of a text are kept. "
+        "The last two rows know the queries of the text: the best fixed ranking of its keys, and "
+        "the best keys for each query. Points of a row are spread up and down only so that they "
+        "can be told apart. Diamonds: mean over key heads. " + FIDELITY_CAUTION,
         needs=(known("fidelity", "spearman", "attention-plasticity analyze … --fidelity"),),
         options=("intervals",),
     ),
@@ -218,6 +228,12 @@ FIGURES: tuple[Spec, ...] = (
         "attention by distance: mean over heads, and spread over heads",
         "attention",
         "distances.attention",
+        title="Attention by distance",
+        caption="Share of attention by distance from query to key, as a mean over heads. The "
+        "attention on the first four tokens of a text stands apart, at the left; the other bars "
+        "are without it. How much of a bin goes to the first four tokens follows from the "
+        "positions of the queries, in their bucket spread evenly. Boxes are the range of the "
+        "middle 80 % of heads, not the error of the mean.",
         needs=(known("attention", "mass_0", _ATTENTION),),
     ),
     Spec(
@@ -227,6 +243,11 @@ FIGURES: tuple[Spec, ...] = (
         "component_weights",
         "distances.components",
         y=("weight",),
+        title="Position in the dimensions of queries",
+        caption="Share of the linear position R² in each dimension of the captured queries; the "
+        "shares of a head sum to 1. Queries are as they enter the attention, after RoPE if the "
+        "model has it. Dimensions that RoPE turns slowly then follow position by themselves; the "
+        "figure does not show where the model stores position.",
         options=("limit", "agg", "ylabel"),
     ),
 )
@@ -298,6 +319,7 @@ def save_all(
         >>> [path.name for path in save_all(run, Path("figures"), "svg", ["profile", "map-drop"])]
         ['profile.svg', 'map-drop.svg']
     """
+    from attention_plasticity.figures.request import draw_figure
     from attention_plasticity.figures.saving import require_target, save_figure
 
     layers, types, heads = (options.pop(one, None) for one in ("layers", "layer_type", "heads"))

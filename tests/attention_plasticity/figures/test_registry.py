@@ -16,8 +16,9 @@ import attention_plasticity as ap
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.figures import FIGURES, caption_of, save_all, save_figure
 from attention_plasticity.figures.registry import file_names, left_out, left_out_lines, spec_of
+from attention_plasticity.figures.request import draw_figure
 from attention_plasticity.figures.settings import FigureOptions
-from attention_plasticity.figures.spec import Need, Spec, draw_figure
+from attention_plasticity.figures.spec import Need, Spec
 from attention_plasticity.metrics import TABLES
 from attention_runs import add_attention
 from drawn_runs import legend, notes, panels, title, whole_run

@@ -1,0 +1,154 @@
+"""A figure of a run: what is wanted, what its function returns, and how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attention_plasticity.figures.captions import capitalised, caption_text, column_label
+from attention_plasticity.figures.compose import Layout, Words, compose
+from attention_plasticity.figures.settings import FigureOptions
+from attention_plasticity.figures.shapes import Panel
+from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION, Spec
+from attention_plasticity.figures.style import COLUMN, TEXT, require_colormap
+from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, TABLES
+from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import head_half_width, row_half_width
+from attention_plasticity.tables.layer_types import index_numbers
+from attention_plasticity.tables.main_plasticity import (
+    OVER_BUCKETS,
+    PlasticityColumns,
+    main_plasticity,
+)
+from qk_toolkit.errors import ConfigError, in_short
+from qk_toolkit.formatting import count
+from qk_toolkit.settings import nearest, validated
+
+
+@dataclass(frozen=True)
+class Request:
+    """A figure that is wanted: of which run, with which options."""
+
+    spec: Spec
+    run: FinishedRun
+    options: FigureOptions
+    at_starts: bool = False  # points are at the starts of buckets, as the original tool draws them
+
+    def cmap(self, default: str) -> str:
+        """The colormap that is wanted."""
+        return require_colormap(self.options.cmap or default)
+
+    def label(self, column: str) -> str:
+        """A column in words."""
+        own = self.spec.metric(column)
+        return column_label(column) if self.spec.table == "head_metrics" else own.label
+
+    def half_widths(self, table: pd.DataFrame, column: str) -> npt.NDArray[Any]:
+        """(rows,) half widths of the 95 % intervals of a column; NaN where they are not known."""
+        if self.spec.table == "head_metrics":
+            return head_half_width(table, column, self.run.influences)
+        return row_half_width(table, column)
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure before it is drawn. The caption has the notes, and what is not beside the panels."""
+
+    panels: Sequence[Panel]
+    heads: int  # that are drawn
+    notes: Sequence[str | None] = ()  # below the panels, and in the caption
+    title: str = ""  # empty: that of the entry
+    shows: str = ""  # the first sentences of the caption; empty: those of the entry
+    more: Sequence[str | None] = ()  # further sentences of the caption
+    groups: npt.ArrayLike | None = None  # of texts behind the intervals; None: no intervals
+    shown: PlasticityColumns | None = None  # the plasticity that is drawn
+    total: int | None = None  # heads of the table
+    noun: str = "query head"
+    layout: Layout | None = None
+
+
+def draw_figure(
+    spec: Spec, run: FinishedRun, given: Mapping[str, Any] | None = None, at_starts: bool = False
+) -> Figure:
+    """Draw a figure of a run, or raise a `ConfigError` that says what is missing."""
+    options = options_of(spec, given or {})
+    chosen = run.select(options.layers, options.layer_type, options.heads)
+    if reason := spec.obstacle(chosen):
+        raise ConfigError(f"{run.place}: {spec.name}: cannot be drawn; it needs {reason}")
+    drawing = spec.function()(Request(spec, chosen, options, at_starts))
+    words = _words(drawing, spec, chosen, options)
+    width = TEXT if options.width == "text" else COLUMN
+    return compose(drawing.panels, words, width=width, layout=drawing.layout)
+
+
+def _words(drawing: Drawing, spec: Spec, run: FinishedRun, options: FigureOptions) -> Words:
+    """Title, notes and caption."""
+    model = options.model_name or run.model_name
+    title = drawing.title or spec.title
+    headline = f"{title}: {model}" if model else title
+    heads = count(drawing.heads, drawing.noun.removeprefix("query "))
+    if drawing.total is not None and drawing.heads < drawing.total:
+        heads = f"{drawing.heads:,} of {count(drawing.total, drawing.noun.removeprefix('query '))}"
+    notes = [f"{heads} of {run.selection}" if run.selection else heads, *drawing.notes]
+    if drawing.shown is OVER_BUCKETS:
+        notes.append("over a bucket: with rotary phase")
+    said = [f"{capitalised(note)}." for note in drawing.notes if note]
+    caption = caption_text(
+        drawing.shows or spec.caption,
+        count(drawing.heads, drawing.noun),
+        [*said, *drawing.more],
+        run,
+        model,
+        shown=drawing.shown,
+        groups=drawing.groups,
+    )
+    if options.footnote is not None:
+        notes = [options.footnote]
+    return Words(headline if options.title is None else options.title, notes, caption)
+
+
+def options_of(spec: Spec, given: Mapping[str, Any]) -> FigureOptions:
+    """The options of a figure. Raises for those that it does not take."""
+    for name in given:
+        if name not in spec.taken:
+            hint = nearest(name, spec.taken, otherwise=f"; it takes {', '.join(spec.taken)}")
+            raise ConfigError(f"{name}: is no option of {spec.name}{hint}")
+    numbers = {
+        name: index_numbers(given[name], name)
+        for name in ("layers", "heads")
+        if given.get(name) is not None
+    }
+    return validated(FigureOptions, {**given, **numbers})
+
+
+def wanted_metric(request: Request, table: pd.DataFrame, default: str) -> str:
+    """The column of a table that is wanted, or the default: one of numbers, with a value.
+
+    `drop` is short for the drop at one position.
+    """
+    asked, run, kind = request.options.metric, request.run, request.spec.table
+    name = ALIGNED_DROP if asked == "drop" else asked or default
+    known = [str(one) for one in table if table[one].dtype.kind in "iuf"]
+    unknown = name not in known or table[name].isna().all()
+    if name in (ALIGNED, ALIGNED_DROP) and unknown:
+        raise ConfigError(f"{run.place}: {NONE_AT_ONE_POSITION}")
+    if name not in known:
+        hint = nearest(name, known, otherwise=f"; such as {', '.join(known[:6])}")
+        file = TABLES[kind].file
+        raise ConfigError(f"metric: {in_short(name)}: {file} has no such column of numbers{hint}")
+    require_values(table, name, run.path(kind))
+    return name
+
+
+def shown_plasticity(request: Request, metrics: pd.DataFrame) -> PlasticityColumns:
+    """The plasticity that is wanted: at one position, if the table has it."""
+    found, asked = main_plasticity(metrics), request.options.plasticity
+    if asked == "position" and found is OVER_BUCKETS:
+        raise ConfigError(f"{request.run.place}: {NONE_AT_ONE_POSITION}")
+    return OVER_BUCKETS if asked == "bucket" else found
