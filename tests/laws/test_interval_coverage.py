@@ -39,7 +39,10 @@ ROPE = {
 }
 
 
-@pytest.fixture(scope="module", params=ROPE)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("uniform", marks=pytest.mark.long), "log-uniform", "two lengths"],
+)
 def at_one_position(request: pytest.FixtureRequest) -> Coverage:
     """Heads with RoPE, 48 queries of 12 texts in a bin. Errors of the truth are below 0.004."""
     truth = {"each": 192, "texts": 200}

@@ -8,7 +8,7 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -120,6 +120,7 @@ def test_one_family_is_left_out_at_a_time() -> None:
     assert found(x, y, ["a"] * 9)["family_low"].isna().all()
 
 
+@settings(max_examples=15)
 @given(st.lists(st.floats(-10, 10).map(lambda x: round(x, 3)), min_size=4, max_size=8, unique=True))
 def test_signs_and_scales(values: list[float]) -> None:
     y = np.random.default_rng(0).permutation(values).tolist()
