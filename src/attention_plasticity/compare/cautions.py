@@ -29,16 +29,6 @@ Concerned = Literal["means", "differences"]
 
 _METHOD = ("query_model", "pair_sampling", "single_example", "equal_texts")
 _METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
-_SHORT_WARNINGS = {
-    "few_queries": "few queries in some bins or buckets",
-    "few_texts": "few texts in some bins or buckets",
-    "no_errors": "no intervals, because there are too few texts",
-    "texts_unknown": "no intervals, because the texts are not known",
-    "texts_not_named": "examples.parquet does not name all texts",
-    "selective_layers": "some layers select keys by content",
-    "other_rows": "some heads have rows of other texts or positions",
-    "unknown_tokens": "tokens.parquet does not have all token ids",
-}
 _LONGEST = 60  # characters of a list of heads
 _NOT_COMPARED = ("attended_unknown",)  # warnings about values that a comparison does not show
 
@@ -48,7 +38,6 @@ class Caution:
     """A sentence about the numbers of some runs."""
 
     text: str
-    short: str  # for the footnote of a figure, without the names of runs; empty: not there
     runs: tuple[str, ...]  # labels
     concerns: Concerned = "means"
 
@@ -82,7 +71,8 @@ def pairing_cautions(runs: Sequence[NamedRun]) -> list[Caution]:
             continue
         if math.isnan(groups_of(run.run) + groups_of(first.run)):
             if not unknown:
-                found.append(_other_texts(run, first))
+                text = f"{run.label} and {first.label} have different texts."
+                found.append(Caution(text, (first.label, run.label), "differences"))
             continue
         reason = "the texts differ"
         if unknown:
@@ -92,7 +82,6 @@ def pairing_cautions(runs: Sequence[NamedRun]) -> list[Caution]:
         Caution(
             f"{', '.join(labels)}: not compared text by text with {runs[0].label}, "
             f"because {reason}. The error of the difference is that of independent samples.",
-            "differences of independent samples",
             (runs[0].label, *labels),
             "differences",
         )
@@ -101,19 +90,13 @@ def pairing_cautions(runs: Sequence[NamedRun]) -> list[Caution]:
     return found
 
 
-def _other_texts(run: NamedRun, first: NamedRun) -> Caution:
-    """For runs without errors."""
-    text = f"{run.label} and {first.label} have different texts."
-    return Caution(text, "different texts", (first.label, run.label), "differences")
-
-
 def head_cautions(pairs: Sequence[Pair]) -> list[Caution]:
     """Cautions about differences that are not over all heads of two runs of one architecture."""
     found = []
     for pair in pairs:
         if text := _different_heads(pair):
             labels = (pair.minus.label, pair.run.label)
-            found.append(Caution(text, "means over different heads", labels, "differences"))
+            found.append(Caution(text, labels, "differences"))
     return found
 
 
@@ -193,7 +176,7 @@ def _methods(runs: Sequence[NamedRun]) -> Iterator[Caution]:
         if len(set(known.values())) > 1:
             listed = ", ".join(f"{label} {value}" for label, value in known.items())
             text = f"{name} differs: {listed}; analyse the dumps again with the same {name}"
-            yield Caution(text, f"{name} differs", tuple(values))
+            yield Caution(text, tuple(values))
 
 
 def _contexts(runs: Sequence[NamedRun]) -> Iterator[Caution]:
@@ -205,11 +188,9 @@ def _contexts(runs: Sequence[NamedRun]) -> Iterator[Caution]:
             f"The runs have different contexts ({span}): a fifth is a different number of tokens "
             "in each run. Fifths, drops and their differences are not at the same positions."
         )
-        yield Caution(text, f"unequal contexts, {span}", _labels(runs))
+        yield Caution(text, _labels(runs))
     if unknown:
-        yield Caution(
-            f"{', '.join(unknown)}: the context is not known.", "context not known", unknown
-        )
+        yield Caution(f"{', '.join(unknown)}: the context is not known.", unknown)
 
 
 def _over_buckets(runs: Sequence[NamedRun]) -> Iterator[Caution]:
@@ -222,7 +203,7 @@ def _over_buckets(runs: Sequence[NamedRun]) -> Iterator[Caution]:
         f"{', '.join(without)}: no plasticity at one position, so plasticity over a bucket is "
         "compared first. It counts the rotation of RoPE inside a bucket as well."
     )
-    yield Caution(text, "over a bucket: RoPE's rotation counts", _labels(runs))
+    yield Caution(text, _labels(runs))
 
 
 def _layer_types(runs: Sequence[NamedRun]) -> Iterator[Caution]:
@@ -238,7 +219,7 @@ def _layer_types(runs: Sequence[NamedRun]) -> Iterator[Caution]:
             f"The runs have different types of layers ({listed}). Compare the rows of one type, "
             "not the means over all layers."
         )
-        yield Caution(text, "different types of layers", _labels(runs))
+        yield Caution(text, _labels(runs))
 
 
 def _samples(runs: Sequence[NamedRun]) -> Iterator[Caution]:
@@ -260,7 +241,7 @@ def _samples(runs: Sequence[NamedRun]) -> Iterator[Caution]:
         if len(set(known.values())) > 1:
             listed = ", ".join(f"{label} {value}" for label, value in known.items())
             text = f"The runs have different {name} ({listed}). {consequences[name]}"
-            yield Caution(text, f"different {name}", tuple(known))
+            yield Caution(text, tuple(known))
 
 
 def _buckets(run: NamedRun) -> str | None:
@@ -286,25 +267,22 @@ def _of_run(run: NamedRun) -> Iterator[Caution]:
     else:
         sample = f"{len(run.run.head_metrics):,} of {count(eligible, 'head')}, sampled at random"
         text = f"{run.label}: {sample}. Errors of means contain the choice of heads."
-        yield Caution(text, "heads sampled at random", (run.label,))
+        yield Caution(text, (run.label,))
     for name, words in missing:
         if number := heads.get(name):
             be = ("was " if number == 1 else "were ") if name == "not_captured" else ""
             text = f"{run.label}: {whole}{count(number, 'head')} {be}{words}."
-            yield Caution(text, f"{whole}some heads {words}", (run.label,))
+            yield Caution(text, (run.label,))
     for record in run.run.info.get("warnings") or []:
-        kind = str(record["kind"])
-        if kind not in _NOT_COMPARED:
-            short = _SHORT_WARNINGS.get(kind, kind.replace("_", " "))
-            text = f"{run.label}: {whole}{record['text']}"
-            yield Caution(text, whole + short, (run.label,))
+        if record["kind"] not in _NOT_COMPARED:
+            yield Caution(f"{run.label}: {whole}{record['text']}", (run.label,))
 
 
 def _unknown_settings(runs: Sequence[NamedRun]) -> Iterator[Caution]:
     unknown = tuple(run.label for run in runs if not run.run.info)
     if unknown:
         text = f"{', '.join(unknown)}: no run.json, so the settings are not known."
-        yield Caution(text, "settings not known", unknown)
+        yield Caution(text, unknown)
 
 
 def _labels(runs: Sequence[NamedRun]) -> tuple[str, ...]:

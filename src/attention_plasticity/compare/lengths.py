@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -200,44 +199,24 @@ def _bins(run: FinishedRun) -> _Bins | None:
     starts = table[table["plasticity"].notna()].groupby("q_bin")[["q_start", "q_end"]].first()
     middles = ((starts["q_start"] + starts["q_end"] + 1.0) / 2.0).to_numpy(np.float64)
     heads = tuple(table[HEAD].drop_duplicates().itertuples(index=False, name=None))
-    grids = {name: _Grid(heads, starts.index, rows) for name, rows in _rows(run).items()}
+    grids = {name: _grid(heads, starts.index, rows) for name, rows in _rows(run).items()}
     return _Bins(
         heads,
         middles,
         run.context,
         run.eligible_heads,
-        {name: grid.of("value") for name, grid in grids.items()},
-        {name: grid.influences for name, grid in grids.items()},
-        {name: grid.of("n_groups") for name, grid in grids.items()},
+        {name: grid[..., 0] for name, grid in grids.items()},
+        {name: grid[..., 2:] for name, grid in grids.items()},
+        {name: grid[..., 1] for name, grid in grids.items()},
     )
 
 
-class _Grid:
-    """Rows of heads and bins as arrays."""
-
-    def __init__(
-        self, heads: Sequence[tuple[int, int]], bins: pd.Index[int], rows: pd.DataFrame
-    ) -> None:
-        places = {head: place for place, head in enumerate(heads)}
-        kept = rows[rows["bin"].isin(bins)]
-        found = zip(kept["layer"].tolist(), kept["q_head"].tolist(), strict=True)
-        self._rows = kept
-        self._head = np.array([places[head] for head in found], np.int64)
-        self._bin = bins.get_indexer(pd.Index(kept["bin"].astype(np.int64)))
-        self._shape = len(heads), len(bins)
-
-    def of(self, column: str) -> Array:
-        """(heads, bins)."""
-        found = np.full(self._shape, np.nan)
-        found[self._head, self._bin] = self._rows[column].to_numpy(np.float64)
-        return found
-
-    @cached_property
-    def influences(self) -> Array:
-        """(heads, bins, g)."""
-        found = np.full((*self._shape, len(GROUP_COLUMNS)), np.nan)
-        found[self._head, self._bin] = self._rows[list(GROUP_COLUMNS)].to_numpy(np.float64)
-        return found
+def _grid(heads: Sequence[tuple[int, int]], bins: pd.Index[int], rows: pd.DataFrame) -> Array:
+    """(heads, bins, 2 + g) value, groups of texts and influences; NaN if they are not known."""
+    columns = ["value", "n_groups", *GROUP_COLUMNS]
+    places = pd.MultiIndex.from_tuples([(*head, one) for head in heads for one in bins])
+    found = rows.set_index([*HEAD, "bin"])[columns].reindex(places).to_numpy(np.float64)
+    return found.reshape(len(heads), len(bins), len(columns))
 
 
 def _rows(run: FinishedRun) -> dict[str, pd.DataFrame]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from attention_plasticity.tables.finished_run import AnyRun, FinishedRun, opened_runs
 from attention_plasticity.tables.labels import labels_of
-from attention_plasticity.tables.layer_types import layers_by_type, type_words
+from attention_plasticity.tables.layer_types import layers_by_type
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
     PlasticityColumns,
     main_plasticity,
 )
-from attention_plasticity.tables.names import clean
 
 _CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as equal
 
@@ -36,26 +35,6 @@ class NamedRun:
     def layers(self) -> dict[str, list[int]]:
         """The layers of each type."""
         return layers_by_type(self.run.layer_types)
-
-    @property
-    def parts(self) -> list[NamedRun]:
-        """The run itself and, if it has several types of layers, the run with each type.
-
-        The label of a part has the type: `model · sliding window`.
-        """
-        if len(self.layers) < 2:
-            return [self]
-        return [
-            self,
-            *(
-                replace(
-                    self,
-                    label=f"{self.label} · {clean(type_words(name))}",
-                    run=self.run.select(layer_type=name),
-                )
-                for name in self.layers
-            ),
-        ]
 
 
 class Pair(NamedTuple):

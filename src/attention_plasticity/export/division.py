@@ -20,31 +20,11 @@ RULES = {
 _POWERS, _EQUAL = {"cube": 3, "square": 2}, {"cube": 0.0, "square": 0.2}
 _SPREAD = 0.8  # of the ramp
 _SMALLEST = 1e-6  # of the largest value; smaller values count as this
-_DRAWS = 2000  # random draws behind the interval of a rank
-_LEVEL = 0.95
 
 
 def ranks(values: Array) -> Array:
     """(n,) ranks from 1 for the largest value; equal values share their mean rank."""
     return np.asarray(rankdata(-values, method="average"), np.float64)
-
-
-def rank_intervals(values: Array, deviations: Array) -> tuple[Array, Array]:
-    """(n,) lowest and highest rank of each head, 95 % intervals from errors of the values.
-
-    `deviations` is (n, m): the effect of each of m independent sources of error on every value, so
-    the standard error of a value is the length of its row. Heads with the same sources have
-    correlated errors. Every draw adds normal errors to all values and ranks them again.
-    """
-    rng = np.random.default_rng(0)
-    noise = rng.standard_normal((_DRAWS, deviations.shape[1])) @ deviations.T  # (draws, n)
-    drawn = np.asarray(rankdata(-(values + noise), method="average", axis=1))  # (draws, n)
-    tail = (1.0 - _LEVEL) / 2.0
-    low, high = np.quantile(
-        drawn, [tail, 1.0 - tail], axis=0, method="inverted_cdf"
-    )  # (2, n): ranks that were drawn
-    own = ranks(values)
-    return np.minimum(low, own), np.maximum(high, own)
 
 
 def default_rule(order: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.export.division import rank_intervals, ranks
+from attention_plasticity.export.division import ranks
 from attention_plasticity.export.settings import Missing
 from attention_plasticity.metrics import (
     CHUNKED_ATTENTION,
@@ -23,6 +23,7 @@ from attention_plasticity.metrics import (
     SLIDING_ATTENTION,
 )
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import HeadColumn, rank_intervals
 from qk_toolkit.arrays import Array, Bools, Ints
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count, format_heads
@@ -56,7 +57,8 @@ class OrderedHeads:
     order: str
     shape: tuple[int, int]  # layers, key heads of a layer
     value: Array  # (n,) NaN for the order uniform, and for heads that are not counted without one
-    deviations: Array  # (n, m) effect of independent sources of error on each value; NaN: unknown
+    influences: Array  # (n, m) effect of independent sources of error on each value; NaN: unknown
+    groups: Array  # (n,) groups of texts behind each value
     errors_from: str
     counted: Bools  # (n,) heads of layers without a window or chunks
     filled: Bools  # (n,) heads that have the mean of the others
@@ -74,7 +76,7 @@ class OrderedHeads:
     @property
     def standard_error(self) -> Array:
         """(n,) standard errors of the values; NaN if they are not known."""
-        return np.asarray(np.linalg.norm(self.deviations, axis=1))
+        return np.asarray(np.linalg.norm(self.influences, axis=1))
 
     def ranks(self) -> tuple[Array, Array, Array]:
         """(n,) rank of each counted head from 1 for the largest value, and its 95 % interval.
@@ -83,11 +85,15 @@ class OrderedHeads:
         the mean of the others has none.
         """
         rank, low, high = np.full((3, len(self.value)), np.nan)
-        own = self.value[self.counted] if self.order != UNIFORM else np.zeros(self.counted.sum())
-        rank[self.counted] = ranks(own)
+        counted = np.flatnonzero(self.counted)
+        own = self.value[counted] if self.order != UNIFORM else np.zeros(len(counted))
+        rank[counted] = ranks(own)
         if not np.isnan(self.standard_error[self.counted & ~self.filled]).any():
-            errors = np.where(self.filled[:, None], 0.0, self.deviations)[self.counted]
-            low[self.counted], high[self.counted] = rank_intervals(own, errors)
+            heads = tuple(
+                zip(self.layer[counted].tolist(), self.k_head[counted].tolist(), strict=True)
+            )
+            column = HeadColumn(heads, own, self.influences[counted], self.groups[counted], None)
+            low[counted], high[counted] = rank_intervals(column).T
             low[self.filled] = high[self.filled] = np.nan
         return rank, low, high
 
@@ -132,8 +138,9 @@ def ordered_heads(
     none = np.zeros(len(grid), np.bool_)
     if order == UNIFORM:
         unknown = np.full((len(grid), 1), np.nan)
-        return OrderedHeads(run, order, shape, unknown[:, 0], unknown, "no values", counted, none)
-    value, deviations, source = _values(run, order, grid, group)
+        values = unknown[:, 0], unknown, unknown[:, 0], "no values"
+        return OrderedHeads(run, order, shape, *values, counted, none)
+    value, influences, groups, source = _values(run, order, grid, group)
     lacking = counted & np.isnan(value)  # (n,)
     if lacking.any():
         told = _without_values(run, order, grid[lacking].to_list(), group)
@@ -143,10 +150,10 @@ def ordered_heads(
             raise ConfigError(f"{run.place}: {told}. {again}{mean}")
         value = np.where(lacking, value[counted & ~lacking].mean(), value)
         note(f"{told}. {MEAN_RULE.capitalize()}, {value[lacking][0]:.4f}")
-        deviations = np.where(lacking[:, None], np.nan, deviations)
-    if np.isnan(deviations[counted & ~lacking]).any():
+        influences = np.where(lacking[:, None], np.nan, influences)
+    if np.isnan(influences[counted & ~lacking]).any():
         source = _NO_ERRORS
-    return OrderedHeads(run, order, shape, value, deviations, source, counted, lacking)
+    return OrderedHeads(run, order, shape, value, influences, groups, source, counted, lacking)
 
 
 def _require_order(name: str) -> None:
@@ -185,8 +192,8 @@ def _bounded_layers(run: FinishedRun) -> list[int]:
 
 def _values(
     run: FinishedRun, order: str, grid: pd.MultiIndex, group: int
-) -> tuple[Array, Array, str]:
-    """(n,) values of key heads, (n, m) their errors, and where the errors come from.
+) -> tuple[Array, Array, Array, str]:
+    """(n,) values, (n, m) influences, (n,) groups of texts, and where the errors come from.
 
     A key head without all of its query heads has no value.
     """
@@ -201,16 +208,19 @@ def _values(
             "texts of the rows: analyze a dump with texts, with this version, or choose a column "
             f"of {HEAD_METRICS.file}, such as --order ap_aligned"
         )
-    rows = table.reindex(columns=[*_ROW, order, f"{order}_se"])
+    of_texts = "n_groups" if "n_groups" in table else "n_text_groups"
+    rows = table.reindex(columns=[*_ROW, order, f"{order}_se", of_texts])
+    groups = _means(rows, of_texts, grid, members)
     value = _means(rows, order, grid, members)
     squares = rows.assign(square=rows[f"{order}_se"] ** 2)
     errors = np.sqrt(_means(squares, "square", grid, members) / members)  # (n,)
     influences, quantity = run.influences, _MEAN_OF.get(order, order)
     known = None if influences is None else influences[influences["quantity"] == quantity]
     if known is None or known.empty:
-        return value, np.diag(errors), _INDEPENDENT
+        return value, np.diag(errors), groups, _INDEPENDENT
     shares = [_means(known, name, grid, group) for name in GROUP_COLUMNS]
-    return value, np.stack(shares, axis=1), _SHARED_TEXTS  # (n, groups of texts)
+    groups = _means(known, "n_groups", grid, group)
+    return value, np.stack(shares, axis=1), groups, _SHARED_TEXTS  # (n, groups of texts)
 
 
 def _means(rows: pd.DataFrame, column: str, grid: pd.MultiIndex, members: int) -> Array:

@@ -147,17 +147,6 @@ def test_a_run_without_bins_has_buckets_without_errors(tmp_path: Path) -> None:
     assert table["se"].isna().all()
 
 
-def test_types_of_layers_are_parts_of_a_run(runs: list[NamedRun]) -> None:
-    parts = runs[0].parts
-    assert [part.label for part in parts] == ["m0", "m0 · full attention", "m0 · sliding window"]
-    table = summary(parts, "length", pairs=[])
-    rows = table[(table["group"] == "256–512") & (table["metric"] == "ap_aligned")]
-    assert rows["heads"].tolist() == [29, 23, 6]
-    own, _ = sums(runs[0].run.folder, "ap_bin", range(4, 8))
-    windowed = mean(value for (layer, _), value in own.items() if layer == 1)
-    assert rows["mean"].iloc[2] == pytest.approx(windowed, abs=1e-12)
-
-
 def test_a_bin_without_a_value_takes_part_in_no_mean(tmp_path: Path) -> None:
     """Bin 3 has too few texts; the part from 128 to 256 has the bins 2 and 3."""
     folder = write_run(tmp_path / "run", position=True)

@@ -1,4 +1,4 @@
-"""Shares of keys from values: totals, limits and order, curves, and intervals of ranks."""
+"""Shares of keys from values: totals, limits and order, curves, and ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from attention_plasticity.export.division import (
     default_rule,
     kept_shares,
     prune_curves,
-    rank_intervals,
     ranks,
     with_mean,
 )
@@ -147,25 +146,3 @@ def test_shares_in_proportion_to_factors(factor: np.ndarray, keep: float) -> Non
 
 def test_ranks_begin_with_the_largest_value() -> None:
     assert ranks(np.array([0.2, 0.5, 0.2, 0.1])).tolist() == [2.5, 1.0, 2.5, 4.0]
-
-
-def test_intervals_of_ranks() -> None:
-    values = np.array([0.9, 0.5, 0.49, 0.1])
-    low, high = rank_intervals(values, np.diag([0.01, 0.01, 0.01, 0.01]))
-    assert low.tolist() == [1.0, 2.0, 2.0, 4.0]
-    assert high.tolist() == [1.0, 3.0, 3.0, 4.0]
-    shared = np.full((4, 1), 0.5)  # one error for all heads does not change their order
-    low, high = rank_intervals(values, shared)
-    assert low.tolist() == high.tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
-def test_intervals_contain_the_true_rank() -> None:
-    rng = np.random.default_rng(1)
-    truth = np.linspace(0.0, 1.0, 12)
-    errors = np.full(12, 0.08)
-    inside = []
-    for _ in range(100):
-        values = truth + errors * rng.standard_normal(12)
-        low, high = rank_intervals(values, np.diag(errors))
-        inside.append((low <= ranks(truth)) & (ranks(truth) <= high))
-    assert np.mean(inside) > 0.93

@@ -82,7 +82,7 @@ def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: P
     rows = table[table["quantity"] == "ap_aligned"].assign(quantity="attn_far_mass")
     pd.concat([table, rows]).to_csv(run / "head_influences.csv", index=False, na_rep="nan")
     found = heads_of(run, "far_mass")
-    assert found.deviations == pytest.approx(heads_of(run, "ap_aligned").deviations)
+    assert found.influences == pytest.approx(heads_of(run, "ap_aligned").influences)
     assert found.value == pytest.approx(
         pd.read_csv(run / "key_head_metrics.csv")["far_mass"].to_numpy()
     )
