@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -14,7 +13,6 @@ from pydantic import BaseModel, ConfigDict
 from qk_dump.layout import Dump
 from qk_dump.manifest import json_problem, json_text
 from qk_dump.rotary import (
-    Entries,
     RotaryError,
     RotaryFile,
     RotaryRecord,
@@ -40,12 +38,11 @@ class _Content(BaseModel):
     layers: list[dict[str, Any]]
 
 
-def write_rotary_file(
-    path: Path, model: str, rope: Mapping[str, Any], pre_rope: bool, layers: Entries
-) -> None:
-    """Write the records of a model; `layers` are entries as in `dump.json`."""
-    facts = {"model": model, "rope_parameters": rope, "pre_rope": pre_rope}
-    write_text(path, json_text({"format": get_args(_Format)[0], **facts, "layers": layers}))
+def write_rotary_file(file: RotaryFile) -> None:
+    """Write the records of a model to their path."""
+    facts = {"model": file.model, "rope_parameters": file.rope, "pre_rope": file.pre_rope}
+    content = {"format": get_args(_Format)[0], **facts, "layers": file.layers}
+    write_text(Path(file.path), json_text(content))
 
 
 def _read_rotary_file(name: str) -> RotaryFile:
@@ -63,19 +60,13 @@ def _read_rotary_file(name: str) -> RotaryFile:
     return RotaryFile(str(path), digest[:16], layers, pre_rope, content.model, rope)
 
 
-def _require_fit(file: RotaryFile, dump: Dump) -> None:
-    """Raise a `ConfigError` if the records are those of another dump or model."""
-    known = {entry.get("layer"): entry for entry in file.layers}
-    missing = sorted({head.layer for head in dump.folders} - known.keys())
-    if missing:
-        raise ConfigError(
-            f"rotary: {file.path}: has no entry for layer {missing[0]} of {dump.path}. {_REMEDY}"
-        )
+def difference(file: RotaryFile, dump: Dump) -> tuple[str, object, object] | None:
+    """What records of another model have: its name, its value there, and its value in the dump."""
     manifest = dump.manifest
     if manifest is None:
-        return
+        return None
     rope = manifest.rope_parameters or {}
-    pairs = [
+    found: list[tuple[str, object, object]] = [
         ("pre_rope", file.pre_rope, bool(manifest.pre_rope)),
         ("model", file.model, manifest.model or file.model),
         *(
@@ -83,18 +74,35 @@ def _require_fit(file: RotaryFile, dump: Dump) -> None:
             for name in rope
         ),
     ]
+    known = {entry.get("layer"): entry for entry in file.layers}
     for entry in manifest.layers or []:
-        other = {**entry, **known.get(entry.get("layer"), {})}
-        shared = entry.keys() & {"rope", "head_dim", "type"}
-        pairs += [
-            (f"{name} of layer {entry.get('layer')}", other[name], entry[name]) for name in shared
+        number = entry.get("layer")
+        if number is None:
+            continue
+        if number not in known:
+            return f"layer {number!r:.20}", "missing", "listed"
+        found += [
+            (f"{name} of layer {number}", known[number].get(name), entry[name])
+            for name in ("rope", "head_dim", "type", "window")
+            if name in entry
         ]
-    for name, there, here in pairs:
-        if there != here:
-            raise ConfigError(
-                f"rotary: {file.path}: {name} is {there!r:.60} there and {here!r:.60} in "
-                f"{dump.path}: the file is that of another model or dump. {_REMEDY}"
-            )
+    return next((one for one in found if one[1] != one[2]), None)
+
+
+def _require_fit(file: RotaryFile, dump: Dump) -> None:
+    """Raise a `ConfigError` if the records are those of another dump or model."""
+    missing = sorted({head.layer for head in dump.folders} - {e.get("layer") for e in file.layers})
+    if missing:
+        raise ConfigError(
+            f"rotary: {file.path}: has no entry for layer {missing[0]} of {dump.path}. {_REMEDY}"
+        )
+    found = difference(file, dump)
+    if found is not None:
+        name, there, here = found
+        raise ConfigError(
+            f"rotary: {file.path}: {name} is {there!r:.60} there and {here!r:.60} in {dump.path}: "
+            f"the file is that of another model or dump. {_REMEDY}"
+        )
 
 
 def with_rotary(dump: Dump, name: str | None) -> Dump:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from qk_toolkit.settings import settings_from, validated
 
 if TYPE_CHECKING:
     from qk_dump.layout import Dump
+    from qk_dump.rotary import Entries, RotaryFile
     from qk_sniffer.engines.engine import ModelLayout
 
 _PROGRAM = "attention-plasticity add-rotary"
@@ -103,10 +105,10 @@ def _add_rotary(arguments: Sequence[str]) -> int:
         _require_layers(dump)
     model = validated(ModelSettings, settings.model.model_dump(), lambda field: f"model.{field}")
     with capture_extra():
-        entries, rope = _measured(dump, _with_recorded_overrides(model, dump))
-    where = _write(dump, settings, entries, rope)
+        records = _measured(dump, _with_recorded_overrides(model, dump))
+    where = _write(dump, settings, records)
     with allow_closed_stdout():
-        for line in _summary(entries, where):
+        for line in _summary(records.layers, where):
             print(line)
     return 0
 
@@ -134,11 +136,10 @@ def _with_recorded_overrides(model: ModelSettings, dump: Dump) -> ModelSettings:
     return model.model_copy(update={"config_overrides": overrides})
 
 
-def _measured(dump: Dump, model: ModelSettings) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """One entry per layer, as in `dump.json`, and the rope parameters of the model.
-
-    Raises a `ConfigError` if the model does not fit the dump.
-    """
+def _measured(dump: Dump, model: ModelSettings) -> RotaryFile:
+    """The records of a model for the dump. A model that does not fit it is a `ConfigError`."""
+    from qk_dump.rotary import RotaryFile
+    from qk_dump.rotary_file import difference
     from qk_sniffer.capture.description import layer_record, rope_parameters, rotary_entry
     from qk_sniffer.engines.hf.layout import text_config
     from qk_sniffer.engines.hf.loading import quiet_transformers
@@ -157,12 +158,12 @@ def _measured(dump: Dump, model: ModelSettings) -> tuple[list[dict[str, Any]], d
             f"architecture ({config.model_type}) has other widths of heads. Capture the dump "
             "again; a capture measures them."
         )
-    rope = rope_parameters(config) or {}
-    records = [layer_record(facts) for facts in layout.layers]
-    entries = [{name: record[name] for name in _COPIED if name in record} for record in records]
-    _require_records(dump, layout.num_layers, entries, rope)
-    pre_rope, lengths = bool(dump.manifest and dump.manifest.pre_rope), _lengths(dump)
-    for facts, entry in zip(layout.layers, entries, strict=True):
+    manifest, lengths = dump.manifest, _lengths(dump)
+    pre_rope = bool(manifest and manifest.pre_rope)
+    entries = []
+    for facts in layout.layers:
+        record = layer_record(facts)
+        entry = {name: record[name] for name in _COPIED if name in record}
         entry |= rotary_entry(facts, pre_rope, lengths or ())
         if lengths is None and facts.rotation(pre_rope).table is not None:
             entry |= {
@@ -170,7 +171,14 @@ def _measured(dump: Dump, model: ModelSettings) -> tuple[list[dict[str, Any]], d
                 "rotary_problem": "the frequencies depend on the length of a text, and the dump "
                 "has no examples.parquet with the lengths",
             }
-    return entries, rope
+        entries.append(entry)
+    name = (manifest and manifest.model) or model.name
+    records = RotaryFile("", "", entries, pre_rope, name, rope_parameters(config) or {})
+    other = difference(records, dump)
+    if other is not None:
+        field, there, here = other
+        raise _no_fit(dump, f"{field} is {here!r:.60} in the dump and {there!r:.60} in the model")
+    return records
 
 
 def _lengths(dump: Dump) -> list[int] | None:
@@ -198,32 +206,12 @@ def _require_heads(dump: Dump, layout: ModelLayout) -> None:
             file = dump.require_files(head)[0]
             with opened_parquet(file) as parquet:
                 width = vector_width_of(parquet, file)
-            _require_same(dump, f"width of vectors of {head.folder}", width, facts.width)
-
-
-def _require_records(
-    dump: Dump, num_layers: int, entries: Sequence[dict[str, Any]], rope: dict[str, Any]
-) -> None:
-    """Refuse a model whose layers or rope parameters are not those of `dump.json`."""
-    manifest = dump.manifest
-    if manifest is None:
-        return
-    _require_same(dump, "num_layers", manifest.num_layers, num_layers)
-    layers = {entry["layer"]: {"window": None, **entry} for entry in entries}
-    for entry in manifest.layers or []:
-        number = entry.get("layer")
-        if number not in layers:
-            raise _no_fit(dump, f"dump.json lists layer {number!r:.20}, which is not in the model")
-        for name in entry.keys() & {*_COPIED}:
-            _require_same(dump, f"{name} of layer {number}", entry[name], layers[number][name])
-    told = manifest.rope_parameters or {}
-    for name in told.keys() & rope.keys():
-        _require_same(dump, f"rope_parameters.{name}", told[name], rope[name])
-
-
-def _require_same(dump: Dump, name: str, there: object, here: object) -> None:
-    if there is not None and there != here:
-        raise _no_fit(dump, f"{name} is {there!r:.60} in the dump and {here!r:.60} in the model")
+            if width != facts.width:
+                raise _no_fit(
+                    dump,
+                    f"width of vectors of {head.folder} is {width} in the dump and {facts.width} "
+                    "in the model",
+                )
 
 
 def _no_fit(dump: Dump, reason: str) -> ConfigError:
@@ -233,9 +221,7 @@ def _no_fit(dump: Dump, reason: str) -> ConfigError:
     )
 
 
-def _write(
-    dump: Dump, settings: AddRotarySettings, entries: list[dict[str, Any]], rope: dict[str, Any]
-) -> str:
+def _write(dump: Dump, settings: AddRotarySettings, records: RotaryFile) -> str:
     """Write the records in one step; return the place."""
     from qk_dump.manifest import MANIFEST_NAME, write_manifest
     from qk_dump.rotary_file import write_rotary_file
@@ -246,12 +232,11 @@ def _write(
     try:
         if settings.output is not None:
             target = user_path(settings.output)
-            name = (manifest and manifest.model) or settings.model.name
-            pre_rope = bool(manifest and manifest.pre_rope)
-            write_rotary_file(target, name, rope, pre_rope, entries)
+            write_rotary_file(replace(records, path=str(target)))
         elif manifest is not None:
             new = {
-                entry["layer"]: {n: entry[n] for n in _ROTARY if n in entry} for entry in entries
+                entry["layer"]: {name: entry[name] for name in _ROTARY if name in entry}
+                for entry in records.layers
             }
             layers = [
                 {name: value for name, value in entry.items() if name not in _ROTARY}
@@ -267,7 +252,7 @@ def _write(
     return str(target)
 
 
-def _summary(entries: list[dict[str, Any]], where: str) -> list[str]:
+def _summary(entries: Entries, where: str) -> list[str]:
     from qk_toolkit.formatting import index_ranges
 
     problems: dict[str, list[int]] = {}

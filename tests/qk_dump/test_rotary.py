@@ -19,7 +19,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as hal
 
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.rotary import RotaryError, RotaryRecord, check_rotary, rotate
+from qk_dump.rotary import RotaryError, RotaryFile, RotaryRecord, check_rotary, rotate
 from qk_dump.rotary_file import with_rotary, write_rotary_file
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
@@ -214,7 +214,7 @@ def test_a_file_of_another_model_is_refused(
     """A file holds the name and the rope parameters of its model."""
     folder, path = make_dump(tmp_path / "dump", layers=1), tmp_path / "rotary.json"
     write_manifest(folder, DumpManifest(model="a", layers=[entry()], rope_parameters=DEFAULT))
-    write_rotary_file(path, "a", DEFAULT, False, [entry()])
+    write_rotary_file(RotaryFile(str(path), "", [entry()], False, "a", DEFAULT))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     dump = open_dump(folder)
     if message is None:
@@ -229,7 +229,7 @@ def test_a_file_of_another_model_is_refused(
 def test_an_entry_of_dump_json_without_a_layer_is_no_obstacle(tmp_path: Path) -> None:
     folder, path = make_dump(tmp_path / "dump", layers=1), tmp_path / "rotary.json"
     write_manifest(folder, DumpManifest(layers=[{"rope": True}]))
-    write_rotary_file(path, "a", {}, False, [entry(layer=0)])
+    write_rotary_file(RotaryFile(str(path), "", [entry(layer=0)], False, "a", {}))
     assert with_rotary(open_dump(folder), str(path)).rotary is not None
 
 

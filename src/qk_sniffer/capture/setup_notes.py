@@ -8,6 +8,7 @@ from pathlib import Path
 from qk_dump.layout import UNFINISHED
 from qk_sniffer.capture.setup import Setup
 from qk_sniffer.capture.work_folder import ENDED
+from qk_sniffer.engines.engine import rotary_problems
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.watcher import Watcher
 
@@ -47,7 +48,9 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(selective)} choose by content which keys a query sees; "
             "dump.json records them as selective"
         )
-    yield from _rotary_notes(setup)
+    facts = [layer.facts for layer in setup.wanted]
+    for problem, layers in rotary_problems(facts, setup.config.capture.capture_pre_rope).items():
+        yield f"layers {index_ranges(layers)} have no rotary record: {problem}"
     unknown = [layer.facts.layer for layer in setup.wanted if layer.facts.logits is None]
     is_eager = setup.loaded.attention == "eager"
     remedy = "" if is_eager else "; try model.attn_implementation: eager"
@@ -61,17 +64,6 @@ def _notes(setup: Setup) -> Iterator[str]:
             "rotary angles of this model depend on the longest text of a batch; texts are run one "
             "at a time, and inference.batch_size has no effect"
         )
-
-
-def _rotary_notes(setup: Setup) -> Iterator[str]:
-    """Layers whose rotation is not known, by reason."""
-    reasons: dict[str, list[int]] = {}
-    for layer in setup.wanted:
-        found = layer.facts.rotation(setup.config.capture.capture_pre_rope)
-        if found.problem is not None:
-            reasons.setdefault(found.problem, []).append(layer.facts.layer)
-    for problem, layers in reasons.items():
-        yield f"layers {index_ranges(layers)} have no rotary record: {problem}"
 
 
 def empty_note(ids: Sequence[object]) -> str:

@@ -183,6 +183,16 @@ class Engine(Protocol):
         """Run the token ids of some texts; the receiver gets every call of a wanted layer."""
 
 
+def rotary_problems(layers: Iterable[LayerFacts], pre_rope: bool) -> dict[str, list[int]]:
+    """The layers whose rotation is not known, by reason."""
+    found: dict[str, list[int]] = {}
+    for facts in layers:
+        problem = facts.rotation(pre_rope).problem
+        if problem is not None:
+            found.setdefault(problem, []).append(facts.layer)
+    return found
+
+
 def first_tokens(lengths: Sequence[int]) -> Ints:
     """(texts,) where each text begins among the tokens of all texts."""
     return np.cumsum([0, *lengths], dtype=np.int64)[:-1]

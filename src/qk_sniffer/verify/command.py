@@ -283,6 +283,8 @@ def attention_label(facts: LayerFacts) -> str:
 
 def summary_lines(found: Verification) -> list[str]:
     """A summary of the table in one or two sentences; the result comes last."""
+    from qk_sniffer.engines.engine import rotary_problems
+
     lines = []
     wide = [facts.layer for facts in found.untested_windows]
     if wide:
@@ -296,7 +298,9 @@ def summary_lines(found: Verification) -> list[str]:
             f"The attention columns of layers {index_ranges(unknown)} are null in a capture: the "
             "attention function computes its weights in an unknown way."
         )
-    lines += _rotation_lines(found)
+    for problem, layers in rotary_problems([one.facts for one in found.layers], False).items():
+        where = f"Layers {index_ranges(layers)}"
+        lines.append(f"{where} have no rotary record in a capture: {problem}.")
     columns = "" if unknown else ", and the attention columns,"
     worst, number = found.worst, len(found.layers)
     conditions = f"{found.tokens} tokens, {found.dtype}"
@@ -320,19 +324,6 @@ def summary_lines(found: Verification) -> list[str]:
             f"{worst.largest:.1e} (layer {worst.facts.layer}); {conditions}."
         )
     return lines
-
-
-def _rotation_lines(found: Verification) -> list[str]:
-    """Layers without a rotary record, by reason."""
-    reasons: dict[str, list[int]] = {}
-    for layer in found.layers:
-        problem = layer.facts.rotations.after.problem
-        if problem is not None:
-            reasons.setdefault(problem, []).append(layer.facts.layer)
-    return [
-        f"Layers {index_ranges(layers)} have no rotary record in a capture: {problem}."
-        for problem, layers in reasons.items()
-    ]
 
 
 def _where(layer: LayerCheck) -> str:

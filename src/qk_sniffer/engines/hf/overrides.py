@@ -8,8 +8,8 @@ from typing import Any
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from qk_toolkit.errors import ConfigError, in_short
-from qk_toolkit.settings import merged, nearest
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.settings import nearest
 
 
 def checked_overrides(config: Any, overrides: Mapping[str, Any], model: str) -> dict[str, Any]:
@@ -40,7 +40,6 @@ def _check(config: Any, overrides: Mapping[str, Any], model: str, prefix: str = 
             )
         if name == "rope_parameters" and isinstance(change, Mapping):
             _check_rope(old, change, prefix)
-            _check_factors(merged(values, overrides), change, prefix)
 
 
 def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
@@ -58,35 +57,6 @@ def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
                 f"model.config_overrides: {prefix}rope_parameters.rope_type: {kind!r} given, "
                 f"expected one of {', '.join(sorted({'default', *ROPE_INIT_FUNCTIONS}))}"
             )
-
-
-def _check_factors(values: Mapping[str, Any], change: Mapping[str, Any], prefix: str) -> None:
-    """Refuse factors of longrope that are not one number per pair of rotary dimensions."""
-    rope = values["rope_parameters"]
-    for kind, given in [("", change), *change.items()]:  # one set, or one per type of layer
-        if not isinstance(given, Mapping):
-            continue
-        path, parameters = (f"{kind}.", rope[kind]) if kind else ("", rope)
-        pairs = _rotary_pairs(values, parameters)
-        if parameters.get("rope_type") != "longrope" or pairs is None:
-            continue
-        for name in {"short_factor", "long_factor"} & given.keys():
-            where = f"model.config_overrides: {prefix}rope_parameters.{path}{name}"
-            expected = f"expected a list of {pairs}, one number per pair of rotary dimensions"
-            numbers = given[name]
-            if not isinstance(numbers, list):
-                raise ConfigError(f"{where}: {in_short(numbers)} given, {expected}")
-            if len(numbers) != pairs:
-                raise ConfigError(f"{where}: a list of {len(numbers):,} given, {expected}")
-
-
-def _rotary_pairs(values: Mapping[str, Any], parameters: Mapping[str, Any]) -> int | None:
-    """Pairs of rotary dimensions of a head, as transformers counts them; None if not known."""
-    try:
-        width = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
-        return int(width * parameters.get("partial_rotary_factor", 1.0)) // 2
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):
-        return None
 
 
 def _standard_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
