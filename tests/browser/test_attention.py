@@ -100,7 +100,7 @@ def test_bars_are_the_masses_of_all_queries_or_of_one_bucket(
     keys = page.locator("#attention-keys")
     expect(keys).to_contain_text("95 % interval (upper bound)")
     expect(keys).to_contain_text("far attention: from 256 tokens")
-    expect(page.locator("#attention-meaning")).to_contain_text(
+    expect(page.locator("#attention-note")).to_contain_text(
         "the first four tokens of the text stand apart"
     )
     border = page.evaluate("document.getElementById('attention').layout.shapes[0].x0")

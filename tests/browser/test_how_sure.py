@@ -164,7 +164,7 @@ def test_the_profile_of_bins_has_bands_of_intervals(page: Page, runs: list[Finis
     traces = {trace.get("name"): trace for trace in data_of(page, "profile")}
     for name, table in (
         ("interval of the head", rows),
-        ("interval of the mean", pd.DataFrame(tables["mean"])),
+        ("interval of the mean", pd.DataFrame(tables["mean_0"])),
     ):
         high, low = (table["plasticity"] + sign * table["half_width"] for sign in (1, -1))
         outline = [*high, *low[::-1], high[0]]

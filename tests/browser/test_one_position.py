@@ -166,7 +166,7 @@ def test_the_example_of_the_filter_finds_heads(page: Page) -> None:
 
 
 def test_the_words_are_explained(page: Page) -> None:
-    page.locator('[data-help="card-phase"]').click()
+    page.locator('[data-help="model-Rotary-phase"]').click()
     terms = page.locator("#glossary-words dt").all_text_contents()
     assert {"At one position", "Over a bucket", "Rotary phase", "Before RoPE"} <= set(terms)
     page.keyboard.press("Escape")
@@ -203,7 +203,7 @@ def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
     names = page.locator("#runs-table th").all_text_contents()
     assert POSITION in names
     assert BUCKET in names
-    expect(page.locator("#runs-meaning")).to_contain_text("over a bucket: old")
+    expect(page.locator("#runs-note")).to_contain_text("over a bucket: old")
 
 
 def test_a_run_over_buckets_says_what_it_shows(page: Page) -> None:

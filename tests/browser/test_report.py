@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,9 @@ def runs(folder: Path) -> list[FinishedRun]:
         columns = ["layer", "q_head", "ap_overall", "q_bucket", "k_bucket", "plasticity"]
         table[[c for c in columns if c in table]].to_csv(old / f"{name}.csv", index=False)
     (old / "head_component_weights.csv").unlink()
+    info = json.loads((old / "run.json").read_text())
+    del info["tables"]["component_weights"]
+    (old / "run.json").write_text(json.dumps(info))
     return [FinishedRun.open(run) for run in (one, two, old)]
 
 
@@ -228,7 +232,7 @@ def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[Finished
         assert drawn["z"][layer][head] == value
     assert drawn["z"][MISSING[0]][MISSING[1]] is None
     assert drawn["zmax"] == -drawn["zmin"] == table[SIGNED].abs().max()
-    expect(page.locator("#metric-meaning")).to_contain_text("Skewness of the residuals")
+    expect(page.locator("#map-note")).to_contain_text("Skewness of the residuals")
     page.select_option("#metric", "ap_overall")
     settled(page)
     assert page.evaluate("document.querySelector('.map-plot').data[0].zmax") == 1
@@ -279,9 +283,9 @@ def test_names_are_shown_as_text(page: Page) -> None:
     show(page, f"run=one&beside={quote(EVIL)}")
     expect(page.locator("#profile-keys")).to_contain_text(EVIL)
     assert "&lt;/script&gt;" in data_of(page, "profile")[-2]["hovertemplate"]
-    page.locator("#provenance summary").click()
+    page.locator("#provenance-panel summary").click()
     expect(page.locator("#provenance-list")).to_contain_text(f"owner/{EVIL}")
-    page.locator("#provenance summary").click()
+    page.locator("#provenance-panel summary").click()
 
 
 def test_provenance_is_complete(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""Content of the page for one run: tables as columns, and a description."""
+"""Content of the page for one run: a description, and tables as columns."""
 
 from __future__ import annotations
 
@@ -9,79 +9,67 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import COMPONENT_WEIGHTS
-from attention_plasticity.page.architecture import (
-    counts,
-    grid,
-    head_dims,
-    key_heads,
-    selected_words,
-)
-from attention_plasticity.page.attention import attention_columns, distant_from
-from attention_plasticity.page.baselines import baseline_content
-from attention_plasticity.page.drift import drift_tables
-from attention_plasticity.page.estimates import head_estimates, head_means
-from attention_plasticity.page.fidelity import fidelity_content
-from attention_plasticity.page.key_heads import key_head_rows
-from attention_plasticity.page.ordered import ordered
-from attention_plasticity.page.payload import Column
+from attention_plasticity.export.budget import kept_at
+from attention_plasticity.export.order import ordered_heads
+from attention_plasticity.export.settings import DEFAULT_ORDER
+from attention_plasticity.page.cells import ShownCells, why_over_buckets
+from attention_plasticity.page.groups import baselines, head_groups
 from attention_plasticity.page.provenance import provenance
-from attention_plasticity.page.roles import role_content
-from attention_plasticity.page.shown_plasticity import ShownCells, why_over_buckets
-from attention_plasticity.page.type_means import type_means
-from attention_plasticity.tables.attention_masses import mass_bins
+from attention_plasticity.page.sentences import sentences, why_no_words
+from attention_plasticity.page.tables import (
+    SHOWN,
+    Columns,
+    Tables,
+    attention_columns,
+    columns_of,
+    head_columns,
+    ordered,
+    table_columns,
+    word_columns,
+)
+from attention_plasticity.roles import ROLES, default_thresholds
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.head_roles import repeated_decides, require_roles
+from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.profiles import HEAD
-
-Tables = dict[str, dict[str, Column]]
+from qk_dump.limits import MOST_HEADS, MOST_HEADS_IN_ALL
+from qk_toolkit.errors import ToolkitError
+from qk_toolkit.formatting import index_ranges
 
 
 def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
-    """The description of a run and its columns.
+    """The description of a run and its tables.
 
     Metrics are exact. Cells, profiles, weights and estimates are rounded to float32.
     """
-    metrics, cells, weights = _metrics(run), _cells(run), _weights(run)
-    _require_single_influences(run)
+    path = run.path("head_metrics")
+    metrics = ordered(run.head_metrics, HEAD, path)
+    require_values(metrics, main_plasticity(metrics).level, path)
+    if run.influences is not None:
+        ordered(run.influences, [*HEAD, "quantity", "bin"], run.path("influences"))
+    cells = ShownCells.of(run)
     heads = _all_heads(metrics, cells.table)
     profiles = cells.profiles(run)
     places, unit = cells.places(run)
-    types, means_of_types = type_means(run, cells, profiles)
-    baselines, means_of_baselines = baseline_content(run, cells.at_one_position)
-    tables = {
-        "heads": _columns(heads),
-        "cells": _columns(cells.stored, single=True),
-        "profiles": _columns(profiles, single=True),
-        "mean": _columns(cells.mean(run, profiles)),
-        "places": _columns(places),
-        **{name: _columns(part) for name, part in (means_of_types | means_of_baselines).items()},
+    tables: Tables = {
+        "heads": head_columns(heads, run.influences),
+        "cells": columns_of(cells.stored, single=True),
+        "profiles": columns_of(profiles, single=True),
+        "places": columns_of(places),
+        "attention": attention_columns(run),
+        **{name: table_columns(run, name) for name, shown in SHOWN.items() if run.has(shown.kind)},
     }
-    if estimates := head_estimates(heads, run.influences):
-        tables["estimates"] = estimates
-    if weights is not None:
-        tables["components"] = _columns(weights, single=True)
-    if (attention := _attention(run)) is not None:
-        tables["attention"] = attention_columns(run, attention)
-        tables["buckets"] = _columns(_buckets(run, attention))
-    roles, tables_of_roles = role_content(run, heads)
-    tables |= tables_of_roles | drift_tables(run)
-    size = grid(run, heads)
-    selected = selected_words(run, size[0])
+    groups = head_groups(run, cells, profiles, tables)
     about = {
         "label": label,
-        "layer_types": {str(layer): name for layer, name in layer_types(heads).items()},
-        "types": types,
-        "baselines": baselines,
-        "has_layer_type": "layer_type" in heads,
         "model": run.model_name,
-        "grid": size,
-        "key_heads": key_heads(run, heads),
-        "head_dims": head_dims(heads),
-        "selected": selected,
+        "groups": groups,
+        "baselines": baselines(run, cells.at_one_position, tables),
+        **_architecture(run, heads),
         "unit": unit,
         "log": not cells.at_one_position
         and run.geometry is not None
@@ -89,20 +77,74 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
         "at_one_position": cells.at_one_position,
         "why_over_buckets": why_over_buckets(run, cells),
         "bin_size": run.info.get("bin_size"),
-        "counts": counts(run, len(heads)),
-        "eligible_heads": run.eligible_heads,
-        "means": head_means(run),
+        "counts": _counts(run, len(heads)),
         "context": None if math.isnan(run.context) else run.context,
-        "distant_from": distant_from(run),
+        "distant_from": _distant_from(run),
         "pair_sampling": run.pair_sampling,
-        "roles": roles,
-        "key_head_rows": key_head_rows(run),
-        "fidelity": fidelity_content(run),
-        "warnings": [f"whole run: {text}" if selected else text for text in run.warnings],
+        "thresholds": _thresholds(run),
+        "why_no_words": why_no_words(run),
         "missing": _missing(run),
         "provenance": provenance(run),
     }
-    return about, tables
+    whole = "whole run: " if about["selected"] else ""
+    about["warnings"] = [f"{whole}{text}" for text in run.warnings]
+    _add_own_tables(run, heads, tables)
+    return about, {name: table for name, table in tables.items() if table}
+
+
+def _add_own_tables(run: FinishedRun, heads: pd.DataFrame, tables: Tables) -> None:
+    """What the page has beyond the columns of the run's tables."""
+    if tables["attention"]:
+        tables["buckets"] = _buckets(run, tables["attention"])
+    if run.has("roles"):
+        roles = ordered(run.table("roles"), HEAD, run.path("roles"))
+        require_roles(roles, run.path("roles"))
+        texts = sentences(run, roles, heads, _distant_from(run), _thresholds(run))
+        tables["roles"]["sentence"] = np.array([*texts], object)
+        tables["roles"]["repeated_decide"] = repeated_decides(roles)
+        if run.has("words"):
+            tables["words"] = word_columns(run)
+    if run.has("key_heads") and (kept := _kept(run)):
+        ids = zip(tables["key_heads"]["layer"], tables["key_heads"]["k_head"], strict=True)
+        shares = [kept.get((int(layer), int(head)), math.nan) for layer, head in ids]
+        tables["key_heads"]["kept"] = np.array(shares, np.float32)
+    if run.has("fidelity"):
+        tables["fidelity_means"] = _fidelity_means(run)
+
+
+def _architecture(run: FinishedRun, heads: pd.DataFrame) -> dict[str, Any]:
+    """The shape of the model: by it, heads of two runs correspond or not."""
+    layout = run.layout
+    grid = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
+    recorded = [layout.get("num_layers") or 0, layout.get("num_q_heads") or 0]
+    if recorded[0] * recorded[1] <= MOST_HEADS_IN_ALL and max(recorded) <= MOST_HEADS:
+        grid = [max(pair) for pair in zip(grid, recorded, strict=True)]
+    known = heads.reindex(columns=["k_head"])["k_head"].dropna()
+    key_heads = layout.get("num_k_heads") or (int(known.max()) + 1 if len(known) else None)
+    widths = heads.reindex(columns=["layer", "d_model"]).groupby("layer")["d_model"].max().dropna()
+    selected = run.layers is not None and len(run.layers) < grid[0]
+    return {
+        "grid": grid,
+        "key_heads": key_heads,
+        "head_dims": {str(layer): int(width) for layer, width in widths.items()},
+        "layer_types": {str(layer): name for layer, name in layer_types(heads).items()},
+        "has_layer_type": "layer_type" in heads,
+        "selected": index_ranges(run.layers or ()) if selected else None,
+    }
+
+
+def _counts(run: FinishedRun, shown: int) -> dict[str, int]:
+    """Numbers of heads: shown, not captured and failed; those of the selected layers only."""
+    found = {"shown": shown}
+    if run.layers is None:
+        recorded = run.info.get("heads") or {}
+        known = {name: recorded.get(name) for name in ("not_captured", "failed")}
+        return found | {name: n for name, n in known.items() if isinstance(n, int)}
+    missing = [head[0] for head in run.info.get("not_captured") or [] if head]
+    failed = [failure["layer"] for failure in run.info.get("failures") or []]
+    found["not_captured"] = sum(layer in run.layers for layer in missing)
+    found["failed"] = sum(layer in run.layers for layer in failed)
+    return found
 
 
 def _missing(run: FinishedRun) -> list[dict[str, Any]]:
@@ -117,40 +159,6 @@ def _missing(run: FinishedRun) -> list[dict[str, Any]]:
     ]
 
 
-def _metrics(run: FinishedRun) -> pd.DataFrame:
-    path = run.path("head_metrics")
-    table = ordered(run.head_metrics, HEAD, path)
-    require_values(table, main_plasticity(table).level, path)
-    return table
-
-
-def _cells(run: FinishedRun) -> ShownCells:
-    cells = ShownCells.of(run)
-    path = run.path("bins" if cells.at_one_position else "bucket_plasticity")
-    return replace(cells, table=ordered(cells.table, [*HEAD, "q_bucket", "k_bucket"], path))
-
-
-def _weights(run: FinishedRun) -> pd.DataFrame | None:
-    """The table of components; None if the file does not exist."""
-    path = run.path("component_weights")
-    if not path.exists():
-        return None
-    table = ordered(run.component_weights, [*HEAD, "component"], path)
-    return table[[name for name in COMPONENT_WEIGHTS.names if name in table]]
-
-
-def _attention(run: FinishedRun) -> pd.DataFrame | None:
-    """The table of attention; None if the run has none, or if it has no masses."""
-    if not run.has("attention") or not mass_bins(run.table("attention")):
-        return None
-    return ordered(run.table("attention"), [*HEAD, "q_bucket"], run.path("attention"))
-
-
-def _require_single_influences(run: FinishedRun) -> None:
-    if run.influences is not None:
-        ordered(run.influences, [*HEAD, "quantity", "bin"], run.path("influences"))
-
-
 def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     """All heads of both tables. Heads with cells but without metrics have NaN metrics."""
     with_cells = cells[HEAD].drop_duplicates()
@@ -161,22 +169,59 @@ def _all_heads(metrics: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
     return merged[metrics.columns]
 
 
-def _buckets(run: FinishedRun, attention: pd.DataFrame) -> pd.DataFrame:
+def _buckets(run: FinishedRun, attention: Columns) -> Columns:
     """The query buckets of the table of attention, with their positions if they are known."""
-    seen = np.unique(attention["q_bucket"])
-    table = pd.DataFrame({"bucket": seen})
+    found = {"bucket": np.unique(attention["q_bucket"])}
     if run.geometry is not None:
-        table["start"] = run.geometry.starts(seen).astype(np.float64)
-        table["end"] = run.geometry.ends(seen).astype(np.float64)
-    return table
-
-
-def _columns(table: pd.DataFrame, *, single: bool = False) -> dict[str, Column]:
-    found: dict[str, Column] = {}
-    for name in table.columns.drop("layer_type", errors="ignore"):  # numbers only
-        values = table[name].to_numpy()
-        if single and values.dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                values = values.astype(np.float32)
-        found[str(name)] = values
+        found["start"] = run.geometry.starts(found["bucket"]).astype(np.float64)
+        found["end"] = run.geometry.ends(found["bucket"]).astype(np.float64)
     return found
+
+
+def _kept(run: FinishedRun) -> dict[tuple[int, int], float]:
+    """The share that each key head keeps of its keys if half of all keys are pruned.
+
+    It is 1 for a head whose keys are not counted; empty if the run lacks heads or values.
+    """
+    try:
+        heads = ordered_heads(replace(run, layers=None), DEFAULT_ORDER)
+    except ToolkitError:
+        return {}
+    shares = zip(heads.layer, heads.k_head, kept_at(heads, 50), heads.counted, strict=True)
+    return {
+        (int(layer), int(head)): float(share) if counted else 1.0
+        for layer, head, share, counted in shares
+    }
+
+
+def _fidelity_means(run: FinishedRun) -> Columns:
+    """Means over key heads of every score, with half widths."""
+    means = run.fidelity_means
+    found: Columns = {
+        "score": np.array([score for score, _ in means], object),
+        "value_norm": np.array([kind for _, kind in means], np.int64),
+    }
+    for name in SHOWN["fidelity"].columns:
+        column = [mean[name] for mean in means.values()]
+        found[name] = np.array([value for value, _, _ in column], np.float32)
+        halves = [half_width(error, groups) for _, error, groups in column]
+        found[f"{name}_half_width"] = np.array(halves, np.float32)
+    return found
+
+
+def _thresholds(run: FinishedRun) -> dict[str, float]:
+    """The threshold of every column that decides about a role."""
+    given = run.settings.get("role_thresholds")
+    named = {**default_thresholds(), **(given if isinstance(given, dict) else {})}
+    found: dict[str, float] = {}
+    for role in ROLES:
+        found[role.column] = named[role.name]
+        if role.repeated_column is not None:
+            found[role.repeated_column] = named[role.repeated_column]
+    return found
+
+
+def _distant_from(run: FinishedRun) -> int | None:
+    """The distance at which distant attention begins; None if the run does not record it."""
+    value = run.settings.get("distant_from")
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

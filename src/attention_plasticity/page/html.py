@@ -12,43 +12,17 @@ from typing import Any
 
 from attention_plasticity import __version__
 from attention_plasticity.measure.grid import FEWEST_TEXTS
-from attention_plasticity.metrics import METRICS, ROLES, shown_groups
-from attention_plasticity.page.drift import drift_words
+from attention_plasticity.metrics import shown_groups
+from attention_plasticity.page.cells import kinds
 from attention_plasticity.page.payload import Header, compressed
-from attention_plasticity.page.roles import role_words
-from attention_plasticity.page.shown_plasticity import kinds
+from attention_plasticity.page.tables import words_of_tables
+from attention_plasticity.roles import NAMES, REPEATED_DECIDE, ROLES, UNSURE
+from attention_plasticity.tables.head_roles import COLOURS, DARK_COLOURS
+from attention_plasticity.tables.names import FIDELITY_CAUTION, SCORE_WORDS
 
-_SCRIPTS = (
-    "data.js",
-    "words.js",
-    "plasticity.js",
-    "layer_types.js",
-    "architecture.js",
-    "estimates.js",
-    "colours.js",
-    "filters.js",
-    "glossary.js",
-    "images.js",
-    "baselines.js",
-    "roles.js",
-    "map.js",
-    "charts.js",
-    "profile.js",
-    "attention.js",
-    "role_card.js",
-    "drift_card.js",
-    "cards.js",
-    "heads_table.js",
-    "head_panel.js",
-    "runs_panel.js",
-    "key_heads.js",
-    "fidelity.js",
-    "downloads.js",
-    "address.js",
-    "print.js",
-    "main.js",
-)
 _FOLDER = files("attention_plasticity.page")
+_IMPORT = re.compile(r'^import \{(?P<names>[^}]+)\} from "\./(?P<module>\w+\.js)";$', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:async )?(?:function|const) (\w+)", re.MULTILINE)
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
@@ -63,12 +37,17 @@ def page_html(
     data = {
         "title": title,
         "version": __version__,
-        "words": _words(),
+        "words": words_of_tables(),
         "groups": list(shown_groups()),
         "kinds": kinds(),
         "fewest_texts": FEWEST_TEXTS,
-        "roles": role_words(),
-        "drift": drift_words(),
+        "roles": {
+            "names": [*NAMES, UNSURE],
+            "meanings": {role.name: role.meaning for role in ROLES},
+            "decide": REPEATED_DECIDE,
+            "colours": {"light": COLOURS, "dark": DARK_COLOURS},
+        },
+        "scores": {"words": SCORE_WORDS, "caution": FIDELITY_CAUTION},
         "beside": beside,
         "runs": descriptions,
     }
@@ -81,7 +60,7 @@ def page_html(
         "style": (parts_folder / "page.css").read_text(encoding="utf-8"),
         "data": safe_json(data),
         "blocks": "\n".join(blocks),
-        "script": "\n".join((parts_folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        "script": script(),
     }
     skeleton = (parts_folder / "page.html").read_text(encoding="utf-8")
     return re.sub(r"@@(\w+)@@", lambda found: parts[found[1]], skeleton)
@@ -98,22 +77,31 @@ def plotly_bundle() -> bytes:
     return (_FOLDER / "plotly" / "plotly-cartesian.min.js.gz").read_bytes()
 
 
-def _words() -> dict[str, dict[str, Any]]:
-    """The metrics of the table of heads and the role, as the page shows them."""
-    shown = [metric for metric in METRICS.values() if metric.group]
-    shown += [metric for metric in ROLES.columns if metric.column == "role"]
-    return {
-        metric.column: {
-            "label": metric.label,
-            "meaning": metric.meaning,
-            "signed": metric.signed,
-            "share": metric.format == "share",
-            "decimals": metric.decimals,
-            "optional": metric.optional,
-            "error_of": metric.error_of,
-        }
-        for metric in shown
-    }
+def script() -> str:
+    """The modules of the page as one script, each after those that it imports.
+
+    A module becomes a function of its own, so that only what it exports is seen by others. Browsers
+    do not load modules from the disk, so the imports are resolved here.
+    """
+    sources: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        if name in sources:
+            return
+        text = (_FOLDER / "parts" / name).read_text(encoding="utf-8")
+        for imported in _IMPORT.finditer(text):
+            add(imported["module"])
+        sources[name] = _as_function(name, text)
+
+    add("page.js")
+    return "\n".join(["const modules = {};", *sources.values()])
+
+
+def _as_function(name: str, text: str) -> str:
+    body = _IMPORT.sub(r'const {\g<names>} = modules["\g<module>"];', text)
+    exported = ", ".join(_EXPORT.findall(body))
+    body = _EXPORT.sub(lambda found: found[0].removeprefix("export "), body)
+    return f'modules["{name}"] = (() => {{\n{body}\nreturn {{ {exported} }};\n}})();'
 
 
 def _block(name: str, content: bytes) -> str:

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import t
 
+from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import (
+    mean_bucket_errors,
+    mean_half_width,
+    mean_over_heads,
+)
 from attention_plasticity.tables.labels import labels_of
 from qk_toolkit.errors import ConfigError
-from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
+from report_runs import (
+    BUCKETS,
+    HEADS,
+    LAYERS,
+    MISSING,
+    TEXT_GROUPS,
+    WIDTH,
+    write_baselines,
+    write_run,
+)
+from role_runs import UNSURE_HEAD, add_roles
+
+FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
+LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
 
 
 @pytest.fixture
@@ -21,10 +42,19 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run")
 
 
+@pytest.fixture
+def measured(tmp_path: Path) -> FinishedRun:
+    return FinishedRun.open(write_run(tmp_path / "measured", position=True))
+
+
+def content_of(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    return run_content(FinishedRun.open(folder), "x")
+
+
 def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
     _, tables = run_content(FinishedRun.open(run), "x")
     metrics = pd.read_csv(run / "head_metrics.csv")
-    assert [*tables["heads"], "layer_type"] == list(metrics.columns)
+    assert list(tables["heads"]) == list(metrics.columns)
     for name, column in tables["heads"].items():
         np.testing.assert_array_equal(column, metrics[name])
     cells = pd.read_csv(run / "head_bucket_plasticity.csv")
@@ -152,3 +182,100 @@ def test_labels_tell_runs_of_one_model_apart(tmp_path: Path) -> None:
     runs.append(FinishedRun.open(write_run(tmp_path / "d", model="other")))
     places = (f"{tmp_path.name}/a", f"{tmp_path.name}/b", "c/a")
     assert labels_of(runs) == [*(f"model-one ({place})" for place in places), "other"]
+
+
+def test_means_over_heads_have_intervals_of_averaged_influences(measured: FinishedRun) -> None:
+    means = run_content(measured, "x")[0]["groups"][0]["means"]
+    assert {LEVEL, DROP, "ap_phase", "ap_pooled"} <= set(means)
+    assert "ap_overall" not in means  # it has no error
+    assert measured.influences is not None
+    rows = measured.influences[measured.influences["quantity"] == DROP]
+    shares = rows[list(GROUP_COLUMNS)].mean().to_numpy()  # (groups,)
+    half = FACTOR * np.sqrt((shares**2).sum())
+    assert means[DROP] == pytest.approx([rows["value"].mean(), half])
+
+
+def test_means_and_profiles_of_each_type_of_layers(measured: FinishedRun) -> None:
+    about, tables = run_content(measured, "x")
+    rows = [
+        (kind["name"], kind["words"], kind["layers"], kind["heads"]) for kind in about["groups"][1:]
+    ]
+    assert rows == [
+        ("full_attention", "full attention", "0,2-4", 23),
+        ("sliding_attention", "sliding window", "1", 6),
+    ]
+    for kind in about["groups"][1:]:
+        part = measured.select(layer_type=kind["name"])
+        for name, mean in kind["means"].items():
+            expected = mean_over_heads(part, name)
+            assert mean == [expected.value, mean_half_width(expected)]
+        assert set(kind["means"]) == set(about["groups"][0]["means"])
+        errors = mean_bucket_errors(part)
+        assert errors is not None
+        for name in ("plasticity", "half_width"):
+            np.testing.assert_allclose(tables[kind["profile"]][name], errors[name])
+    about, tables = run_content(FinishedRun(measured.folder, measured.info, frozenset({0, 2})), "x")
+    assert [kind["heads"] for kind in about["groups"][1:]] == [11]
+    assert about["groups"][1]["means"] == about["groups"][0]["means"]
+
+
+def test_thresholds_of_the_run_are_those_of_the_page(run: Path) -> None:
+    info = json.loads((add_roles(run) / "run.json").read_text())
+    info["config"]["role_thresholds"] = {"previous": 0.7, "repeated_induction": 0.9}
+    (run / "run.json").write_text(json.dumps(info))
+    thresholds = run_content(FinishedRun.open(run), "x")[0]["thresholds"]
+    assert thresholds["previous_mass"] == 0.7
+    assert thresholds["repeated_induction"] == 0.9
+    assert thresholds["induction_excess"] == 0.2
+
+
+def test_every_head_has_a_sentence_with_its_numbers(tmp_path: Path) -> None:
+    folder = add_roles(write_run(tmp_path / "run", position=True))
+    roles = pd.DataFrame(run_content(FinishedRun.open(folder), "x")[1]["roles"])
+    roles = roles.set_index(["layer", "q_head"])
+    metrics = pd.read_csv(folder / "head_metrics.csv").set_index(["layer", "q_head"])
+    share, half = roles.loc[(0, 2), "previous_mass"], 100 * 0.002 * FACTOR
+    start = f"Previous-token head. It puts {100 * share:.1f} ± {half:.1f} % of its attention"
+    text = roles.loc[(0, 2), "sentence"]
+    assert text.startswith(start)
+    assert f"plasticity at one position {metrics.loc[(0, 2), 'ap_aligned']:.2f} ± " in text
+    assert roles.loc[UNSURE_HEAD, "sentence"].startswith("Unsure, likely a previous-token head")
+
+
+def test_repeated_tokens_decide_about_unsure_resting_heads(run: Path) -> None:
+    _, tables = content_of(add_roles(run, scores={"role": "unsure"}))
+    assert not tables["roles"]["repeated_decide"].any()
+    _, tables = content_of(add_roles(run, scores={"role": "unsure", "repeated_induction": np.nan}))
+    resting = pd.read_csv(run / "head_roles.csv")["likely_role"].isin(["far", "sink", "mixed"])
+    assert tables["roles"]["repeated_decide"].tolist() == resting.tolist()
+
+
+@pytest.mark.parametrize(
+    ("capture", "reason"),
+    [
+        ({"tokens": False}, "the capture left out tokens (capture.tokens: false)"),
+        ({"tokens": True}, "the dump has no tokens"),
+        (None, "the dump has no tokens"),
+    ],
+)
+def test_a_run_without_words_says_why(
+    run: Path, capture: dict[str, Any] | None, reason: str
+) -> None:
+    about, tables = content_of(add_roles(run, words=False, capture=capture))
+    assert "words" not in tables
+    assert about["why_no_words"] == reason
+
+
+def test_a_baseline_has_the_mean_over_its_draws(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", position=True)
+    write_baselines(folder, draws=2)
+    run = FinishedRun.open(folder)
+    about, tables = run_content(run, "x")
+    first = about["baselines"][0]
+    draws = run.baseline_draws["random weights"]
+    assert (first["words"], first["draws"]) == ("random weights", 2)
+    means = [mean_over_heads(draw, LEVEL).value for draw in draws]
+    assert first["groups"][0]["means"][LEVEL][0] == pytest.approx(np.mean(means))
+    own = [run_content(draw, "x")[1]["mean_0"]["plasticity"] for draw in draws]
+    drawn = tables[first["groups"][0]["profile"]]["plasticity"]
+    np.testing.assert_allclose(drawn, np.mean(own, axis=0))

@@ -29,6 +29,7 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from report_runs import write_run
+from role_runs import add_roles
 
 EVIL = "</script><script>alert(1)</script><!--\u2028&amp;"
 
@@ -74,6 +75,13 @@ def test_nothing_is_fetched(run: Path) -> None:
     html = make_report([FinishedRun.open(run)]).html
     assert set(scripts_of(html).addresses) == {"#head-panel", "data:,"}
     assert "@@" not in re.sub(r'<script type="text/plain".*?</script>', "", html)
+
+
+def test_no_token_is_in_the_html(run: Path) -> None:
+    add_roles(run, tokens={"whale": EVIL})
+    html = make_report([FinishedRun.open(run)]).html
+    assert "alert(1)" not in html
+    assert "whale" not in make_report([FinishedRun.open(add_roles(run))]).html
 
 
 def test_the_same_run_gives_the_same_bytes(run: Path) -> None:

@@ -180,12 +180,12 @@ def test_chosen_heads_are_fixed(outcomes: dict[str, Outcome]) -> None:
 def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
     run = ap.open_run(outcomes["sampled"].place.folder)
     about, tables = run_content(run, "x")
-    assert about["eligible_heads"] == 16
-    assert {one["name"]: one["eligible_heads"] for one in about["types"]} == BY_TYPE
+    assert about["groups"][0]["eligible_heads"] == 16
+    assert {one["name"]: one["eligible_heads"] for one in about["groups"][1:]} == BY_TYPE
     mean = mean_over_heads(run, "ap_aligned")
-    assert about["means"]["ap_aligned"][1] == pytest.approx(mean_half_width(mean))
+    assert about["groups"][0]["means"]["ap_aligned"][1] == pytest.approx(mean_half_width(mean))
     fixed = run_content(ap.open_run(outcomes["chosen"].place.folder), "x")[1]
-    half, narrow = (found["mean"]["half_width"] for found in (tables, fixed))
+    half, narrow = (found["mean_0"]["half_width"] for found in (tables, fixed))
     assert (half > narrow).all()
     for kind in ("profile", "plasticity"):
         caption = caption_of(run.plot(kind)) or ""

@@ -87,7 +87,7 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
     few = metrics["q_head"] == 0
     factor = stats.t.ppf(0.975, np.where(few, GROUPS_OF_DROP, TEXT_GROUPS) - 1)
     half = factor * metrics[f"{DROP}_se"].to_numpy()
-    page = run_content(run, "x")[1]["estimates"]
+    page = run_content(run, "x")[1]["heads"]
     np.testing.assert_allclose(page[f"{DROP}_half_width"], half, rtol=1e-6)
     np.testing.assert_allclose(
         page[f"{FIRST}_half_width"][2],

@@ -1,9 +1,14 @@
 // The selection in the address of the page, so that a link shows the same view again.
 
+import { byId, headName } from "./words.js";
+import { keyOf } from "./data.js";
+import { otherRun, page, runShown, shownKind, state } from "./state.js";
+import { firstHead, isSure, mapGroups, wordsOf } from "./values.js";
+
 const ADDRESS_FIELDS = new Set(["run", "beside", "head", "metric", "sure", "layers", "axis"]);
 
 /** Read the selection from the address. What is not found is replaced and named in a notice. */
-function readAddress(address) {
+export function readAddress(address) {
   const fields = new URLSearchParams(new URL(address).hash.slice(1)), problems = [];
   const given = (name, find, instead) => {
     if (!fields.has(name)) return null;
@@ -11,10 +16,10 @@ function readAddress(address) {
     if (found === null) problems.push([`${name}=${fields.get(name)}`, instead]);
     return found;
   };
-  const numberOf = (label) => runs.find((run) => run.label === label)?.number ?? null;
-  state.run = given("run", numberOf, () => `the run ${runShown().label}`) ?? 0;
+  const runNamed = (label) => state.runs.find((run) => run.label === label)?.number ?? null;
+  state.run = given("run", runNamed, () => `the run ${runShown().label}`) ?? 0;
   const opening = [...fields].length === 0; // a link without a second run shows none
-  state.beside = opening ? page.beside : given("beside", (label) => (numberOf(label) === state.run ? null : numberOf(label)), () => "no second run");
+  state.beside = opening ? page.beside : given("beside", (label) => (runNamed(label) === state.run ? null : runNamed(label)), () => "no second run");
   const has = (names) => (name) => (names.includes(name) ? name : null);
   state.metric = given("metric", has(mapGroups(runShown()).flatMap(([, names]) => names)), () => `the metric ${wordsOf(state.metric).label}`) ?? shownKind().level;
   state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
@@ -36,9 +41,9 @@ function showLinkNotice(problems) {
   byId("link-problem").textContent = `This page does not have these parts of the link: ${words.join("; ")}.`;
 }
 
-function writeAddress() {
+export function writeAddress() {
   const fields = new URLSearchParams({ run: runShown().label, head: keyOf(state.layer, state.head), metric: state.metric });
-  if (state.beside !== null) fields.set("beside", runs[state.beside].label);
+  if (state.beside !== null) fields.set("beside", otherRun().label);
   if (state.layers !== null) fields.set("layers", state.layers);
   if (state.axis !== "tokens") fields.set("axis", state.axis);
   if (state.sure !== null) fields.set("sure", Number(state.sure));

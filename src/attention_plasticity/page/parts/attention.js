@@ -1,40 +1,27 @@
 // The card "Where attention goes": attention by distance of the selected head, and its numbers.
 
-const ATTENTION_SCALE = 10_000, UNKNOWN_SHARE = 65_535; // integers instead of shares, see attention.py
+import { byId, capital, fillEstimate, fillMenu, headName, make, plain, show, whole } from "./words.js";
+import { hasRows, rowsOfHead, spreadOf } from "./data.js";
+import { headsBeside, inLayers, kindOf, meanWords, redraw, state } from "./state.js";
+import { showHeadValue, showShare, wordsOf } from "./values.js";
+import { theme } from "./colours.js";
+import { baseAxis, CHART_MARGIN, draw, savedCharts, sizeOf } from "./charts.js";
+import { select } from "./map.js";
+import { queriesWords } from "./head.js";
 
 const SINKS = -1; // in the place of a smallest distance: the first four tokens of the text
+
 const columnOf = (first) => (first === SINKS ? "sinks" : first);
 
 /** The first four tokens, and the smallest distance of every bin. */
 const binsOf = (run) => run.tables.attention.names.filter((name) => name.startsWith("mass_")).map((name) => (name === "mass_sinks" ? SINKS : Number(name.slice(5))));
 
 const distanceWords = (first) => (first < 2 ? `${first}` : `${whole(first)}–${whole(2 * first - 1)}`);
+
 const binWords = (first) => (first === SINKS ? "the first four tokens" : `distance ${distanceWords(first)}`);
 
 /** The place of a bin on the axis; the first four tokens stand apart. */
 const placeOf = (bins, first) => (first === SINKS ? -0.3 : bins.indexOf(first));
-
-const shareOf = (stored) => (stored === UNKNOWN_SHARE ? NaN : stored / ATTENTION_SCALE);
-
-/**
- * Shares of attention of a head by distance, and half widths of their intervals, for one query
- * bucket or for all queries (`bucket` is null). The half width of all queries is the weighted mean
- * over buckets, an upper bound. Null if the head has no rows.
- */
-function massesOf(run, key, bucket) {
-  const range = run.ranges.attention.get(key);
-  if (!range) return null;
-  const { columns } = run.tables.attention, rows = [];
-  for (let row = range[0]; row < range[1]; row++) {
-    if ((bucket === null || columns.q_bucket[row] === bucket) && columns.mass_0[row] !== UNKNOWN_SHARE && columns.n_queries[row] > 0) rows.push(row);
-  }
-  if (!rows.length) return null;
-  const weight = columns.n_tokens;
-  const total = rows.reduce((sum, row) => sum + weight[row], 0);
-  const mean = (name) => rows.reduce((sum, row) => sum + weight[row] * shareOf(columns[name][row]), 0) / total;
-  const bins = binsOf(run);
-  return { bins, mass: bins.map((first) => mean(`mass_${columnOf(first)}`)), half: bins.map((first) => mean(`half_${columnOf(first)}`)) };
-}
 
 /** Mean over the heads of the chosen layers of their shares of attention, computed once per query bucket. */
 function meanMasses(run, bucket) {
@@ -57,36 +44,6 @@ function massesBeside(run, other, key, bucket) {
   if (headsBeside()) return massesOf(other, key, bucket);
   const mass = meanMasses(other, bucket);
   return { bins: binsOf(other), mass, half: mass.map(() => NaN) };
-}
-
-/** The positions of a query bucket; its mean position or its number if they are not known. */
-function queriesWords(run, number, position, table = run.tables.buckets) {
-  const { bucket, start, end } = table.columns, place = bucket.indexOf(number);
-  if (end && place >= 0) return `${whole(start[place])}–${whole(end[place])}`;
-  return Number.isFinite(position) ? `around ${whole(position)}` : `bucket ${number}`;
-}
-
-/** The menu of query buckets. A bucket that this head does not have is replaced by all queries. */
-function fillQueries(run, key) {
-  const { q_bucket: buckets, q_position: position } = rowsOfHead(run, "attention", key);
-  if (!buckets.includes(state.queries)) state.queries = null;
-  const options = buckets.map((number, i) => make("option", queriesWords(run, number, position?.[i]), { value: number }));
-  byId("attention-queries").replaceChildren(make("option", "all", { value: "" }), ...options);
-  byId("attention-queries").value = state.queries ?? "";
-}
-
-function drawAttention(run, other, key) {
-  const panel = byId("attention-panel"), known = run.ranges.attention.has(key);
-  if (panel.hidden) sizes.delete(byId("attention")); // the size of a hidden element is zero
-  panel.hidden = !known;
-  if (!known) return Promise.resolve();
-  fillQueries(run, key);
-  showFacts(run, headsBeside(), key);
-  const mine = massesOf(run, key, state.queries);
-  showAttentionKeys(run, other, mine, massesBeside(run, other, key, state.queries));
-  const most = mine ? mine.bins[mine.mass.indexOf(Math.max(...mine.mass))] : null;
-  byId("attention").setAttribute("aria-label", mine ? `Attention by distance; the largest share, ${show(Math.max(...mine.mass))}, is at ${binWords(most)}` : "No attention is known for these queries");
-  return draw("attention", attentionFigure(run, other, key, sizeOf(byId("attention")).width));
 }
 
 function attentionFigure(run, other, key, width) {
@@ -144,7 +101,7 @@ function showAttentionKeys(run, other, mine, theirs) {
   if (binsOf(run).includes(run.distant_from)) entries.push(entry(theme.quiet, `${wordsOf("attn_far_mass").label}: from ${whole(run.distant_from)} tokens`, "upright"));
   byId("attention-keys").replaceChildren(...entries);
   const which = state.queries === null ? "all queries" : "the chosen queries; numbers: all queries";
-  byId("attention-meaning").textContent = `share of attention by distance, mean over ${which}; the first four tokens of the text stand apart, whatever their distance`;
+  byId("attention-note").textContent = `share of attention by distance, mean over ${which}; the first four tokens of the text stand apart, whatever their distance`;
 }
 
 /** The pairs of keys of a run, by its pair_sampling. */
@@ -172,3 +129,53 @@ function showFacts(run, other, key) {
   });
   byId("attention-facts").replaceChildren(...facts);
 }
+
+/**
+ * Shares of attention of a head by distance, and half widths of their intervals, for one query
+ * bucket or for all queries (`bucket` is null). The half width of all queries is the weighted mean
+ * over buckets, an upper bound. Null if the head has no rows.
+ */
+function massesOf(run, key, bucket) {
+  if (!hasRows(run, "attention", key)) return null;
+  const range = run.ranges.attention.get(key), { columns } = run.tables.attention, rows = [];
+  for (let row = range[0]; row < range[1]; row++) {
+    if ((bucket === null || columns.q_bucket[row] === bucket) && Number.isFinite(columns.mass_0[row]) && columns.n_queries[row] > 0) rows.push(row);
+  }
+  if (!rows.length) return null;
+  const weight = columns.n_tokens, bins = binsOf(run);
+  const total = rows.reduce((sum, row) => sum + weight[row], 0);
+  const mean = (name) => rows.reduce((sum, row) => sum + weight[row] * columns[name][row], 0) / total;
+  return { bins, mass: bins.map((first) => mean(`mass_${columnOf(first)}`)), half: bins.map((first) => mean(`half_${columnOf(first)}`)) };
+}
+
+/** The menu of query buckets. A bucket that this head does not have is replaced by all queries. */
+function fillQueries(run, key) {
+  const { q_bucket: buckets, q_position: position } = rowsOfHead(run, "attention", key);
+  if (!buckets.includes(state.queries)) state.queries = null;
+  fillMenu(byId("attention-queries"), [["", "all"], ...buckets.map((number, i) => [number, queriesWords(run, number, position?.[i])])], state.queries ?? "");
+}
+
+export const attentionCard = {
+  id: "attention", title: "Where attention goes", place: "below", needs: ["attention"], image: "chart of attention",
+  help: ["distance", "attended", "plasticity", "sink", "far", "distant", "entropy", "queryBucket", "interval", "plusMinus"],
+  controls: `<label for="attention-queries" class="grow-right">Queries <select id="attention-queries"></select></label>`,
+  body: `
+    <div class="attention">
+      <figure><figcaption><span class="keys" id="attention-keys"></span></figcaption><div class="chart profile" id="attention" role="img"></div></figure>
+      <dl class="facts" id="attention-facts"></dl>
+    </div>`,
+  listen: () => byId("attention-queries").addEventListener("change", ({ target }) => {
+    state.queries = target.value === "" ? null : Number(target.value);
+    redraw.head();
+  }),
+  drawHead({ run, other, beside, key }) {
+    fillQueries(run, key);
+    showFacts(run, beside, key);
+    const mine = massesOf(run, key, state.queries);
+    showAttentionKeys(run, other, mine, massesBeside(run, other, key, state.queries));
+    const most = mine ? mine.bins[mine.mass.indexOf(Math.max(...mine.mass))] : null;
+    byId("attention").setAttribute("aria-label", mine ? `Attention by distance; the largest share, ${show(Math.max(...mine.mass))}, is at ${binWords(most)}` : "No attention is known for these queries");
+    savedCharts.attention = () => ({ run, name: `attention-l${key.replace(".", "h")}`, size: { width: 760, height: 430 }, figure: () => attentionFigure(run, other, key, 760) });
+  },
+  drawCharts: ({ run, other, key }) => [draw("attention", attentionFigure(run, other, key, sizeOf(byId("attention")).width))],
+};

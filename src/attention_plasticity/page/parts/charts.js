@@ -1,10 +1,18 @@
-// What all charts share, and the charts of cells and of components of the selected head.
+// What charts share: layout, axes, profiles and bands of intervals; and charts as SVG and PNG.
 
-const PLOT_CONFIG = { displayModeBar: false, responsive: false, showTips: false, doubleClick: false };
+import { byId, fillMenu, make, plain } from "./words.js";
+import { contextOf } from "./data.js";
+import { cellsWords, state } from "./state.js";
+import { showShare } from "./values.js";
+import { theme, withTheme } from "./colours.js";
+
+export const PLOT_CONFIG = { displayModeBar: false, responsive: false, showTips: false, doubleClick: false };
+
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
-const CHART_MARGIN = { l: 54, r: 14, t: 8, b: 42 };
 
-function baseLayout() {
+export const CHART_MARGIN = { l: 54, r: 14, t: 8, b: 42 };
+
+export function baseLayout() {
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, dragmode: false, autosize: false,
     font: { family: FONT, size: 11.5, color: theme.quiet },
@@ -12,7 +20,7 @@ function baseLayout() {
   };
 }
 
-function baseAxis() {
+export function baseAxis() {
   return {
     fixedrange: true, zeroline: false, gridcolor: theme.faint, linecolor: theme.line, tickcolor: theme.line,
     automargin: false, tickangle: 0, separatethousands: true, ticklabeloverflow: "allow",
@@ -20,144 +28,161 @@ function baseAxis() {
 }
 
 /** Sizes of chart elements. They are measured once per page layout, because measuring is slow. */
-const sizes = new Map();
+export const sizes = new Map();
 
-function sizeOf(element) {
+export function sizeOf(element) {
   if (!sizes.has(element)) sizes.set(element, { width: element.clientWidth, height: element.clientHeight });
   return sizes.get(element);
 }
 
-const LOWEST_CHART = 190, USUAL_TABLE = 190, LOWEST_TABLE = 110;
-const fitted = { top: NaN };
-
-/** Whether texts above the charts have other lines than before. */
-const chartsMoved = () => byId("profile").offsetTop !== fitted.top;
-
-/** The y position where the column at the left ends if its table has its usual height. */
-function leftColumnEnd() {
-  const table = byId("heads"), panel = table.closest(".panel");
-  return panel.getBoundingClientRect().bottom + scrollY - table.offsetHeight + USUAL_TABLE;
-}
-
-/**
- * Heights of the charts of the selected head. On a wide screen, the lower edge of the first screen
- * cuts none of them: all end above it, or the profile ends there and the others begin below it. The
- * second way is for low screens, and for a column at the left that would leave an empty space here
- * also with a lower table.
- */
-function fitCharts() {
-  const wide = matchMedia("(min-width: 1081px)").matches, profile = byId("profile"), square = byId("cells");
-  const box = profile.getBoundingClientRect(), between = square.getBoundingClientRect().top - box.bottom;
-  const room = innerHeight - (box.top + scrollY) - 6, usual = Math.max(LOWEST_CHART, Math.min(290, 0.27 * innerHeight));
-  let heights = [usual, 270], table = USUAL_TABLE;
-  fitted.top = profile.offsetTop;
-  for (const chart of [profile, square, byId("components")]) sizes.delete(chart);
-  if (wide) {
-    const pair = square.closest(".pair").getBoundingClientRect(), top = box.top + scrollY;
-    const below = between + pair.bottom - square.getBoundingClientRect().bottom + 12;
-    const left = leftColumnEnd() - top - below, largest = Math.min(square.clientWidth, 420); // left: height of both charts
-    heights = [usual, Math.min(room - usual - between, largest)];
-    heights[0] += Math.max(0, Math.min(left, room - between) - heights[0] - heights[1]); // what is left of the first screen
-    table -= Math.max(0, left - heights[0] - heights[1]);
-    if (room < usual + between + LOWEST_CHART || table < LOWEST_TABLE) {
-      const profile = Math.max(LOWEST_CHART, room);
-      heights = [profile, Math.max(270, Math.min(left - profile, largest))];
-      table = USUAL_TABLE;
-    }
-  }
-  const values = { "--profile": heights[0], "--square": heights[1], "--table": table };
-  for (const [name, value] of Object.entries(values)) document.documentElement.style.setProperty(name, `${Math.floor(value)}px`);
-}
-
 /** Draw a figure. CSS shows the axis titles, because Plotly would measure every label for them. */
-function draw(id, { traces, layout, names }) {
+export function draw(id, { traces, layout, names }) {
   const element = byId(id);
   Object.assign(element.dataset, names);
   return Plotly.react(element, traces, { ...baseLayout(), ...sizeOf(element), ...layout }, PLOT_CONFIG);
 }
 
-function drawCells(run, key) {
-  const part = partWord(run);
-  byId("cells").setAttribute("aria-label", `${capital(cellsWords(run))} of this head by query ${part} and key ${part}`);
-  byId("cells-note").textContent = `${cellsWords(run)} per query ${part} and key ${part}; blank: keys after the query or outside the window, ${run.at_one_position ? `no key pairs, or fewer than ${page.fewest_texts} texts` : "or no key pairs"}${firstIsEmpty(run) ? `; the first ${part} has no earlier ${part} of keys` : ""}`;
-  return draw("cells", cellsFigure(run, key));
+/** A round step that gives at most `limit` ticks. */
+export function tickStep(count, limit) {
+  return [1, 2, 4, 5, 8, 10, 20, 25, 50, 100].find((step) => count / step <= limit) ?? 200;
 }
 
-/** Whether the first bin or bucket of queries has no cell: its queries have no earlier keys. */
-function firstIsEmpty(run) {
-  const { q_bucket: queries, k_bucket: keys } = run.tables.cells.columns;
-  const least = (numbers) => numbers.reduce((one, other) => Math.min(one, other), Infinity);
-  run.firstIsEmpty ??= least(queries) > least(keys);
-  return run.firstIsEmpty;
+/** Whether profiles can be shown over shares of the context: only if the contexts are known and differ. */
+function axisIsChoice(shown) {
+  const contexts = shown.map((run) => (run.unit === "tokens" ? contextOf(run) : NaN));
+  return contexts.every(Number.isFinite) && Math.max(...contexts) > 1.01 * Math.min(...contexts);
 }
 
-function cellsFigure(run, key) {
-  const { bucket, start, end } = run.tables.places.columns;
-  const place = new Map(Array.from(bucket, (number, i) => [number, i]));
-  const size = bucket.length;
-  const z = Array.from({ length: size }, () => new Array(size).fill(null));
-  const text = Array.from({ length: size }, () => new Array(size).fill(""));
-  const rows = rowsOfHead(run, "cells", key), profile = rowsOfHead(run, "profiles", key);
-  const factor = new Map(profile?.half_widths_per_error?.map((number, i) => [profile.q_bucket[i], number]));
-  const span = (i) => (end ? `${whole(start[i])}–${whole(end[i])}` : `${run.unit === "tokens" ? "around " : "bucket "}${whole(start[i])}`);
-  for (let i = 0; i < (rows?.plasticity.length ?? 0); i++) {
-    const q = place.get(rows.q_bucket[i]), k = place.get(rows.k_bucket[i]);
-    const value = rows.plasticity[i], half = rows.plasticity_se?.[i] * factor.get(rows.q_bucket[i]);
-    z[k][q] = Number.isFinite(value) ? value : null;
-    const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
-    const pooled = Number.isFinite(rows.pooled?.[i]) ? `<br>over a bin: ${showShare(rows.pooled[i])}` : "";
-    text[k][q] = `<b>${withHalf(showShare(value), half)}</b> ${cellsWords(run)}${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}`;
+export const isShareAxis = (shown) => state.axis === "share" && axisIsChoice(shown);
+
+/** The x positions of buckets: mean positions, else starts or numbers. */
+function positionsOf(run, rows) {
+  if (rows.q_position) return Array.from(rows.q_position);
+  const { bucket, start } = run.tables.places.columns;
+  return Array.from(rows.q_bucket, (number) => start[bucket.indexOf(number)]);
+}
+
+/** Positions as drawn: tokens, or percent of the context of the run. */
+export function placesOf(run, rows, shown) {
+  const positions = positionsOf(run, rows);
+  return isShareAxis(shown) ? positions.map((position) => (100 * position) / contextOf(run)) : positions;
+}
+
+/** One axis for all shown runs: from the start to the end of the longest context. */
+export function positionAxis(shown, width) {
+  const share = isShareAxis(shown), inTokens = shown.every((run) => run.unit === "tokens");
+  const axis = { ...baseAxis(), nticks: Math.min(8, Math.ceil(width / 85)), showgrid: false, showline: true, ticks: "outside", ticklen: 4, tickformat: ",d" };
+  if (shown.some((run) => run.log)) {
+    const step = Math.log10(shown[0].tables.mean.rows > 8 ? 4 : 2);
+    return { ...axis, type: "log", dtick: step, ...(share ? { tick0: 2, tickformat: ".3~g", ticksuffix: " %" } : {}) };
   }
-  const trace = {
-    type: "heatmap", z, text, hoverinfo: "text", hoverongaps: false, colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1, showscale: false,
-  };
-  const unit = run.unit === "tokens" ? "position (tokens)" : "bucket";
-  return {
-    traces: [trace], bar: { label: cellsWords(run) }, names: { x: `query ${unit}`, y: `key ${unit}` },
-    layout: { margin: { l: 70, r: 24, t: 9, b: 42 }, xaxis: bucketAxis("query", run, start), yaxis: bucketAxis("key", run, start) },
-  };
+  const end = share ? 100 : inTokens ? Math.max(...shown.map(contextOf)) : NaN;
+  return { ...axis, ...(Number.isFinite(end) ? { range: [0, 1.01 * end] } : { rangemode: "tozero" }), ...(share ? { ticksuffix: " %" } : {}) };
 }
 
-/** Ticks at the starts of buckets and the end of the last one if known, else at their middles. */
-function bucketAxis(kind, run, start) {
-  const { end } = run.tables.places.columns, exact = Boolean(end);
-  const step = tickStep(start.length, kind === "query" ? 4 : 6);
-  const places = Array.from(start.keys()).filter((i) => i % step === 0 && !(exact && i && start.length - i < 0.6 * step));
-  const last = exact ? [{ place: start.length - 0.5, text: whole(end.at(-1) + 1) }] : [];
-  const ticks = [...places.map((i) => ({ place: exact ? i - 0.5 : i, text: whole(start[i]) })), ...last];
-  return {
-    ...baseAxis(), showgrid: false, range: [-0.5, start.length - 0.5],
-    showline: true, mirror: true, ticks: exact ? "outside" : "", ticklen: 4,
-    tickvals: ticks.map(({ place }) => place), ticktext: ticks.map(({ text }) => text),
-  };
+export function positionName(shown) {
+  if (isShareAxis(shown)) return "query position (share of the context)";
+  return shown.every((run) => run.unit === "tokens") ? "query position (tokens)" : "query bucket";
 }
 
-function drawComponents(run, key) {
-  byId("components-figure").hidden = !run.tables.components;
-  if (!run.tables.components) return Promise.resolve();
-  const { component = [], weight = [] } = rowsOfHead(run, "components", key) ?? {};
-  const most = weight.indexOf(Math.max(...weight));
-  byId("components").setAttribute("aria-label", most < 0 ? "No component weights" : `Component weights; the largest, ${show(weight[most])}, is dimension ${component[most]}`);
-  return draw("components", componentsFigure(run, key));
+export const plasticityAxis = () => ({ ...baseAxis(), range: [-0.02, 1.04], tickvals: [0, 0.25, 0.5, 0.75, 1] });
+
+/** The name of the axis of plasticity; runs of both kinds have no common words. */
+export const axisName = (shown) => (new Set(shown.map((run) => run.at_one_position)).size > 1 ? "plasticity" : cellsWords(shown[0]));
+
+export const bandWords = ({ half_width: half }) => (half?.some(Number.isFinite) ? ", 95 % interval" : "");
+
+/** A line of text per interval; empty where it is not known. */
+export const intervalTexts = ({ plasticity, half_width: half }) => Array.from(plasticity, (value, i) =>
+  (Number.isFinite(half?.[i]) ? `<br>95 % interval: ${showShare(value - half[i])} to ${showShare(value + half[i])}` : ""));
+
+/** The band of 95 % intervals, one shape per unbroken series of known intervals. */
+export function intervalTraces(name, x, { plasticity, half_width: half }, color, alpha = "44") {
+  const shape = { x: [], y: [] };
+  let start = 0;
+  for (let i = 0; i <= x.length; i++) {
+    if (Number.isFinite(half?.[i]) && i < x.length) continue;
+    const there = Array.from({ length: i - start }, (_, step) => start + step), back = [...there].reverse();
+    if (there.length) {
+      shape.x.push(...[...there, ...back, start].map((j) => x[j]), null);
+      shape.y.push(...there.map((j) => plasticity[j] + half[j]), ...back.map((j) => plasticity[j] - half[j]), plasticity[start] + half[start], null);
+    }
+    start = i + 1;
+  }
+  if (!shape.x.length) return [];
+  return [{ ...shape, name, mode: "lines", hoverinfo: "skip", fill: "toself", fillcolor: color + alpha, line: { color: color + alpha, width: 1 }, showlegend: false }];
 }
 
-/** All bars are one outline, which is faster than one shape per dimension. */
-function componentsFigure(run, key) {
-  const { component = [], weight = [], r2 } = rowsOfHead(run, "components", key) ?? {};
-  const half = component.length > 90 ? 0.5 : 0.4;
-  const trace = {
-    x: component.flatMap((number) => [number - half, number - half, number + half, number + half]),
-    y: weight.flatMap((value) => [0, value, value, 0]),
-    customdata: component.flatMap((number, i) => new Array(4).fill([number, weight[i], r2?.[i]])),
-    mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: theme.one,
-    hovertemplate: `<b>%{customdata[1]:.3f}</b> of the linear position R²<br>dimension %{customdata[0]}${r2 ? "<br>R² of position %{customdata[2]:.3f}" : ""}<extra></extra>`,
-  };
+const IMAGE_FONT = "Helvetica, Arial, sans-serif";
+const PNG_SCALE = 2;
+
+/** Charts that can be saved, by their id: a function gives the figure, its size, the run, and the end of the file name. Cards add theirs. */
+export const savedCharts = {};
+
+/** The figure for paper: the light theme, a white background, axis titles, a legend or a bar of colours. */
+function paperFigure({ figure, size }) {
+  const { traces: [first, ...rest], layout, names, bar, note } = withTheme("light", figure);
+  const axis = (of, text, below = "") => ({
+    ...of, color: "#1d2126", linecolor: "#5d6570", tickcolor: "#5d6570", automargin: true,
+    ...(text ? { title: { text: plain(text) + (below && `<br><sub>${below}</sub>`), standoff: 8 } } : {}),
+  });
   return {
-    traces: [trace], names: { x: "dimension", y: "share of position R²" },
+    data: [{ ...first, ...(bar ? colourBar(bar) : {}) }, ...rest],
     layout: {
-      margin: { l: 58, r: 6, t: 6, b: 42 }, hovermode: "x", hoverdistance: -1,
-      xaxis: { ...baseAxis(), showgrid: false, showline: true, ticks: "outside", ticklen: 4, nticks: 6, range: [-1, Math.max(1, ...component) + 1] },
-      yaxis: { ...baseAxis(), range: [0, 1.05 * Math.max(...weight, 1e-6)], nticks: 5 },
+      ...withTheme("light", baseLayout), ...layout, ...size, paper_bgcolor: "#fff", plot_bgcolor: "#fff",
+      font: { family: IMAGE_FONT, size: 13, color: "#1d2126" }, margin: { l: 60, r: 18, t: 14, b: 50 },
+      showlegend: !bar && rest.some((trace) => trace.name), legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
+      xaxis: axis(layout.xaxis, names.x, note), yaxis: axis(layout.yaxis, names.y),
+      ...(layout.yaxis2 ? { yaxis2: axis(layout.yaxis2) } : {}),
     },
   };
+}
+
+/** A bar of colours with numbers, or with one name per class. */
+function colourBar({ label, classes }) {
+  const ticks = classes ? { tickvals: classes.map((_, i) => i), ticktext: classes.map(plain) } : {};
+  return { showscale: true, colorbar: { thickness: 12, outlinewidth: 0, title: { text: plain(label), side: classes ? "top" : "right" }, ...ticks } };
+}
+
+/** Draw the chart again for paper, and save it. */
+async function saveImage(id, format) {
+  const image = savedCharts[id](), { data, layout } = paperFigure(image);
+  const uri = await Plotly.toImage({ data, layout, config: PLOT_CONFIG }, { format: "svg", ...image.size });
+  const svg = decodeURIComponent(uri.slice(uri.indexOf(",") + 1));
+  const name = `${image.run ? slug(image.run.label) : "runs"}-${image.name}.${format}`;
+  save(name, format === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await pngOf(svg, image.size));
+}
+
+async function pngOf(svg, { width, height }) {
+  const picture = new Image();
+  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  await picture.decode();
+  const canvas = make("canvas", "", { width: PNG_SCALE * width, height: PNG_SCALE * height });
+  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+/** Two buttons for a chart. */
+export function imageButtons(id, what) {
+  const buttons = ["svg", "png"].map((format) => {
+    const button = make("button", format.toUpperCase(), { type: "button", class: "image", "data-image": `${id}.${format}`, "aria-label": `Download the ${what} as ${format.toUpperCase()}`, title: `Download the ${what} as ${format.toUpperCase()}` });
+    button.addEventListener("click", () => saveImage(id, format));
+    return button;
+  });
+  return make("span", "", { class: "images" }, buttons);
+}
+
+export function save(name, content) {
+  const url = URL.createObjectURL(content);
+  make("a", "", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/** The name of a run as part of a file name. */
+export const slug = (label) => label.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^-+|-+$/g, "");
+
+/** The menu "Axis" of a chart of profiles. It is absent if the contexts of the runs are equal. */
+export function showAxisChoice(id, shown) {
+  byId(`${id}-label`).hidden = !axisIsChoice(shown);
+  fillMenu(byId(id), [["tokens", "tokens"], ["share", "share of the context"]], state.axis);
 }

@@ -13,20 +13,28 @@ function bytesOf(base64) {
 }
 
 /** A compressed block of the page as a Response. The block is removed from the document. */
-function inflated(id) {
+export function inflated(id) {
   const element = document.getElementById(id);
   const stream = new Blob([bytesOf(element.textContent)]).stream();
   element.remove();
   return new Response(stream.pipeThrough(new DecompressionStream("gzip")));
 }
 
-function openTable({ rows, columns }, buffer) {
+const SCALE = 10_000, UNKNOWN = 65_535; // shares of attention as integers, see tables.py
+
+/** The columns of a table. Texts are found by their numbers, and shares of attention are made from integers. */
+function openTable({ rows, columns }, buffer, texts) {
   const arrays = {};
-  for (const [name, kind, offset] of columns) arrays[name] = new ARRAYS[kind](buffer, offset, rows);
+  for (const [name, kind, offset] of columns) {
+    const stored = new ARRAYS[kind === "text" ? "u4" : kind](buffer, offset, rows);
+    if (kind === "text") arrays[name] = Array.from(stored, (number) => texts[number]);
+    else if (/^(mass|half)_(sinks|\d+)$/.test(name)) arrays[name] = Float32Array.from(stored, (value) => (value === UNKNOWN ? NaN : value / SCALE));
+    else arrays[name] = stored;
+  }
   return { rows, names: columns.map(([name]) => name), columns: arrays };
 }
 
-const keyOf = (layer, head) => `${layer}.${head}`;
+export const keyOf = (layer, head) => `${layer}.${head}`;
 
 /** For a table sorted by head: map from the key of a head to [first row, end row). */
 function rangesOf({ rows, columns }) {
@@ -41,56 +49,60 @@ function rangesOf({ rows, columns }) {
   return found;
 }
 
-async function openRun(about, number) {
+export async function openRun(about, number) {
   const buffer = await inflated(`run-${number}`).arrayBuffer();
-  const tables = {};
-  for (const [name, header] of Object.entries(about.tables)) tables[name] = openTable(header, buffer);
-  const ranges = {};
-  for (const name of ["cells", "profiles", "components", "attention", "roles", "words", "bands", "drift"]) {
-    ranges[name] = tables[name] ? rangesOf(tables[name]) : new Map();
+  const texts = JSON.parse(new TextDecoder().decode(openTable(about.tables.texts, buffer).columns.utf8));
+  const tables = {}, ranges = {};
+  for (const [name, header] of Object.entries(about.tables)) {
+    tables[name] = openTable(header, buffer, texts);
+    ranges[name] = tables[name].columns.q_head ? rangesOf(tables[name]) : new Map();
   }
   const { layer, q_head: head } = tables.heads.columns;
   const rowOf = new Map();
   for (let row = 0; row < tables.heads.rows; row++) rowOf.set(keyOf(layer[row], head[row]), row);
-  const baselines = openBaselines(about.baselines, tables);
-  const texts = tables.texts ? JSON.parse(new TextDecoder().decode(tables.texts.columns.utf8)) : []; // tokens, and a sentence per head
-  return { ...about, number, tables, texts, baselines, ranges, rowOf, spreads: new Map() };
+  const baselines = about.baselines.map((baseline) => ({ ...baseline, types: baseline.groups.slice(1), tables }));
+  return { ...about, number, types: about.groups.slice(1), tables, baselines, ranges, rowOf, spreads: new Map() };
 }
 
+/** Whether a run has rows of a head in a table. */
+export const hasRows = (run, table, key) => Boolean(run?.ranges[table]?.has(key));
+
 /** Rows of a head in a table of the run, as arrays by column; null if there are none. */
-function rowsOfHead(run, table, key) {
-  const range = run.ranges[table].get(key);
-  if (!range) return null;
-  const found = {};
-  for (const name of run.tables[table].names) {
-    found[name] = Array.from(run.tables[table].columns[name].subarray(...range));
-  }
-  return found;
+export function rowsOfHead(run, table, key) {
+  if (!hasRows(run, table, key)) return null;
+  const { names, columns } = run.tables[table];
+  return Object.fromEntries(names.map((name) => [name, Array.from(columns[name].slice(...run.ranges[table].get(key)))]));
+}
+
+/** A number of a head in a table with one row per head, and half of its 95 % interval; NaN if it is not known. */
+export function numberOf(run, table, key, name) {
+  const row = run.ranges[table]?.get(key)?.[0], columns = run.tables[table]?.columns ?? {};
+  return row === undefined ? { value: NaN, half: NaN } : { value: columns[name]?.[row] ?? NaN, half: columns[`${name}_half_width`]?.[row] ?? NaN };
 }
 
 /** A metric of a head; NaN if it is missing. */
-function metricOf(run, key, metric) {
+export function metricOf(run, key, metric) {
   const row = run.rowOf.get(key);
   const column = run.tables.heads.columns[metric];
   return row === undefined || !column ? NaN : column[row];
 }
 
-/** Mean, quartiles and range of a metric over heads with a value, of all layers or of one type; null if no head has one. */
-function spreadOf(run, metric, type = null) {
-  const place = `${metric} ${type ?? ""}`;
+/** Mean, quartiles and range of a column over heads with a value, of all layers or of one type; null if no head has one. */
+export function spreadOf(run, metric, type = null, table = "heads") {
+  const place = `${table} ${metric} ${type ?? ""}`;
   if (!run.spreads.has(place)) {
-    const { layer } = run.tables.heads.columns;
-    const column = run.tables.heads.columns[metric] ?? [];
+    const { layer } = run.tables[table].columns;
+    const column = run.tables[table].columns[metric] ?? [];
     run.spreads.set(place, spreadAmong(column.filter((_, row) => type === null || run.layer_types[layer[row]] === type)));
   }
   return run.spreads.get(place);
 }
 
 /** Length of the context in tokens; NaN if it is not known. */
-const contextOf = (run) => run.context ?? (spreadOf(run, "q_position_max")?.high ?? NaN) + 1;
+export const contextOf = (run) => run.context ?? (spreadOf(run, "q_position_max")?.high ?? NaN) + 1;
 
 /** Whether the contexts of two runs differ by more than a tenth. Their fifths are then other positions. */
-const contextsDiffer = (run, other) => Math.max(contextOf(run), contextOf(other)) > 1.1 * Math.min(contextOf(run), contextOf(other));
+export const contextsDiffer = (run, other) => Math.max(contextOf(run), contextOf(other)) > 1.1 * Math.min(contextOf(run), contextOf(other));
 
 function spreadAmong(values) {
   const sorted = Float64Array.from(values).filter(Number.isFinite).sort();
@@ -104,3 +116,6 @@ function spreadAmong(values) {
   const mean = sorted.reduce((sum, value) => sum + value, 0) / sorted.length;
   return { mean, low: sorted[0], high: sorted.at(-1), q1: quantile(0.25), q3: quantile(0.75), count: sorted.length };
 }
+
+/** Whether a column was added for the page, so that it is not in the file of the run. */
+export const isDerived = (name) => /_(half_width|groups|differs)$/.test(name) && name !== "n_text_groups";

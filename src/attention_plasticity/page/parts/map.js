@@ -1,6 +1,20 @@
-// Maps of layer × head, one per shown run. A click or an arrow key selects a head.
+// The card of the maps of layer × head, one per shown run. A click or an arrow key selects a head.
+
+import { byId, capital, make, plain, plural, show, whole } from "./words.js";
+import { keyOf, metricOf } from "./data.js";
+import {
+  absentWords, hasTypes, headsBeside, inLayers, isDrop, layersWords, mapRuns, redraw, runShown, state, typeOf,
+  typeWords,
+} from "./state.js";
+import {
+  anyIntervals, canBeUnsure, commonReason, isFaded, isSure, isUnsure, mapGroups, reasonOf, ROLE, roleOf,
+  showHeadValue, showIn, spreadBetweenHeads, windowWords, wordsOf,
+} from "./values.js";
+import { colourOfType, gradient, scaleOf, stopsOf, theme } from "./colours.js";
+import { baseAxis, baseLayout, imageButtons, PLOT_CONFIG, savedCharts, sizeOf, sizes, tickStep } from "./charts.js";
 
 const MAP_MARGIN = { l: 36, r: 12, t: 3, b: 36 };
+
 const MAP_ROW = 20, MAP_MIN = 130, MAP_MAX = 400;
 
 /** The layers on the maps, one row each: those with heads in a shown run. Both maps have the same rows. */
@@ -12,18 +26,19 @@ const breaksOf = (layers) => layers.flatMap((layer, row) => (row && layer > laye
 /** The map ends above the lower edge of the first screen if it can. */
 const mapHeight = (layers, top) => Math.min(MAP_MAX, Math.max(220, innerHeight - top - 90), Math.max(MAP_MIN, layers * MAP_ROW)) + MAP_MARGIN.t + MAP_MARGIN.b;
 
-function makeMaps(runs, onSelect) {
+function makeMaps(runs) {
   byId("maps").replaceChildren(...runs.map((run, place) => {
     const plot = make("div", "", {
-      class: "map-plot", tabindex: "0", role: "application", "aria-roledescription": "map of heads",
+      class: "map-plot", tabindex: "0", role: "application", "aria-roledescription": "map of heads", "data-run": run.label,
     });
-    plot.addEventListener("click", (event) => onSelect(headAt(plot, runs[place], event), place));
-    plot.addEventListener("keydown", (event) => moveByKey(event, runs[place], onSelect, place));
+    plot.addEventListener("click", (event) => select(headAt(plot, runs[place], event), place));
+    plot.addEventListener("keydown", (event) => moveByKey(event, runs[place], place));
     if (runs.length === 1) return make("figure", "", { class: "map" }, [plot]);
     const caption = make("figcaption", "", {}, [make("span", run.label, { title: run.label }), imageButtons(`map-${place}`, `map of ${run.label}`)]);
     return make("figure", "", { class: "map" }, [caption, plot]);
   }));
   byId("map-images").replaceChildren(...(runs.length === 1 ? [imageButtons("map-0", "map")] : []));
+  runs.forEach((_, place) => { savedCharts[`map-${place}`] = () => mapImage(place); });
 }
 
 const mapPlots = () => [...document.querySelectorAll(".map-plot")];
@@ -150,7 +165,7 @@ function markHead(plot, run, layer, head) {
 const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 /** Select the next captured head in the direction of the arrow key. */
-function moveByKey(event, run, onSelect, place) {
+function moveByKey(event, run, place) {
   const step = STEPS[event.key];
   if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
@@ -161,12 +176,7 @@ function moveByKey(event, run, onSelect, place) {
     head += step[1];
     if (row < 0 || head < 0 || row >= layers.length || head >= run.grid[1]) return;
   } while (!run.rowOf.has(keyOf(layers[row], head)));
-  onSelect(keyOf(layers[row], head), place);
-}
-
-/** A round step that gives at most `limit` ticks. */
-function tickStep(count, limit) {
-  return [1, 2, 4, 5, 8, 10, 20, 25, 50, 100].find((step) => count / step <= limit) ?? 200;
+  select(keyOf(layers[row], head), place);
 }
 
 /** Whether a cell of a map has no colour. */
@@ -191,8 +201,145 @@ function showLegend(scale, shown) {
   if (scale.classes) byId("legend-colours").replaceChildren(...scale.legend.map((text, i) => entry(text, scale.colours[i])), ...unsure);
   else if (scale.single) byId("legend-colours").replaceChildren(entry(show(scale.low), scale.colours[0]));
   else byId("legend-colours").replaceChildren(show(scale.low), swatch(gradient(scale.colours), "bar"), show(scale.high));
-  byId("cells-bar").style.background = gradient(VIRIDIS);
   const reasons = [...(shown.some((run) => run.selected) ? ["not selected"] : []), "not captured", ...(state.metric === ROLE ? ["no role"] : scale.classes ? [] : ["no value"])];
   const blank = hasBlanks(shown) ? `blank: ${reasons.slice(0, -1).join(", ")}${reasons.length > 1 ? ", or " : ""}${reasons.at(-1)}` : "";
   byId("legend-note").textContent = [breakWords(mapLayers()), blank].filter(Boolean).join("; ");
 }
+
+/** Bars beside the map at the layers without full attention. */
+function typeShapes(run, layers) {
+  const shapes = [];
+  for (const [row, layer] of layers.entries()) {
+    const name = run.layer_types[layer], last = shapes.at(-1);
+    if (!name || name === "full_attention") continue;
+    if (last?.name === name && last.y1 === row - 0.5) last.y1 = row + 0.5;
+    else shapes.push({ name, type: "rect", xref: "paper", yref: "y", x0: 1, x1: 1, xsizemode: "pixel", xanchor: 1, y0: row - 0.5, y1: row + 0.5, fillcolor: colourOfType(name), line: { color: theme.panel, width: 1 } });
+  }
+  return shapes.map((shape) => ({ ...shape, x0: 4, x1: 9 }));
+}
+
+/** The legend of the bars of a map that is saved as an image of this width, with tags for Plotly. */
+function typeNote(run, width) {
+  const marked = run.types.filter(({ name }) => name !== "full_attention"), letters = width / 7;
+  let note = "bar at the right:", length = note.length;
+  for (const { name, words } of marked) {
+    length += words.length + 3;
+    note += `${length > letters ? "<br>" : " "}<span style="color:${colourOfType(name)}">■</span> ${plain(words)}`;
+    if (length > letters) length = words.length + 3;
+  }
+  return marked.length ? note : "";
+}
+
+function showTypeLegend(shown) {
+  const same = new Set(shown.map(({ types }) => JSON.stringify(types.map(({ name, layers }) => [name, layers])))).size === 1;
+  const named = same ? shown.slice(0, 1) : shown;
+  const marked = named.flatMap((run) => run.types.filter(({ name }) => name !== "full_attention").map((type) => [run, type]));
+  byId("type-legend").hidden = !marked.length;
+  byId("type-legend").replaceChildren(...marked.map(([run, { name, words, layers }]) => {
+    const mark = make("i");
+    mark.style.background = colourOfType(name);
+    const owner = named.length > 1 ? `${run.label}: ` : "";
+    return make("span", "", {}, [mark, `${owner}${words}, ${layersWords(layers)}`]);
+  }));
+}
+
+/** The switch: absent if no run of the page has intervals or roles, disabled if this metric has none. */
+function showSwitch(run) {
+  byId("sure-line").hidden = !state.runs.some((one) => anyIntervals(one) || one.tables.roles);
+  const possible = canBeUnsure(run, state.metric);
+  byId("sure").disabled = !possible;
+  byId("sure").checked = isSure() && possible;
+  byId("sure-words").textContent = possible ? switchWords(run) : `Not available: ${noIntervals(run)}.`;
+}
+
+function noIntervals(run) {
+  const reason = commonReason(run, `${state.metric}_se`), because = reason ? `: ${reason}` : "";
+  return anyIntervals(run) ? `“${wordsOf(state.metric).label}” has no interval${because}` : `the values of this run have no intervals${because}`;
+}
+
+function switchWords(run) {
+  const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
+  const counted = `${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}`;
+  if (state.metric === ROLE) return `Fade heads whose role is unsure: a 95 % interval contains a threshold, or repeated tokens are not known: ${counted}.`;
+  if (isDrop(state.metric)) return `Fade heads whose drop does not differ from 0, with a correction for the number of heads (false discovery rate 5 %): ${counted}.`;
+  const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
+  return `Fade heads that these texts do not tell from the others: their 95 % interval is wider than the spread between heads (interquartile range, ${spread}): ${counted}.`;
+}
+
+/** A map for paper. */
+function mapImage(place) {
+  const shown = mapRuns(), of = shown[place];
+  const size = { width: Math.min(1400, Math.max(420, 26 * of.grid[1] + 160)), height: Math.min(1400, Math.max(280, 17 * mapLayers().length + 90)) };
+  return { run: of, name: `map-${state.metric}`, size, figure: () => mapFigure(of, state.metric, scaleOf(state.metric, shown), size) };
+}
+
+const ALL_COLUMNS = "…"; // the last option of the menu of colours
+
+/** The metrics of the menu and of the card of metrics at first; the others are shown on demand. */
+export const FIRST_METRICS = new Set([
+  "ap_aligned", "ap_aligned_drop", "ap_phase", "ap_pooled", "ap_overall", "ap_attended",
+  "q_R2_total", "q_R2_unrotated", "q_mean_share", "attn_sink_mass", "attn_far_mass", "attn_entropy", "n_text_groups", "n_q_tokens", "n_k_tokens",
+]);
+
+/** The menu of colours: the usual metrics and the chosen one, or all columns without those of errors. */
+function fillMetrics() {
+  const groups = mapGroups(runShown());
+  const usual = (name) => state.allColumns || name === ROLE || name === state.metric || name === "sliding_window" || FIRST_METRICS.has(name);
+  const shown = groups.map(([title, names]) => [title, names.filter(usual)]).filter(([, names]) => names.length);
+  const more = groups.flatMap(([, names]) => names).length - shown.flatMap(([, names]) => names).length;
+  byId("metric").replaceChildren(
+    ...shown.map(([title, names]) => make("optgroup", "", { label: title }, names.map((name) => make("option", wordsOf(name).label, { value: name })))),
+    ...(more ? [make("option", `${plural(more, "more column")} …`, { value: ALL_COLUMNS })] : []));
+  byId("metric").value = state.metric;
+}
+
+/** Select a head. `place` is the number of the map: 1 is the map of the other run. */
+export function select(key, place = 0) {
+  if (!mapRuns()[place].rowOf.has(key) || !runShown().rowOf.has(key)) return;
+  [state.layer, state.head] = key.split(".").map(Number);
+  state.chosen = true;
+  redraw.head();
+}
+
+export const mapCard = {
+  id: "map", title: "Heads by layer", place: "left",
+  help: ["head", "plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "window", "layerType", "role", "unsureRole", "sure"],
+  controls: `<span id="map-images"></span><label for="metric" class="grow-right">Colour <select id="metric"></select></label>`,
+  body: `
+    <div class="maps" id="maps"></div>
+    <div class="legend" id="legend" aria-hidden="true"><span class="legend-colours" id="legend-colours"></span><span class="legend-note" id="legend-note"></span></div>
+    <p class="quiet type-legend" id="type-legend" hidden></p>
+    <div class="sure" id="sure-line" hidden>
+      <label for="sure"><input type="checkbox" id="sure" aria-describedby="sure-words"> How sure</label>
+      <span class="quiet" id="sure-words"></span>
+    </div>`,
+  listen() {
+    byId("metric").addEventListener("change", ({ target }) => {
+      if (target.value === ALL_COLUMNS) {
+        state.allColumns = true;
+        fillMetrics();
+      } else {
+        state.metric = target.value;
+        redraw.all();
+      }
+    });
+    byId("sure").addEventListener("change", ({ target }) => {
+      state.sure = target.checked;
+      redraw.all();
+    });
+  },
+  fill({ run }) {
+    const shown = mapRuns();
+    fillMetrics();
+    byId("map-note").textContent = capital(wordsOf(state.metric).meaning);
+    showTypeLegend(shown);
+    showSwitch(run);
+    showLegend(scaleOf(state.metric, shown), shown);
+    if (mapPlots().length !== shown.length || shown.some((one, place) => one.label !== mapPlots()[place].dataset.run)) makeMaps(shown);
+  },
+  drawRun() {
+    const shown = mapRuns(), scale = scaleOf(state.metric, shown), rows = mapLayers().length;
+    return mapPlots().map((plot, place) => drawMap(plot, shown[place], state.metric, scale, rows));
+  },
+  drawHead: () => mapPlots().forEach((plot, place) => markHead(plot, mapRuns()[place], state.layer, state.head)),
+};

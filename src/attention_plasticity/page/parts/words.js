@@ -1,13 +1,13 @@
-// Formatting of numbers and names.
+// Numbers and names as text, and elements of the document.
 
-const MINUS = "−", NONE = "–";
-
-const isShare = (metric) => wordsOf(metric).share;
+export const MINUS = "−";
+export const NONE = "–";
 
 const GROUPED = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-const whole = (value) => GROUPED.format(value);
 
-function show(value) {
+export const whole = (value) => GROUPED.format(value);
+
+export function show(value) {
   if (!Number.isFinite(value)) return NONE;
   const size = Math.abs(value);
   let text;
@@ -17,45 +17,30 @@ function show(value) {
   return value < 0 ? MINUS + text : text;
 }
 
-/** A value of a metric, with half of its 95 % interval if it is known. Shares have three decimals and errors four, for alignment. */
-function showIn(metric, value, half = NaN) {
-  const decimals = wordsOf(metric).decimals ?? (Math.abs(value) < 0.001 && half >= 0.0005 ? 3 : null);
+/** A value with a fixed number of decimals; without one, as `show` does it. */
+export function showTo(decimals, value) {
   if (decimals === null || !Number.isFinite(value)) return show(value);
   const text = Math.abs(value).toFixed(decimals);
   return value < 0 && Number(text) ? MINUS + text : text;
 }
 
-const showShare = (value) => showIn("ap_overall", value);
-
-function showChange(value) {
+export function showChange(value) {
   if (!Number.isFinite(value)) return NONE;
   const text = show(value);
   return value > 0 ? `+${text}` : text;
 }
 
-const plural = (count, thing) => `${whole(count)} ${thing}${count === 1 ? "" : "s"}`;
-const headName = (layer, head) => `Layer ${layer} · head ${head}`;
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+export const plural = (count, thing) => `${whole(count)} ${thing}${count === 1 ? "" : "s"}`;
+
+export const headName = (layer, head) => `Layer ${layer} · head ${head}`;
+
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Escape text for Plotly, which interprets tags. */
-const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-
-function wordsOf(metric) {
-  return page.words[metric] ?? { label: metric, meaning: "a column of head_metrics.csv", signed: false, share: false, decimals: null, optional: false };
-}
-
-/** Metrics of a run by group. Unknown columns are last. Optional metrics without a value are left out. */
-function metricGroups(run) {
-  const ids = new Set(["layer", "q_head", "k_head"]);
-  const shown = (name) => !ids.has(name) && (!wordsOf(name).optional || spreadOf(run, name));
-  const remaining = new Set(run.tables.heads.names.filter(shown));
-  const groups = page.groups.map(([title, names]) => [title, names.filter((name) => remaining.delete(name))]);
-  groups.push(["Other columns", [...remaining]]);
-  return groups.filter(([, names]) => names.length);
-}
+export const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 /** An element with text, attributes and children. Text is never interpreted as HTML. */
-function make(tag, text = "", attributes = {}, children = []) {
+export function make(tag, text = "", attributes = {}, children = []) {
   const element = document.createElement(tag);
   if (text) element.textContent = text;
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -63,4 +48,34 @@ function make(tag, text = "", attributes = {}, children = []) {
   return element;
 }
 
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
+
+/** Half of an interval: three decimals, or one digit if it is smaller. */
+export const showHalf = (half) => (half > 0 && half < 0.0005 ? half.toPrecision(1) : half.toFixed(3));
+
+/** `0.687 ± 0.003`, or the value alone if its interval is not known. */
+export const withHalf = (text, half) => (Number.isFinite(half) ? `${text} ± ${showHalf(half)}` : text);
+
+/** A value and its interval as text that is not broken into two lines. */
+export const unbroken = (text) => text.replaceAll(" ", "\u00a0");
+
+/** An element with a value and, in quiet letters, half of its interval. */
+export function fillEstimate(element, text) {
+  const [value, half] = text.split(" ± ");
+  element.replaceChildren(value, ...(half ? [make("span", ` ± ${half}`, { class: "error" })] : []));
+  return element;
+}
+
+/** A menu of [value, text, title] with one chosen value. */
+export function fillMenu(menu, options, chosen) {
+  menu.replaceChildren(...options.map(([value, text, title]) => make("option", text, { value, ...(title ? { title } : {}) })));
+  menu.value = chosen;
+}
+
+/** A table of texts. The first cell of a row is its heading; a row can have attributes; texts with `±` have a quiet half. */
+export function fillTable(table, headings, rows) {
+  const names = headings.map(([text, meaning]) => make("th", text, { scope: "col", ...(meaning ? { title: meaning } : {}) }));
+  const lines = rows.map(({ cells: [first, ...rest], ...attributes }) =>
+    make("tr", "", attributes, [make("th", first, { scope: "row" }), ...rest.map((text) => fillEstimate(make("td"), text))]));
+  table.replaceChildren(make("thead", "", {}, [make("tr", "", {}, names)]), make("tbody", "", {}, lines));
+}

@@ -1,5 +1,9 @@
 // Words of the page, explained behind the "?" of each card.
 
+import { byId, make, whole } from "./words.js";
+import { hasTypes, page, runsShown } from "./state.js";
+import { anyIntervals } from "./values.js";
+
 const GLOSSARY = {
   attended: ["Attended plasticity", "Plasticity at one position of pairs of keys that are drawn in proportion to the attention they receive, without the first four tokens of the text. Plasticity itself counts all pairs alike."],
   beforeRope: ["Before RoPE", "RoPE turns queries and keys by angles that grow with their position. Before RoPE means that this rotation is undone."],
@@ -42,44 +46,28 @@ const GLOSSARY = {
   window: ["Window", "The number of tokens that a query can attend back to."],
 };
 
-/** The words of each card, the most important first. */
-const CARD_WORDS = {
-  "card-plasticity": ["plasticity", "onePosition", "overBucket", "baseline", "plusMinus", "interval", "mean", "layerType"],
-  "card-phase": ["phase", "onePosition", "overBucket", "bin", "baseline", "beforeRope", "plusMinus"],
-  "card-drop": ["drop", "plasticity", "context", "baseline", "plusMinus", "layerType"],
-  "card-variance": ["variance", "varianceBefore", "beforeRope", "mean", "layerType"],
-  "card-heads": ["head", "context", "layerType"],
-  map: ["head", "plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "window", "layerType", "role", "unsureRole", "sure"],
-  heads: ["filter", "role", "plasticity", "onePosition", "phase", "drop", "variance", "plusMinus"],
-  head: ["plasticity", "onePosition", "overBucket", "phase", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "baseline", "interval", "plusMinus", "component", "share"],
-  attention: ["distance", "attended", "plasticity", "sink", "far", "distant", "entropy", "queryBucket", "interval", "plusMinus"],
-  role: ["role", "unsureRole", "words", "band", "sink", "onePosition", "phase", "interval", "plusMinus"],
-  drift: ["drift", "logitDrift", "principal", "beforeRope", "plusMinus"],
-  metrics: ["plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "varianceBefore", "middle", "interval", "plusMinus"],
-  runs: ["plasticity", "onePosition", "overBucket", "phase", "drop", "variance", "varianceBefore", "context", "share", "interval", "plusMinus", "layerType"],
-};
-
 const someHas = (table) => (shown) => shown.some((run) => run.tables[table]);
 
 /** Words of which only some runs have something to show. */
 const NEEDED = {
   baseline: (shown) => shown.some((run) => run.baselines.length),
   ...Object.fromEntries(["role", "unsureRole"].map((name) => [name, someHas("roles")])),
-  ...Object.fromEntries(["interval", "plusMinus", "sure"].map((name) => [name, (shown) => shown.some((run) => anyIntervals(run) || run.roles)])),
+  ...Object.fromEntries(["interval", "plusMinus", "sure"].map((name) => [name, (shown) => shown.some((run) => anyIntervals(run) || run.tables.roles)])),
   attended: someHas("attention"), words: someHas("words"), band: someHas("bands"), component: someHas("components"),
   layerType: (shown) => shown.some(hasTypes), window: (shown) => shown.some((run) => Object.keys(run.tables.heads.columns).includes("sliding_window")),
 };
 
-function helpButton(card, title) {
+/** The button "?" of a card that explains these words, the most important first. */
+export function helpButton(card, title, words) {
   const button = make("button", "?", { type: "button", class: "help", "aria-haspopup": "dialog", "aria-label": `Words of the card “${title}”`, title: "What the words mean", "data-help": card });
-  button.addEventListener("click", () => openGlossary(card, title));
+  button.addEventListener("click", () => openGlossary(title, words));
   return button;
 }
 
 /** The dialog takes the focus. Escape, a click beside it, or Close gives it back to the button. */
-function openGlossary(card, title) {
+function openGlossary(title, words) {
   byId("glossary-title").textContent = title;
-  byId("glossary-words").replaceChildren(...CARD_WORDS[card].filter((name) => NEEDED[name]?.(runsShown()) ?? true).flatMap((name) => {
+  byId("glossary-words").replaceChildren(...words.filter((name) => NEEDED[name]?.(runsShown()) ?? true).flatMap((name) => {
     const [term, meaning] = GLOSSARY[name];
     return [make("dt", term), make("dd", meaning)];
   }));
@@ -87,7 +75,6 @@ function openGlossary(card, title) {
   byId("glossary").scrollTop = 0;
 }
 
-function addGlossary() {
-  for (const place of document.querySelectorAll("[data-words]")) place.replaceChildren(helpButton(place.dataset.words, place.dataset.title));
+export function addGlossary() {
   byId("glossary").addEventListener("click", (event) => { if (event.target === byId("glossary")) byId("glossary").close(); });
 }

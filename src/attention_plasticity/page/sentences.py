@@ -1,13 +1,21 @@
-"""One short text per head that says what the head does, made from its numbers."""
+"""Texts that need judgement: what a head does, from its numbers, and why a run has no words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
+
+from attention_plasticity.metrics import ALIGNED, PHASE
 from attention_plasticity.metrics import ROLES as TABLE
 from attention_plasticity.roles import MIXED, REPEATED_DECIDE, ROLES, UNSURE, repeated_decide
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.head_roles import SCORES
+from attention_plasticity.tables.intervals import head_half_width, row_half_width
+from attention_plasticity.tables.profiles import HEAD
 
 FIXED_ORDER = 0.25
 """Plasticity over a bin below which two keys mostly keep their order: for a plasticity of 0.25,
@@ -49,6 +57,48 @@ class Measured(NamedTuple):
 
 
 Scores = Mapping[str, Measured]
+
+
+def sentences(
+    run: FinishedRun,
+    roles: pd.DataFrame,
+    heads: pd.DataFrame,
+    distant_from: int | None,
+    thresholds: Mapping[str, float],
+) -> Iterator[str]:
+    """The text of every head of the table of roles."""
+    columns = {metric.column: _measured(roles, metric.column) for metric in SCORES}
+    of_heads = {name: _by_head(run, heads, name) for name in (ALIGNED, PHASE)}
+    labels = roles[[*HEAD, "role", "likely_role"]].itertuples(index=False, name=None)
+    for row, (layer, head, role, likely) in enumerate(labels):
+        scores = {name: column[row] for name, column in columns.items()}
+        aligned, phase = (
+            of_heads[name].get((layer, head), Measured(math.nan)) for name in (ALIGNED, PHASE)
+        )
+        size = run.info.get("bin_size")
+        yield head_sentence(role, likely, scores, aligned, phase, distant_from, size, thresholds)
+
+
+def _measured(table: pd.DataFrame, name: str) -> list[Measured]:
+    values = table[name].to_numpy(np.float64).tolist()
+    return [*map(Measured, values, row_half_width(table, name).tolist())]
+
+
+def _by_head(run: FinishedRun, heads: pd.DataFrame, name: str) -> dict[tuple[int, int], Measured]:
+    """A metric of every head, by layer and head."""
+    halves = head_half_width(heads, name, run.influences)
+    rows = zip(heads["layer"], heads["q_head"], heads[name], halves, strict=True)
+    return {(layer, head): Measured(float(value), float(half)) for layer, head, value, half in rows}
+
+
+def why_no_words(run: FinishedRun) -> str:
+    """Why the run has no words; empty if it has them."""
+    if run.has("words"):
+        return ""
+    capture = (run.dump.get("capture") or {}).get("capture")
+    if isinstance(capture, dict) and capture.get("tokens") is False:
+        return "the capture left out tokens (capture.tokens: false)"
+    return "the dump has no tokens"
 
 
 def head_sentence(

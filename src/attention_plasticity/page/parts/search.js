@@ -1,11 +1,19 @@
 // The search field: places such as `l12h3` and `layer 3-5`, types of layers such as `full`, roles such as `role:induction`, and comparisons such as `plasticity>0.9`.
 
+import { MINUS } from "./words.js";
+import { keyOf, metricOf } from "./data.js";
+import { kindOf, page, state, typeOf } from "./state.js";
+import { metricGroups, roleOf, showIn, wordsOf } from "./values.js";
+
 const NUMBER = String.raw`[-−+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?`;
+
 const COMPARISON = new RegExp(String.raw`(>=|<=|==|≥|≤|>|<|=)\s*(${NUMBER})(?![\w.])`, "gi");
+
 const TESTS = {
   "=": (a, b, metric) => a === b || shownNumber(metric, a) === b,
   ">": (a, b) => a > b, "<": (a, b) => a < b, ">=": (a, b) => a >= b, "<=": (a, b) => a <= b,
 };
+
 const OTHER_SIGNS = { "==": "=", "≥": ">=", "≤": "<=" };
 
 /** Short names of metrics. Plasticity is that which the page shows first. */
@@ -24,7 +32,7 @@ const shownNumber = (metric, value) => Number(showIn(metric, value).replace(MINU
 function metricNames(run) {
   const names = new Map();
   const add = (text, metric) => { if (!names.has(simple(text))) names.set(simple(text), metric); };
-  for (const name of run.tables.heads.names) add(name, name);
+  for (const name of run.tables.heads.names) if (name !== "layer_type") add(name, name);
   for (const [, metrics] of metricGroups(run)) for (const name of metrics) add(wordsOf(name).label, name);
   for (const [text, name] of Object.entries(shortNames(run))) if (run.tables.heads.columns[name]) add(text, name);
   return names;
@@ -34,7 +42,7 @@ function metricNames(run) {
 function typeNames() {
   const names = new Map([["sliding window", "sliding_attention"]]);
   const usual = ["full_attention", "sliding_attention", "chunked_attention"].map((name) => ({ name, words: name.replaceAll("_", " ") }));
-  for (const { name, words } of [...usual, ...runs.flatMap(({ types }) => types)]) {
+  for (const { name, words } of [...usual, ...state.runs.flatMap(({ types }) => types)]) {
     for (const text of [name, words, name.replace(/_attention$/, "")]) if (text) names.set(simple(text), name);
   }
   return names;
@@ -59,7 +67,7 @@ function takeTypes(text, names, found) {
  * The heads of a search text, as a test of a key. All parts must be met. A text that is not
  * understood has a `problem` instead.
  */
-function parseFilter(run, given) {
+export function parseFilter(run, given) {
   const { rest: text, test: ofRole, problem } = takeRoles(run, given);
   if (problem) return { problem };
   const names = metricNames(run), known = typeNames(), types = new Set(), tests = [], places = [];
@@ -114,7 +122,7 @@ function parsePlaces(text) {
     const found = PLACE.exec(rest);
     const role = page.roles.names.find((name) => name === rest.split(" ")[0]);
     if (role) return { problem: `“${role}” is a role; did you mean role:${role}?` };
-    if (!found) return { problem: `“${rest.split(" ").slice(0, 3).join(" ")}” is not understood; try l12h3, layer 3-5, full${page.runs.some(({ roles }) => roles) ? ", role:far" : ""} or plasticity>0.9` };
+    if (!found) return { problem: `“${rest.split(" ").slice(0, 3).join(" ")}” is not understood; try l12h3, layer 3-5, full${state.runs.some(({ tables }) => tables.roles) ? ", role:far" : ""} or plasticity>0.9` };
     const [all, pairLayer, pairHead, layer, head, kind, first, last = first, alone, aloneLast = alone] = found;
     if (pairLayer ?? layer) pairs.add(keyOf(Number(pairLayer ?? layer), Number(pairHead ?? head)));
     else if (first ?? alone) {
@@ -133,4 +141,16 @@ function parsePlaces(text) {
       return (!pairs.size || pairs.has(key)) && within(ranges.layer, layer) && within(ranges.head, head);
     },
   };
+}
+
+const ROLE_PART = /(?<![\w.])role\s*[:=]\s*([a-z]*)/gi;
+
+/** The parts such as `role:induction` of a search text: the text without them, and a test of a key or a `problem`. */
+function takeRoles(run, text) {
+  const wanted = [...text.matchAll(ROLE_PART)].map(([, name]) => name.toLowerCase()), rest = text.replace(ROLE_PART, " ");
+  if (!wanted.length) return { rest, test: null };
+  if (!run.tables.roles) return { problem: "this run has no roles; they need a dump with attention columns" };
+  const wrong = wanted.find((name) => !page.roles.names.includes(name));
+  if (wrong !== undefined) return { problem: `“role:${wrong}” is not a role; the roles are ${page.roles.names.join(", ")}` };
+  return { rest, test: (key) => wanted.includes(roleOf(run, key)?.role) };
 }

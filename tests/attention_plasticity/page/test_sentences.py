@@ -7,7 +7,7 @@ import math
 import pytest
 
 from attention_plasticity.metrics import ROLES
-from attention_plasticity.page.role_sentences import (
+from attention_plasticity.page.sentences import (
     FIXED_ORDER,
     Measured,
     head_sentence,

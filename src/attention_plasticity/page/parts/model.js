@@ -1,15 +1,27 @@
 // The cards with the means of the model, and the warnings about its sample.
 
+import { byId, fillEstimate, make, NONE, plural, unbroken, whole, withHalf } from "./words.js";
+import { contextOf, contextsDiffer, spreadOf } from "./data.js";
+import {
+  architectureDifference, eligibleHeads, gridWords, groupOf, hasTypes, isDrop, layersWords, mixedWords,
+  overBucketsNote, page, runsShown, shownKind, state, typeNamed, typeWords,
+} from "./state.js";
+import { anyIntervals, commonReason, showMean, showShare } from "./values.js";
+import { slug } from "./charts.js";
+import { helpButton } from "./help.js";
+
+const BASIC = ["plasticity", "onePosition", "overBucket"];
+
 /** Title, metrics of which the first that the run has is shown, meaning, and words of every card. */
 function cardsOf(kind) {
   const ofPosition = [
-    ["Rotary phase", ["ap_phase"], "what RoPE adds", "card-phase"],
-    ["Drop over the context", [kind.drop], `${kind.words}, first fifth minus last fifth`, "card-drop"],
+    ["Rotary phase", ["ap_phase"], "what RoPE adds", ["phase", "onePosition", "overBucket", "bin", "baseline", "beforeRope", "plusMinus"]],
+    ["Drop over the context", [kind.drop], `${kind.words}, first fifth minus last fifth`, ["drop", "plasticity", "context", "baseline", "plusMinus", "layerType"]],
   ];
   return [
-    [`Plasticity ${kind.words}`, [kind.level], "mean", "card-plasticity"],
+    [`Plasticity ${kind.words}`, [kind.level], "mean", [...BASIC, "baseline", "plusMinus", "interval", "mean", "layerType"]],
     ...(kind === page.kinds.position ? ofPosition : []),
-    ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", "card-variance"],
+    ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", ["variance", "varianceBefore", "beforeRope", "mean", "layerType"]],
   ];
 }
 
@@ -30,19 +42,19 @@ function headsOf(run, metric) {
   return `${metric === level ? " over" : ", mean over"} ${plural(heads(metric), "head")}`;
 }
 
-function showCards(run, other) {
+export function showCards(run, other) {
   const cards = cardsOf(shownKind()).map(([title, metrics, meaning, help]) => {
     const metric = metrics.find((name) => run.tables.heads.columns[name]);
     const reason = metric && commonReason(run, metric);
     const notes = [reason ? `missing: ${reason}` : `${meaning}${headsOf(run, metric)}`, ...cardNotes(run, other, metric)];
-    return card(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, [...typeLines(run, other, metric), ...baselineLines(run, metric)]);
+    return modelCard(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, [...typeLines(run, other, metric), ...baselineLines(run, metric)]);
   });
-  cards.push(headsCard(run, other));
+  cards.push(headCountCard(run, other));
   byId("cards").style.setProperty("--cards", cards.length);
   byId("cards").replaceChildren(...cards);
 }
 
-function headsCard(run, other) {
+function headCountCard(run, other) {
   const { shown, not_captured: missing, failed } = run.counts;
   const notes = [missing && `${whole(missing)} not captured`, failed && `${whole(failed)} failed`].filter(Boolean);
   const eligible = eligibleHeads(run);
@@ -50,27 +62,27 @@ function headsCard(run, other) {
   if (Number.isFinite(contextOf(run))) notes.push(`context of ${plural(contextOf(run), "token")}`);
   notes.push(gridWords(run));
   if (run.selected) notes.push(`${layersWords(run.selected)} only`);
-  const count = (of) => whole(state.layers === null ? of.counts.shown : typeNamed(of, state.layers)?.heads ?? 0);
+  const count = (of) => whole(state.layers === null ? of.counts.shown : groupOf(of)?.heads ?? 0);
   const lines = hasTypes(run) && state.layers === null
     ? [make("dl", "", { class: "types" }, run.types.map(({ words, heads, layers }) => make("div", "", { title: layersWords(layers) }, [make("dt", words), make("dd", whole(heads))])))]
     : [];
   const title = state.layers === null ? "Heads" : `Heads, ${typeWords(run, state.layers)}`;
-  return card(title, "card-heads", count(run), other && count(other), notes.join(" · "), other, lines);
+  return modelCard(title, ["head", "context", "layerType"], count(run), other && count(other), notes.join(" · "), other, lines);
 }
 
-function card(title, help, number, otherNumber, meaning, other, lines) {
+function modelCard(title, help, number, otherNumber, meaning, other, lines) {
   const big = fillEstimate(make("div", "", { class: "number" }), number);
   if (other) big.append(make("span", otherNumber, { class: "other", title: other.label }));
-  return make("div", "", { class: "card" }, [make("h2", title), helpButton(help, title), big, make("p", meaning), ...lines]);
+  return make("div", "", { class: "card" }, [make("h2", title), helpButton(`model-${slug(title)}`, title, help), big, make("p", meaning), ...lines]);
 }
 
-function showWarnings(shown) {
+export function showWarnings(shown) {
   const lines = shown.flatMap((run) => [...overBucketsNote(run), ...run.warnings].map((text) => (shown.length > 1 ? `${run.label}: ${text}` : text)));
   byId("warnings").replaceChildren(...lines.map((text) => make("li", text)));
   byId("warnings").hidden = lines.length === 0;
 }
 
-function showSubtitle(run, other) {
+export function showSubtitle(run, other) {
   const subtitle = "Plasticity: how much the query decides between two keys, for each attention head and along the context";
   const known = runsShown().some(anyIntervals) ? `. ±: half of the 95 % interval${eligibleHeads(run) === null ? "" : "; that of means is over texts and the choice of heads"}` : "";
   if (!other) byId("subtitle").textContent = subtitle + (run.selected ? `; ${layersWords(run.selected)} only` : "") + known;
@@ -81,4 +93,30 @@ function showSubtitle(run, other) {
     const means = difference && `. Only means are compared: ${difference}, so their heads do not correspond`;
     byId("subtitle").textContent = `${words(run, selection(run))} compared with ${words(other, [...selection(other), "numbers in orange"])}${means}${mixedWords([run, other])}${known}`;
   }
+}
+
+/** Means of every type for a card: one line per type. */
+function typeLines(run, other, metric) {
+  if (!hasTypes(run) || state.layers !== null || !metric) return [];
+  const lines = run.types.map(({ name, words }) => {
+    const value = fillEstimate(make("dd"), showMean(run, metric, name));
+    if (other) value.append(make("span", typeNamed(other, name) ? showMean(other, metric, name) : NONE, { class: "other", title: other.label }));
+    return make("div", "", { "data-type": name }, [make("dt", words), value]);
+  });
+  return [make("dl", "", { class: "types" }, lines)];
+}
+
+/** The mean of a metric over the heads of a baseline, of the chosen layers, as text; null if it is not known. */
+function baselineMean(baseline, metric) {
+  const found = groupOf(baseline)?.means[metric];
+  return found ? withHalf(showShare(found[0]), found[1]) : null;
+}
+
+/** Lines of a card: the values of the baselines. */
+function baselineLines(run, metric) {
+  const known = run.baselines.map((baseline) => [baseline, metric && baselineMean(baseline, metric)]).filter(([, text]) => text);
+  if (!known.length) return [];
+  const title = ({ texts, draws }) => (texts ? { title: `baseline, ${plural(texts, "text")}${draws > 1 ? `, mean of ${draws} draws` : ""}` } : {});
+  return [make("dl", "", { class: "types baselines" }, known.map(([baseline, text]) =>
+    make("div", "", title(baseline), [make("dt", baseline.words), fillEstimate(make("dd"), text)])))];
 }

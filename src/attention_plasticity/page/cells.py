@@ -1,4 +1,4 @@
-"""The plasticity that the page shows first: its cells, profiles and words."""
+"""The plasticity that the page shows first: its cells, profiles and their intervals."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ import pandas as pd
 from attention_plasticity.metrics import (
     ALIGNED,
     BIN_PLASTICITY,
+    BIN_QUANTITY,
     BUCKET_PLASTICITY,
     POOLED_BIN_QUANTITY,
 )
-from attention_plasticity.page.estimates import bin_intervals, drawn_mean, mean_of_bins
+from attention_plasticity.page.tables import ordered
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import bucket_errors, half_width, mean_bucket_errors
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
     main_plasticity,
 )
 from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.profiles import HEAD, head_profiles
+from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
 
 _BIN_KEYS = {"q_bin": "q_bucket", "k_bin": "k_bucket"}
 _NOT_STORED = {"pooled_se", "q_weight"} | {
     f"{kind}_{name}" for kind in ("q", "k") for name in ("position", "start", "end")
 }
 """Columns of the table of bins that the page does not need: bins have their positions once."""
+_PER_ERROR = "half_widths_per_error"
 _NOT_THERE = "the tables of this run do not have it"
 
 
@@ -50,8 +53,9 @@ class ShownCells:
         table = run.table("bins") if aligned else run.bucket_plasticity
         require_values(table, "plasticity", path)
         names = BIN_PLASTICITY.names if aligned else BUCKET_PLASTICITY.names
-        kept = table[[name for name in names if name in table]]
-        return cls(kept.rename(columns=_BIN_KEYS), aligned, run.pair_sampling)
+        kept = table[[name for name in names if name in table]].rename(columns=_BIN_KEYS)
+        kept = ordered(kept, (*HEAD, "q_bucket", "k_bucket"), path)
+        return cls(kept, aligned, run.pair_sampling)
 
     @property
     def stored(self) -> pd.DataFrame:
@@ -67,16 +71,25 @@ class ShownCells:
         named = self.table.rename(columns={new: old for old, new in _BIN_KEYS.items()})
         cells = bin_cells(named, self.pair_sampling)
         pooled = head_profiles(cells.assign(plasticity=cells["pooled"]))
-        pooled = bin_intervals(run, pooled, POOLED_BIN_QUANTITY)
+        pooled = _bin_intervals(run, pooled, POOLED_BIN_QUANTITY)
         pooled = pooled.rename(columns={"plasticity": "pooled", "half_width": "pooled_half_width"})
         names = [name for name in ("pooled", "pooled_half_width") if name in pooled]
         key = [*HEAD, "q_bucket"]
-        found = bin_intervals(run, head_profiles(cells))
+        found = _bin_intervals(run, head_profiles(cells))
         return found.merge(pooled[[*key, *names]], on=key, how="left")
 
     def mean(self, run: FinishedRun, profiles: pd.DataFrame) -> pd.DataFrame:
         """The mean over the heads of some profiles of the run; that of bins has intervals."""
-        return mean_of_bins(run, profiles) if self.at_one_position else drawn_mean(profiles)
+        mean = mean_profile(profiles)
+        mean = mean[mean["heads"] > 0].reset_index(drop=True)
+        errors, rows = mean_bucket_errors(run), bucket_errors(run)
+        if not self.at_one_position or errors is None or rows is None or rows.empty:
+            return mean
+        bins = mean["q_bucket"]
+        width = errors.set_index("q_bucket")["half_width"].reindex(bins).to_numpy()
+        heads = rows[rows["value"].notna()].groupby("q_bucket").size().reindex(bins)
+        known = heads.to_numpy() == mean["heads"]  # the influences of no head are missing
+        return mean.assign(half_width=np.where(known, width, np.nan))
 
     def places(self, run: FinishedRun) -> tuple[pd.DataFrame, str]:
         """All buckets or bins with their positions, and the unit of these positions.
@@ -105,6 +118,21 @@ class ShownCells:
         """A position of every bucket or bin: that of its keys, else that of its queries."""
         of_queries = self.table.groupby("q_bucket")[f"q_{name}"].mean()
         return self.table.groupby("k_bucket")[f"k_{name}"].mean().combine_first(of_queries)
+
+
+def _bin_intervals(
+    run: FinishedRun, profiles: pd.DataFrame, quantity: str = BIN_QUANTITY
+) -> pd.DataFrame:
+    """Profiles of bins with `half_width`, and half widths per standard error, for cells.
+
+    Profiles are unchanged if the run has no influences of this quantity.
+    """
+    rows = bucket_errors(run, quantity)
+    if rows is None or rows.empty:
+        return profiles
+    rows[_PER_ERROR] = half_width(1.0, rows["n_groups"].where(rows["half_width"].notna()))
+    names = [*HEAD, "q_bucket"]
+    return profiles.merge(rows[[*names, "half_width", _PER_ERROR]], on=names, how="left")
 
 
 def kinds() -> dict[str, dict[str, Any]]:

@@ -1,4 +1,12 @@
-// The table of heads, with sort and search. Only visible rows are in the document.
+// The card of the table of heads, with sort and search. Only visible rows are in the document.
+
+import { byId, capital, fillEstimate, make, NONE, plural, show, showChange, whole } from "./words.js";
+import { keyOf, metricOf, spreadOf } from "./data.js";
+import { inLayers, page, runShown, shownKind, state } from "./state.js";
+import { fadedWords, isFaded, ROLE, roleOf, showHeadValue, UNSURE, wordsOf } from "./values.js";
+import { roleMark } from "./colours.js";
+import { select } from "./map.js";
+import { parseFilter } from "./search.js";
 
 const ROW_HEIGHT = 26, SPARE_ROWS = 6;
 
@@ -16,7 +24,7 @@ function tableColumns(run, other, metric) {
     id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
     value: (key) => metricOf(run, key, name), show: (_, key) => showHeadValue(run, key, name),
   }));
-  if (run.roles) columns.push(roleColumn(run));
+  if (run.tables.roles) columns.push(roleColumn(run));
   if (other && metric !== ROLE) {
     columns.push({
       id: "change", label: `difference in ${wordsOf(metric).label}`, title: `${run.label} minus ${other.label}`,
@@ -24,20 +32,6 @@ function tableColumns(run, other, metric) {
     });
   }
   return columns;
-}
-
-/** Fill the table. On a narrow screen it has less space between columns, then no errors, then fewer usual metrics. */
-function fillTable(run, other) {
-  const box = byId("heads"), drop = (name) => { headsTable.columns = headsTable.columns.filter(({ id }) => id !== name); };
-  headsTable.columns = tableColumns(run, other, state.metric);
-  box.classList.remove("close", "bare");
-  showTable(run);
-  const usual = [...usualMetrics().slice(0, 2), ROLE, ...usualMetrics().slice(2)].filter((name) => name !== state.metric).reverse();
-  for (const step of [() => box.classList.add("close"), () => box.classList.add("bare"), ...usual.map((name) => () => drop(name))]) {
-    if (!isTooWide(box)) break;
-    step();
-    showTable(run);
-  }
 }
 
 const SPARE_WIDTH = 14; // for the mark and the bold numbers of rows that are not in the document
@@ -158,7 +152,7 @@ function revealSelected() {
   showSelected();
 }
 
-function moveInTable(event, onSelect) {
+function moveInTable(event) {
   const { order } = headsTable;
   const current = order.indexOf(keyOf(state.layer, state.head));
   const page = Math.max(1, Math.floor(byId("heads").clientHeight / ROW_HEIGHT) - 2);
@@ -166,28 +160,66 @@ function moveInTable(event, onSelect) {
   if (!(event.key in steps) || !order.length) return;
   event.preventDefault();
   const next = current < 0 ? 0 : Math.min(order.length - 1, Math.max(0, current + steps[event.key]));
-  onSelect(order[next]);
+  select(order[next]);
 }
 
-function addTableListeners(runShown, onSelect) {
-  let waiting = false;
-  byId("heads").addEventListener("scroll", () => {
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => { waiting = false; showRows(); });
-  });
-  byId("heads-rows").addEventListener("click", (event) => {
-    const row = event.target.closest("tr.row");
-    if (row) onSelect(row.dataset.key);
-  });
-  byId("heads-names").addEventListener("click", (event) => {
-    const button = event.target.closest("button");
-    if (button) sortHeads(runShown(), button.dataset.sort);
-  });
-  byId("heads-table").addEventListener("keydown", (event) => moveInTable(event, onSelect));
-  byId("search").addEventListener("input", () => { byId("heads").scrollTop = 0; orderHeads(runShown()); });
-  byId("search").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && headsTable.order.length) onSelect(headsTable.order[0]);
-    if (event.key === "Escape") { byId("search").value = ""; orderHeads(runShown()); }
-  });
+/** Fill the table. On a narrow screen it has less space between columns, then no errors, then fewer usual metrics. */
+function fillHeads(run, other) {
+  const box = byId("heads"), drop = (name) => { headsTable.columns = headsTable.columns.filter(({ id }) => id !== name); };
+  headsTable.columns = tableColumns(run, other, state.metric);
+  box.classList.remove("close", "bare");
+  showTable(run);
+  const usual = [...usualMetrics().slice(0, 2), ROLE, ...usualMetrics().slice(2)].filter((name) => name !== state.metric).reverse();
+  for (const step of [() => box.classList.add("close"), () => box.classList.add("bare"), ...usual.map((name) => () => drop(name))]) {
+    if (!isTooWide(box)) break;
+    step();
+    showTable(run);
+  }
 }
+
+/** The column of the table of heads. Unsure heads come after the others of their likely role. */
+const roleColumn = (run) => ({
+  id: ROLE, label: "role", title: wordsOf(ROLE).meaning,
+  value: (key) => { const found = roleOf(run, key); return found ? page.roles.names.indexOf(found.likely) + 0.5 * (found.role === UNSURE) : NaN; },
+  cell: (key) => make("td", roleOf(run, key) ? "" : NONE, { class: "role-cell" }, roleOf(run, key) ? [roleMark(run, key, true)] : []),
+});
+
+export const headsCard = {
+  id: "heads", title: "All heads", place: "left", grows: true,
+  help: ["filter", "role", "plasticity", "onePosition", "phase", "drop", "variance", "plusMinus"],
+  controls: `<span class="quiet" id="found" role="status"></span>
+    <input type="search" class="grow-right" id="search" aria-label="Find heads, such as l12h3, layer 3-9 or plasticity>0.5" aria-describedby="search-problem" autocomplete="off" spellcheck="false">`,
+  body: `
+    <p class="problem" id="search-problem" role="status"></p>
+    <div class="heads" id="heads">
+      <table id="heads-table" role="grid" tabindex="0" aria-label="Heads; up and down arrows select a head"><thead><tr id="heads-names"></tr></thead><tbody id="heads-rows"></tbody></table>
+    </div>`,
+  listen() {
+    let waiting = false;
+    byId("heads").addEventListener("scroll", () => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => { waiting = false; showRows(); });
+    });
+    byId("heads-rows").addEventListener("click", (event) => {
+      const row = event.target.closest("tr.row");
+      if (row) select(row.dataset.key);
+    });
+    byId("heads-names").addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button) sortHeads(runShown(), button.dataset.sort);
+    });
+    byId("heads-table").addEventListener("keydown", (event) => moveInTable(event));
+    byId("search").addEventListener("input", () => { byId("heads").scrollTop = 0; orderHeads(runShown()); });
+    byId("search").addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && headsTable.order.length) select(headsTable.order[0]);
+      if (event.key === "Escape") { byId("search").value = ""; orderHeads(runShown()); }
+    });
+  },
+  fill({ run, beside }) {
+    const quarter = spreadOf(run, shownKind().level)?.q3 ?? 0.5; // a quarter of the heads have more
+    byId("search").placeholder = `plasticity>${(Math.floor(10 * quarter) / 10).toFixed(1)}`;
+    fillHeads(run, beside);
+  },
+  drawHead: () => revealSelected(),
+};

@@ -1,0 +1,147 @@
+// The cards of numbers of the selected head: all metrics, and drift with position. A bar shows the place of a number among all heads.
+
+import { byId, capital, fillEstimate, headName, make, NONE, plural, show, showHalf, showTo, whole } from "./words.js";
+import { contextOf, metricOf, numberOf, spreadOf } from "./data.js";
+import { page } from "./state.js";
+import { anyIntervals, groupsOf, halfWidthOf, hasIntervals, metricGroups, reasonOf, showHeadValue, showIn, wordsOf } from "./values.js";
+import { FIRST_METRICS } from "./map.js";
+
+/** The table of metrics. It is rebuilt for other runs and filled for another head. */
+const metricsTable = { run: null, other: null, rows: [] };
+
+function makeMetrics(run, other) {
+  const rows = [];
+  const bars = make("span", `bar: range over heads of all layers; shaded: middle 50 %; line: mean; dot: this head${other ? "; " : ""}`, { class: "where" });
+  byId("metrics-note").replaceChildren(bars, other ? `orange: ${other.label}` : "");
+  byId("metrics").replaceChildren(...metricGroups(run).map(([title, names]) => {
+    const made = names.map((name) => metricRow(run, other, name));
+    rows.push(...made);
+    const table = (kept) => make("table", "", {}, [make("tbody", "", {}, kept.map(({ row }) => row))]);
+    const first = made.filter(({ name }) => FIRST_METRICS.has(name)), more = made.filter(({ name }) => !FIRST_METRICS.has(name));
+    const folded = more.length ? [fold(plural(more.length, first.length ? "more column" : "column"), table(more))] : [];
+    if (title === "How sure" && anyIntervals(run)) folded.push(sureTable(run));
+    return make("section", "", { class: "metric-group" }, [make("h3", title), ...(first.length ? [table(first)] : []), ...folded]);
+  }));
+  showAllMetrics();
+  Object.assign(metricsTable, { run, other, rows });
+}
+
+const fold = (words, content) => make("details", "", { class: "more" }, [make("summary", words), content]);
+
+/** Open or close what is behind "more columns". */
+function showAllMetrics() {
+  for (const part of document.querySelectorAll("#metrics details.more")) part.open = byId("all-metrics").checked;
+}
+
+function metricRow(run, other, name) {
+  const { label, meaning } = wordsOf(name);
+  const dot = make("i", "", { class: "dot" }), otherDot = make("i", "", { class: "dot other" });
+  const mine = make("td", "", { class: "value", "data-metric": name });
+  const theirs = make("td", "", { class: "value other", title: other?.label ?? "" });
+  const explained = make("span", meaning, { class: "meaning" });
+  const words = make("td", "", { title: name }, [capital(label), explained]);
+  const where = make("td", "", { class: "where" }, [rangeStrip(spreadOf(run, name), (value) => showIn(name, value), other ? [otherDot, dot] : [dot])]);
+  return { name, mine, theirs, meaning: explained, dot, otherDot, row: make("tr", "", {}, [words, where, mine, ...(other ? [theirs] : [])]) };
+}
+
+function showMetrics(run, other, key) {
+  if (metricsTable.run !== run || metricsTable.other !== other) makeMetrics(run, other);
+  byId("metrics-title").textContent = `Metrics of ${headName(...key.split(".")).toLowerCase()}`;
+  for (const { name, mine, theirs, meaning, dot, otherDot } of metricsTable.rows) {
+    const value = metricOf(run, key, name), reason = reasonOf(run, key, name);
+    meaning.textContent = reason ? `missing: ${reason}` : wordsOf(name).meaning;
+    fillEstimate(mine, showHeadValue(run, key, name));
+    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}`;
+    placeDot(dot, spreadOf(run, name), value);
+    if (!other) continue;
+    const otherValue = metricOf(other, key, name);
+    fillEstimate(theirs, showHeadValue(other, key, name));
+    theirs.title = [other.label, reasonOf(other, key, name)].filter(Boolean).join(": ");
+    placeDot(otherDot, spreadOf(run, name), otherValue);
+  }
+  fillSureTable(run, key);
+}
+
+/** A bar with the range, middle 50 % and mean over heads, and a dot for the selected head. */
+function rangeStrip(spread, text, dots) {
+  if (!spread || spread.high === spread.low) return "";
+  const middle = make("i", "", { class: "middle" }), mean = make("i", "", { class: "mean" });
+  middle.style.left = `${percentOf(spread, spread.q1)}%`;
+  middle.style.right = `${100 - percentOf(spread, spread.q3)}%`;
+  mean.style.left = `${percentOf(spread, spread.mean)}%`;
+  const words = `heads: ${text(spread.low)} to ${text(spread.high)}, mean ${text(spread.mean)}`;
+  return make("span", "", { class: "strip", role: "img", "aria-label": words, title: words }, [middle, mean, ...dots]);
+}
+
+const percentOf = ({ low, high }, value) => Math.min(100, Math.max(0, (100 * (value - low)) / (high - low)));
+
+function placeDot(dot, spread, value) {
+  dot.hidden = !spread || !Number.isFinite(value);
+  if (!dot.hidden) dot.style.left = `${percentOf(spread, value)}%`;
+}
+
+/** The table "How sure", behind a fold: a row per value with an interval. `fillSureTable` fills it for a head. */
+function sureTable(run) {
+  const names = page.groups.flatMap(([, metrics]) => metrics).filter((name) => hasIntervals(run, name));
+  const head = ["", "value", "± half of the 95 % interval", "groups of texts"].map((text) => make("th", text, { scope: "col" }));
+  const rows = names.map((name) => make("tr", "", { "data-sure": name }, [make("th", capital(wordsOf(name).label), { scope: "row" }), make("td"), make("td"), make("td")]));
+  return fold(`${plural(names.length, "value")} with an interval`, make("table", "", { class: "scores" }, [make("thead", "", {}, [make("tr", "", {}, head)]), make("tbody", "", {}, rows)]));
+}
+
+function fillSureTable(run, key) {
+  for (const row of document.querySelectorAll("[data-sure]")) {
+    const name = row.dataset.sure, half = halfWidthOf(run, key, name);
+    const texts = [showIn(name, metricOf(run, key, name), half), Number.isFinite(half) ? showHalf(half) : NONE, groupsOf(run, key, name) ? whole(groupsOf(run, key, name)) : NONE];
+    texts.forEach((text, place) => { row.cells[place + 1].textContent = text; });
+  }
+}
+
+export const metricsCard = {
+  id: "metrics", title: "Metrics of this head", place: "below",
+  help: ["plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "varianceBefore", "middle", "interval", "plusMinus"],
+  controls: `<label for="all-metrics" class="grow-right"><input type="checkbox" id="all-metrics"> all columns</label>`,
+  body: `<div class="metric-groups below" id="metrics"></div>`,
+  listen: () => byId("all-metrics").addEventListener("change", showAllMetrics),
+  drawHead: ({ run, beside, key }) => showMetrics(run, beside, key),
+};
+
+const FRAMES = [["", "after RoPE"], ["_unrotated", "before RoPE"]]; // endings of columns
+
+/** The numbers of queries or of keys: after RoPE, and before it if that is known. */
+function driftTable(run, other, key, kind, vectors) {
+  const { names } = run.tables.drift, known = (name) => names.includes(name) && spreadOf(run, name, null, "drift");
+  const rows = Object.keys(page.words.drift).filter((name) => name.startsWith(`${kind}_`) && !name.endsWith(FRAMES[1][0]));
+  const frames = FRAMES.filter(([ending]) => rows.some((name) => known(name + ending)));
+  const head = [capital(vectors), ...frames.map(([, label]) => label)].map((text) => make("th", text, { scope: "col" }));
+  const lines = rows.filter((name) => frames.some(([ending]) => known(name + ending))).map((name) => {
+    const { label, meaning } = wordsOf(name, "drift");
+    return make("tr", "", {}, [make("th", capital(label.replace(` of ${vectors}`, "")), { scope: "row", title: meaning }), ...frames.map(([ending]) => driftCell(run, other, key, name + ending))]);
+  });
+  return make("table", "", { class: "scores" }, [make("thead", "", {}, [make("tr", "", {}, head)]), make("tbody", "", {}, lines)]);
+}
+
+/** A cell with the place of a number among all heads, and the number. */
+function driftCell(run, other, key, column) {
+  const decimals = wordsOf(column, "drift").decimals ?? 2, text = (value) => (Math.abs(value) >= 1e4 ? show(value) : showTo(decimals, value));
+  const shown = ({ value, half }) => (Number.isFinite(half) ? `${text(value)} ± ${text(half)}` : text(value));
+  const found = numberOf(run, "drift", key, column), spread = spreadOf(run, column, null, "drift"), dot = make("i", "", { class: "dot" });
+  placeDot(dot, spread, found.value);
+  const where = make("span", "", { class: "where" }, [rangeStrip(spread, text, [dot])]);
+  const number = fillEstimate(make("span", "", { "data-drift": column }), shown(found));
+  if (other) number.append(make("span", ` ${text(numberOf(other, "drift", key, column).value)}`, { class: "other", title: other.label }));
+  return make("td", "", { class: "value" }, [make("div", "", {}, [where, number])]);
+}
+
+export const driftCard = {
+  id: "drift", title: "Drift with position", place: "below", needs: ["drift"],
+  help: ["drift", "logitDrift", "principal", "beforeRope", "plusMinus"],
+  body: `<div class="drift-tables" id="drift-tables"></div>`,
+  drawHead({ run, beside, key }) {
+    const context = contextOf(run), other = beside?.tables.drift ? beside : null;
+    const over = Number.isFinite(context) ? ` over ${plural(context, "token")}` : " over the context";
+    const bars = make("span", "; bar: range over heads; shaded: middle 50 %; line: mean; dot: this head", { class: "where" });
+    const halves = run.tables.drift.names.some((name) => name.endsWith("_half_width")) ? "; ±: half of the 95 % interval over texts" : "";
+    byId("drift-note").replaceChildren(`logit drift:${over}, the longest text${halves}`, bars, other ? `; orange: ${other.label}` : "");
+    byId("drift-tables").replaceChildren(driftTable(run, other, key, "q", "queries"), driftTable(run, other, key, "k", "keys"));
+  },
+};

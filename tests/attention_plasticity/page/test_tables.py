@@ -1,0 +1,218 @@
+"""Tables of a run as the page gets them: every table by its declaration, with half widths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t
+
+import run_tables
+from attention_plasticity.metrics import DRIFT, HEAD_METRICS
+from attention_plasticity.page.content import run_content
+from attention_plasticity.page.payload import pack
+from attention_plasticity.page.tables import SCALE, UNKNOWN, words_of_tables
+from attention_plasticity.tables.attention_masses import row_masses_without_sinks
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.intervals import benjamini_hochberg, half_width, p_values
+from attention_runs import BINS, DISTANT, MASSES, add_attention
+from commands_here import run_here
+from drift_runs import add_drift
+from fidelity_runs import KINDS, add_fidelity
+from key_head_runs import add_key_heads, name_layout
+from qk_toolkit.errors import ConfigError
+from report_runs import TEXT_GROUPS, write_run
+from role_runs import BANDS, WORDS, add_roles
+
+FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
+LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", position=True)
+
+
+@pytest.fixture
+def run(folder: Path) -> FinishedRun:
+    return FinishedRun.open(folder)
+
+
+def tables_of(folder: Path) -> dict[str, dict[str, Any]]:
+    return run_content(FinishedRun.open(folder), "x")[1]
+
+
+def test_a_run_with_heads_and_cells_alone_has_no_other_table(tmp_path: Path) -> None:
+    names = {"heads", "cells", "profiles", "places", "components", "mean_0", "mean_1", "mean_2"}
+    assert set(tables_of(write_run(tmp_path / "run"))) == names
+
+
+def with_error(run: FinishedRun) -> list[str]:
+    """The columns of the table of heads whose errors are known."""
+    known = run.head_metrics.dropna(axis="columns", how="all")
+    return [name for name in HEAD_METRICS.with_error if f"{name}_se" in known]
+
+
+def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
+    tables = run_content(run, "x")[1]
+    estimates, names = tables["heads"], with_error(run)
+    assert {LEVEL, DROP, "ap_phase"} <= set(names)
+    for name in names:
+        expected = FACTOR * run.head_metrics[f"{name}_se"]
+        np.testing.assert_allclose(estimates[f"{name}_half_width"], expected, rtol=1e-6)
+        assert set(estimates[f"{name}_groups"]) == {TEXT_GROUPS}
+    differs = benjamini_hochberg(p_values(run.head_metrics, DROP, run.influences))
+    np.testing.assert_array_equal(estimates[f"{DROP}_differs"], differs)
+    kinds = {name: kind for name, kind, _ in pack(tables)[0]["heads"]["columns"]}
+    assert {kinds[f"{name}_half_width"] for name in names} == {"f4"}
+    assert {kinds[f"{name}_groups"] for name in names} == {"u1"}
+
+
+def test_a_value_of_fewer_groups_has_a_wider_interval(run: FinishedRun) -> None:
+    assert run.influences is not None
+    influences = run.influences.copy()
+    first = (influences["layer"] == 0) & (influences["q_head"] == 0)
+    influences.loc[first & (influences["quantity"] == DROP), "n_groups"] = 5
+    vars(run)["influences"] = influences
+    estimates = run_content(run, "x")[1]["heads"]
+    assert estimates[f"{DROP}_groups"][:2].tolist() == [5, TEXT_GROUPS]
+    assert estimates[f"{LEVEL}_groups"][0] == TEXT_GROUPS
+    wide = t.ppf(0.975, 4) * run.head_metrics[f"{DROP}_se"][0]
+    assert estimates[f"{DROP}_half_width"][0] == pytest.approx(wide)
+
+
+def test_numbers_have_half_widths_where_errors_are_known(folder: Path) -> None:
+    table, columns = pd.read_csv(add_drift(folder) / DRIFT.file), tables_of(folder)["drift"]
+    np.testing.assert_allclose(columns["k_pc1_r"], table["k_pc1_r"], rtol=1e-6)
+    np.testing.assert_allclose(columns["q_drift_r_half_width"], 0.004 * FACTOR, rtol=1e-6)
+    assert "q_pc0_share_half_width" not in columns
+    assert set(words_of_tables()["drift"]) <= set(columns)
+
+
+def test_columns_without_a_value_are_left_out(folder: Path) -> None:
+    table = pd.read_csv(add_drift(folder) / DRIFT.file)
+    before = [name for name in table if "_unrotated" in name]
+    table.assign(**dict.fromkeys(before, np.nan), n_groups=np.nan).to_csv(
+        folder / DRIFT.file, index=False, na_rep="nan"
+    )
+    columns = tables_of(folder)["drift"]
+    assert not set(before) & set(columns)
+    assert "q_drift_r" in columns
+    assert not any(name.endswith("_half_width") for name in columns)
+
+
+def test_masses_without_sinks_are_rounded_to_four_digits(folder: Path) -> None:
+    table = pd.read_csv(add_attention(folder) / "head_attention.csv")
+    table.loc[5, ["mass_1", "mass_1_se"]] = np.nan
+    table.iloc[::-1].to_csv(folder / "head_attention.csv", index=False)
+    opened = FinishedRun.open(folder)
+    about, tables = run_content(opened, "x")
+    columns = tables["attention"]
+    used = [first for first in BINS if first <= table["q_position"].max()]
+    names = ["sinks", *map(str, used)]
+    assert [name for name in columns if name.startswith("mass_")] == [f"mass_{n}" for n in names]
+    masses, half = row_masses_without_sinks(table, used, opened.geometry)
+    for place, first in enumerate(names):
+        for name, values in ((f"mass_{first}", masses), (f"half_{first}", half)):
+            known = ~np.isnan(values[:, place])
+            assert (columns[name][~known] == UNKNOWN).all()
+            shown = columns[name][known] / SCALE
+            np.testing.assert_allclose(shown, values[known, place], atol=5.1e-5)
+    for name in ("n_queries", "n_tokens"):
+        np.testing.assert_array_equal(columns[name], table[name])
+    kinds = {name: kind for name, kind, _ in pack(tables)[0]["attention"]["columns"]}
+    assert {kinds[name] for name in kinds if name.startswith(("mass_", "half_"))} <= {"u1", "u2"}
+    assert about["distant_from"] == DISTANT
+
+
+def test_a_table_without_masses_is_left_out_and_rows_are_single(folder: Path) -> None:
+    table = pd.read_csv(add_attention(folder) / "head_attention.csv")
+    pd.concat([table, table.head(1)]).to_csv(folder / "head_attention.csv", index=False)
+    with pytest.raises(ConfigError, match=r"head_attention\.csv: holds two rows for layer 0"):
+        tables_of(folder)
+    table.assign(**dict.fromkeys(MASSES, 0.0)).to_csv(folder / "head_attention.csv", index=False)
+    assert "attention" not in tables_of(folder)
+
+
+def test_roles_have_their_scores_with_half_widths(folder: Path) -> None:
+    add_roles(folder, scores={"repeated_duplicate": np.nan})
+    table = pd.read_csv(folder / "head_roles.csv")
+    table.iloc[::-1].to_csv(folder / "head_roles.csv", index=False)
+    columns = tables_of(folder)["roles"]
+    for name in ("role", "likely_role"):
+        assert columns[name].tolist() == table[name].tolist()
+    np.testing.assert_allclose(columns["far_mass"], table["far_mass"], rtol=1e-6)
+    np.testing.assert_allclose(columns["far_mass_half_width"], 0.002 * FACTOR, rtol=1e-6)
+    assert "repeated_duplicate" not in columns
+    assert "duplicate_mass" not in columns  # only what the card shows
+
+
+def test_words_are_in_their_order_and_long_tokens_are_cut(folder: Path) -> None:
+    words = pd.DataFrame(tables_of(add_roles(folder))["words"])
+    names = ["kind", "distance", "weight", "query_token", "key_token"]
+    assert tuple(words[names].head(len(WORDS)).itertuples(index=False, name=None)) == WORDS
+    tokens = set(tables_of(add_roles(folder, tokens={"whale": "w" * 100}))["words"]["key_token"])
+    assert "w" * 40 + "…" in tokens
+    assert "w" * 41 not in "".join(tokens)
+
+
+def test_bands_have_half_widths(folder: Path) -> None:
+    table = pd.read_csv(add_roles(folder, bands=True) / "head_bands.csv")
+    table.assign(n_groups=12).to_csv(folder / "head_bands.csv", index=False)
+    bands = tables_of(folder)["bands"]
+    assert bands["band"][:BANDS].tolist() == list(range(BANDS))
+    np.testing.assert_allclose(bands["norm_product"][:BANDS], [2, 3, 4, 5])
+    np.testing.assert_allclose(bands["norm_product_half_width"], 0.5 * FACTOR, rtol=1e-6)
+    assert np.isnan(bands["wavelength"][BANDS - 1])
+
+
+def test_damaged_tables_are_refused(folder: Path) -> None:
+    table = pd.read_csv(add_roles(folder) / "head_roles.csv")
+    pd.concat([table, table.head(1)]).to_csv(folder / "head_roles.csv", index=False)
+    with pytest.raises(ConfigError, match="holds two rows for layer 0, q_head 0"):
+        tables_of(folder)
+    table.assign(role="<script>").to_csv(folder / "head_roles.csv", index=False)
+    with pytest.raises(ConfigError, match=r"head_roles\.csv: role: unknown role"):
+        tables_of(folder)
+
+
+def test_key_heads_have_values_of_the_selected_layers(folder: Path) -> None:
+    run = FinishedRun.open(add_key_heads(folder, {"received_gini": np.nan}))
+    columns, table = run_content(run, "x")[1]["key_heads"], run.table("key_heads")
+    half = half_width(table["aligned_plasticity_se"], table["n_groups"])
+    np.testing.assert_allclose(columns["aligned_plasticity_half_width"], half, rtol=1e-6)
+    assert "received_gini" not in columns
+    assert set(run_content(run.select(layers=[1]), "x")[1]["key_heads"]["layer"]) == {1}
+
+
+def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -> None:
+    values = [0.3, 0.1, 0.2, 0.4, 0.05, 0.35]
+    own = add_key_heads(run_tables.write_run(tmp_path / "run"), {"aligned_plasticity": values})
+    heads = len(values) // 3
+    run = FinishedRun.open(name_layout(own, 3, 2 * heads, heads))
+    done = run_here("export", own, tmp_path / "out", "--to", "kvpress-budget")
+    assert done.returncode == 0, done.stderr
+    kept = pd.read_csv(tmp_path / "out" / "budget.csv")["kept_at_50"]
+    columns = run_content(run, "x")[1]["key_heads"]
+    np.testing.assert_allclose(columns["kept"], kept, atol=1e-6)
+    part = run_content(run.select(layers=[1]), "x")[1]["key_heads"]
+    np.testing.assert_array_equal(part["kept"], columns["kept"][columns["layer"] == 1])
+    lacking = add_key_heads(own, {"aligned_plasticity": [0.3, np.nan, 0.2, 0.4, 0.1, 0.2]})
+    assert "kept" not in tables_of(lacking)["key_heads"]
+
+
+def test_fidelity_has_means_with_half_widths(folder: Path) -> None:
+    run = FinishedRun.open(add_fidelity(folder))
+    tables = run_content(run, "x")[1]
+    table, means = run.table("fidelity"), pd.DataFrame(tables["fidelity_means"])
+    assert len(tables["fidelity"]["kept_50"]) == len(table)
+    assert set(zip(means["score"], means["value_norm"], strict=True)) == set(KINDS)
+    own = table[(table["score"] == "gaussian") & (table["value_norm"] == 0)]
+    row = means[(means["score"] == "gaussian") & (means["value_norm"] == 0)].iloc[0]
+    assert row["kept_50"] == pytest.approx(own["kept_50"].mean(), rel=1e-6)
+    mean = run.fidelity_means["gaussian", 0]["kept_50"]
+    half = half_width(mean.standard_error, mean.groups)
+    assert row["kept_50_half_width"] == pytest.approx(half, rel=1e-6)
