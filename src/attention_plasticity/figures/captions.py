@@ -29,16 +29,6 @@ from attention_plasticity.tables.main_plasticity import (
 from attention_plasticity.tables.names import PAIR_WORDS, clean, pair_words
 from qk_toolkit.formatting import count, index_ranges
 
-_PAIRS_OF = {
-    "bucket": "per key bucket",
-    "local": "for every key bucket",
-    "context": "for every eligible key bucket",
-}
-_QUERY_MODELS = {
-    "positional": "a Gaussian per bucket, with mean and variance along the drift from position",
-    "full": "a Gaussian per bucket with a full covariance",
-    "diagonal": "a Gaussian per bucket with independent dimensions",
-}
 _LABELS = {
     **{
         column: f"{AT_ONE_POSITION.name}, {fifth}"
@@ -194,15 +184,10 @@ def _settings(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
     pairs, size = config.get("pair_sampling"), run.info.get("bin_size")
     if pairs in PAIR_WORDS:
         number = config.get("num_pairs_per_bin" if in_bins else "num_pairs_per_bucket")
-        drawn = "per bin of queries" if in_bins else _PAIRS_OF[str(pairs)]
+        drawn = "per bin of queries" if in_bins else "per bucket of keys"
         how_many = f", {number:,} {drawn}" if isinstance(number, int) else ""
-        reach = config.get("max_rel_dist")
-        near = f", at most {reach:g} of the sequence apart" if pairs == "local" and reach else ""
-        yield f"Key pairs: {pair_words(pairs, in_bins)}{near}{how_many}"
+        yield f"Key pairs: {pair_words(pairs, in_bins)}{how_many}"
     if in_bins and isinstance(size, int):
         yield f"bins of {size:,} tokens"
-    model = config.get("query_model")
-    if not in_bins and model:
-        yield f"queries: {_QUERY_MODELS.get(str(model), clean(str(model)))}"
     if config.get("seed") is not None:
         yield f"seed {config['seed']}"

@@ -46,7 +46,7 @@ def attention(request: Request) -> Drawing:
         ],
     )
     heads = len(table[HEAD].drop_duplicates())
-    notes = ["mean over heads", "bins: 0, 1, 2–3, 4–7, …"]
+    notes = ["mean over heads", "bins: 0, 1, 2–3, 4–7 tokens and so on"]
     return Drawing([panel], heads, notes, layout=Layout(height=2.0))
 
 

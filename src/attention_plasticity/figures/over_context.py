@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,22 +84,22 @@ def cells_of(request: Request) -> tuple[pd.DataFrame, PlasticityColumns]:
 class Profiles:
     """Plasticity per head and bin or query bucket, where a head has a value."""
 
+    shown: PlasticityColumns
     heads: pd.DataFrame  # layer and query head
     x: Floats  # (heads, buckets)
     values: Floats  # (heads, buckets)
     half: Floats  # (heads, buckets) half widths; NaN if not known. Buckets have no errors
-    mean_x: Floats  # (buckets,)
-    mean: Floats  # (buckets,)
     mean_half: Floats  # (buckets,)
     groups: Floats  # (buckets,) groups of texts behind the mean
     cells: pd.DataFrame
-    geometry: BucketGeometry | None
-    has_positions: bool
+    axis: Axis
 
     @classmethod
-    def of(cls, run: FinishedRun, table: pd.DataFrame, at_starts: bool = False) -> Profiles:
-        """The profiles of a table of bins or of buckets."""
-        geometry = bin_geometry(table) if has_bins(table) else run.geometry
+    def of(cls, run: FinishedRun, shown: PlasticityColumns, at_starts: bool = False) -> Profiles:
+        """The profiles of bins or of buckets."""
+        in_bins = shown is AT_ONE_POSITION
+        table = run.table("bins" if in_bins else "bucket_plasticity")
+        geometry = bin_geometry(table) if in_bins else run.geometry
         cells = bin_cells(table, run.pair_sampling)
         profiles = head_profiles(cells)
         found = _by_head(profiles, "plasticity").dropna(axis="columns", how="all")
@@ -110,31 +110,36 @@ class Profiles:
         else:
             starts = geometry.starts(buckets) if geometry else buckets
             x = np.broadcast_to(starts.astype(np.float64), values.shape)
-        known = ~np.isnan(values)
         half = np.full(values.shape, np.nan)
-        mean_half, groups = np.full(len(buckets), np.nan), np.empty(0)
-        if run.influences is not None and has_bins(table):
+        mean_half, groups = np.full((2, len(buckets)), np.nan)
+        if run.influences is not None and in_bins:
             errors = bucket_rows(run.influences).drop(columns="value")
             drawn = profiles[[*HEAD, "q_bucket"]].assign(value=profiles["plasticity"])
             rows = drawn.merge(errors, on=[*HEAD, "q_bucket"], how="left")
             half = _by_head(rows, "half_width")[buckets].to_numpy(np.float64)
             mean = mean_of_buckets(rows, run.eligible_heads).set_index("q_bucket").reindex(buckets)
-            mean_half = mean["half_width"].to_numpy(np.float64)
-            groups = mean["n_groups"].to_numpy(np.float64)
+            mean_half, groups = mean[["half_width", "n_groups"]].to_numpy(np.float64).T
+        axis = Axis("query bucket", whole=True)
+        if from_table or geometry is not None:
+            log = geometry is not None and geometry.type == "log"
+            axis = Axis("query position (tokens)", scale="doubling" if log else "positions")
         heads = found.index.to_frame(index=False)
-        means = (_column_mean(x, known), _column_mean(values, known))
-        of_mean = (*means, mean_half, groups)
-        return cls(
-            heads, x, values, half, *of_mean, cells, geometry, from_table or geometry is not None
-        )
+        return cls(shown, heads, x, values, half, mean_half, groups, cells, axis)
 
     @property
-    def axis(self) -> Axis:
-        """The axis of positions."""
-        if not self.has_positions:
-            return Axis("query bucket", whole=True)
-        log = self.geometry is not None and self.geometry.type == "log"
-        return Axis("query position (tokens)", scale="doubling" if log else "positions")
+    def mean_x(self) -> Floats:
+        """(buckets,) mean position of the heads with a value."""
+        return _column_mean(self.x, ~np.isnan(self.values))
+
+    @property
+    def mean(self) -> Floats:
+        """(buckets,) mean over the heads with a value."""
+        return _column_mean(self.values, ~np.isnan(self.values))
+
+    @property
+    def part(self) -> str:
+        """The word for a part of the context."""
+        return "bin" if self.shown is AT_ONE_POSITION else "bucket"
 
     @property
     def texts(self) -> str | None:
@@ -143,13 +148,36 @@ class Profiles:
             return None
         drawn = self.cells[self.cells["plasticity"].notna()]
         numbers = drawn.groupby("q_bucket")["n_texts"].max().dropna()
-        return f"{range_words(numbers.tolist())} texts" if len(numbers) else None
+        return f"{range_words(numbers.tolist())} texts in a {self.part}" if len(numbers) else None
+
+
+def _drawing(
+    request: Request, profiles: Profiles, panels: Sequence[Lines], references: str | None
+) -> Drawing:
+    """The panels with the notes of both figures of profiles."""
+    gaps, wanted = heads_with_gaps(profiles.cells), request.options.intervals
+    band = interval_note("band", profiles.mean_half, request.run.eligible_heads)
+    one = np.isfinite(profiles.half).any() and wanted
+    notes = [
+        f"{count(gaps, 'head')} with cells without a value, left as gaps" if gaps else None,
+        band if wanted else None,
+        f"95 % interval of one head: ± {np.nanmedian(profiles.half):.3f} (median)" if one else None,
+        profiles.texts,
+    ]
+    return Drawing(
+        panels,
+        len(profiles.heads),
+        notes,
+        more=[references, first_part(profiles.cells, profiles.part)],
+        groups=profiles.groups if band and wanted else None,
+        shown=profiles.shown,
+    )
 
 
 def plasticity(request: Request) -> Drawing:
     """One line per head, and the mean over heads with its interval."""
-    table, shown = cells_of(request)
-    profiles = Profiles.of(request.run, table, request.at_starts)
+    shown = cells_of(request)[1]
+    profiles = Profiles.of(request.run, shown, request.at_starts)
     options, heads = request.options, profiles.heads
     color = options.color or ("layer" if heads["layer"].nunique() > 1 else "none")
     bar = layer_bar(heads["layer"], request.cmap(SEQUENTIAL)) if color == "layer" else None
@@ -169,7 +197,7 @@ def plasticity(request: Request) -> Drawing:
         Line(x, y, half, colour=colour, width=options.line_width, z=1.5)
         for x, y, half, colour in (own if few else ())
     ]
-    lines, references = _mean_and_baselines(request, profiles, shown)
+    lines, references = _mean_and_baselines(request, profiles)
     thin = Thin(paths, colours, options.line_width, alpha, entries)
     y = share_axis(shown.name, options.range == "unit")
     panel = Lines(profiles.axis, y, [thin, *bands, *lines], bar=bar)
@@ -178,11 +206,8 @@ def plasticity(request: Request) -> Drawing:
         f"{capitalised(shown.name)}, by query position: one line per head"
         f"{by.get(color, '') if bar or color == 'trend' else ''} and the mean over heads (black)."
     )
-    width = None
-    if not few and np.isfinite(profiles.half).any():
-        width = f"95 % interval of one head: ± {np.nanmedian(profiles.half):.3f} (median)"
-    title, layout = capitalised(shown.name), Layout(height=2.1)
-    return _drawing(request, [panel], profiles, shown, (title, shows, width, references), layout)
+    drawing = _drawing(request, profiles, [panel], references)
+    return replace(drawing, title=capitalised(shown.name), shows=shows, layout=Layout(height=2.1))
 
 
 def _colours(
@@ -203,14 +228,14 @@ def _colours(
 
 def profile(request: Request) -> Drawing:
     """The mean over heads with its interval, and the spread over heads."""
-    table, shown = cells_of(request)
-    profiles = Profiles.of(request.run, table, request.at_starts)
+    shown = cells_of(request)[1]
+    profiles = Profiles.of(request.run, shown, request.at_starts)
     low, q1, q3, high = np.nanquantile(profiles.values, _QUANTILES, axis=0)  # (buckets,)
     spreads = [
         Spread(profiles.mean_x, q1, q3, "middle 50 % of heads", 0.3),
         Spread(profiles.mean_x, low, high, "middle 90 % of heads", 0.14),
     ]
-    lines, references = _mean_and_baselines(request, profiles, shown)
+    lines, references = _mean_and_baselines(request, profiles)
     y = share_axis(shown.name, request.options.range == "unit")
     change = Lines(profiles.axis, share_axis("mean over heads"), lines[:1])
     panel = Lines(profiles.axis, y, [*spreads, *lines])
@@ -219,14 +244,15 @@ def profile(request: Request) -> Drawing:
         "50 % and the middle 90 % of heads. The lower panel has the mean alone, on an axis of its "
         "own."
     )
-    title = f"{capitalised(shown.name)}, spread over heads"
-    words, layout = (title, shows, None, references), Layout(height=1.55, columns=1, share_x=True)
-    return _drawing(request, [panel, change], profiles, shown, words, layout)
+    return replace(
+        _drawing(request, profiles, [panel, change], references),
+        title=f"{capitalised(shown.name)}, spread over heads",
+        shows=shows,
+        layout=Layout(height=1.55, columns=1, share_x=True),
+    )
 
 
-def _mean_and_baselines(
-    request: Request, profiles: Profiles, shown: PlasticityColumns
-) -> tuple[list[Line], str | None]:
+def _mean_and_baselines(request: Request, profiles: Profiles) -> tuple[list[Line], str | None]:
     """The lines of the mean and of the baselines, and a sentence about the baselines."""
     wanted = request.options.intervals
     half = profiles.mean_half if wanted else np.full(len(profiles.mean), np.nan)
@@ -235,13 +261,9 @@ def _mean_and_baselines(
     parts: list[str] = []
     baselines = request.run.baseline_draws if request.options.baselines else {}
     for name, draws in baselines.items():
-        in_bins = shown is AT_ONE_POSITION
-        if in_bins and not all(run.has("bins") for run in draws):
+        if profiles.part == "bin" and not all(run.has("bins") for run in draws):
             continue
-        own = [
-            Profiles.of(run, run.table("bins") if in_bins else run.bucket_plasticity)
-            for run in draws
-        ]
+        own = [Profiles.of(run, profiles.shown) for run in draws]
         level, reach = mean_of_draws(*_side_by_side(own))
         colour, dashes, meaning = _LOOKS[name]
         lines.append(Line(own[0].mean_x, level, reach if wanted else None, name, colour, dashes))
@@ -253,40 +275,11 @@ def _mean_and_baselines(
 
 def _side_by_side(draws: Sequence[Profiles]) -> tuple[Floats, Floats, Floats]:
     """Means, half widths and groups of texts of several draws of one baseline, (draws, buckets)."""
-    number = len(draws[0].mean)
-    draws = [one for one in draws if len(one.mean) == number]  # others lack bins of failed heads
-    groups = [one.groups if len(one.groups) else np.full(number, np.nan) for one in draws]
-    return (
-        np.stack([one.mean for one in draws]),
-        np.stack([one.mean_half for one in draws]),
-        np.stack(groups),
-    )
-
-
-def _drawing(
-    request: Request,
-    panels: Sequence[Lines],
-    profiles: Profiles,
-    shown: PlasticityColumns,
-    words: tuple[str, str, str | None, str | None],
-    layout: Layout,
-) -> Drawing:
-    """The panels with their words: title, first sentence, a note, and a last sentence."""
-    title, shows, note, last = words
-    gaps = heads_with_gaps(profiles.cells)
-    part = "bin" if shown is AT_ONE_POSITION else "bucket"
-    band = interval_note("band", profiles.mean_half, request.run.eligible_heads)
-    band = band if request.options.intervals else None
-    notes = [
-        f"{gaps:,} of them have cells without a value, left as gaps" if gaps else None,
-        band,
-        note,
-        f"{profiles.texts} in a {part}" if profiles.texts else None,
-    ]
-    more = [last, first_part(profiles.cells, part)]
-    groups = profiles.groups if band else None
-    heads = len(profiles.heads)
-    return Drawing(panels, heads, notes, title, shows, more, groups, shown, layout=layout)
+    number = len(draws[0].groups)
+    same = [one for one in draws if len(one.groups) == number]  # others lack bins of failed heads
+    found = ((one.mean, one.mean_half, one.groups) for one in same)
+    means, halves, groups = (np.stack(part) for part in zip(*found, strict=True))
+    return means, halves, groups
 
 
 def first_part(cells: pd.DataFrame, part: str) -> str | None:
@@ -359,7 +352,7 @@ def heatmap(request: Request) -> Drawing:
         panels,
         sum(numbers),
         [
-            f"{gaps:,} of them have cells without a value, left out" if gaps else None,
+            f"{count(gaps, 'head')} with cells without a value, left out" if gaps else None,
             f"hatched: means over some heads only, at least {min(fewest)}" if fewest else None,
         ],
         f"{capitalised(shown.name)}, query × key",

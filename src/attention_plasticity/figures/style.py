@@ -96,10 +96,12 @@ def in_lines(text: str, room: float, size: float = SMALLEST, bold: bool = False)
     lines: list[str] = []
     for part in text.splitlines():
         filled = _filled(part, room, size, bold)
-        if len(filled) > 1:
-            even = max(1.15 * text_width(part, size, bold) / len(filled), room / 2)
-            shorter = _filled(part, even, size, bold)
-            filled = shorter if len(shorter) == len(filled) else filled
+        even = text_width(part, size, bold) / len(filled)
+        for narrow in (1.1 * even, 1.3 * even):
+            evenly = _filled(part, min(max(narrow, 4 * size), room), size, bold)
+            if len(evenly) == len(filled):
+                filled = evenly
+                break
         lines += filled
     return lines
 
