@@ -7,18 +7,13 @@ from collections.abc import Iterator
 import pandas as pd
 
 import attention_plasticity as ap
+from attention_plasticity.metrics import METRICS
 from attention_plasticity.tables.intervals import mean_of_heads, mean_over_heads
 from findings.tables import NONE, cells, estimate, head_name, markdown, rank_correlation
 
 PLASTICITY = ("ap_aligned", "ap_attended")
 ATTENTION = ("attn_sink_mass", "attn_far_mass", "attn_entropy")
-HEADINGS = (
-    "on the first four tokens",
-    "far, without the first tokens",
-    "entropy (nats)",
-    "plasticity at one position",
-    "attended plasticity",
-)
+HEADINGS = tuple(METRICS[name].label for name in (*ATTENTION, *PLASTICITY))
 
 
 def attention_tables(run: ap.Run, context: ap.Run) -> Iterator[tuple[str, str]]:
@@ -74,15 +69,11 @@ def _attended(run: ap.Run, context: ap.Run) -> str:
 
 def _correlations(metrics: pd.DataFrame) -> str:
     plasticity = [metrics[name] for name in ("ap_aligned", "ap_attended", "ap_overall")]
-    rows = []
-    for label, column in (
-        ("weight on the first four tokens", "attn_sink_mass"),
-        ("weight at 256 tokens or more, without them", "attn_far_mass"),
-        ("entropy", "attn_entropy"),
-        ("largest logit", "attn_max_logit"),
-        ("share of the mean query, before RoPE", "q_mean_share"),
-    ):
-        rows.append([label, *(_rho(metrics[column], level) for level in plasticity)])
+    names = (*ATTENTION, "attn_max_logit", "q_mean_share")
+    rows = [
+        [METRICS[name].label, *(_rho(metrics[name], level) for level in plasticity)]
+        for name in names
+    ]
     attended = plasticity[1]
     rows.append(
         [
