@@ -54,10 +54,10 @@ from qk_toolkit.arrays import Array
 PAGES = {
     Path("README.md"): ("main",),
     Path("docs/findings-compression.md"): (
-        *("counts", "budgets-4096", "values", "rules", "short", "windows", "alone"),
+        *("counts", "budgets-4096", "values", "short", "windows", "alone"),
     ),
     Path("findings/eviction/README.md"): (
-        *("budgets-2048", "budgets-7168", "loss", "copies", "orders"),
+        *("budgets-2048", "budgets-7168", "loss", "copies", "orders", "rules"),
     ),
 }
 """The tables of every page."""
