@@ -178,9 +178,10 @@ def _capture(part: Part) -> Work:
         from qk_sniffer.capture.estimate import estimate
 
         refuse_long_repeated(part)
-        part, told = chosen(part, again=texts_changed(part))
+        changed = texts_changed(part)
+        part, told = chosen(part, again=changed)
         assert isinstance(part.config, CaptureConfig)
-        found = estimate(part.config)
+        found = estimate(part.config.model_copy(update={"overwrite": changed}))
     work = Work(part.kind, sum(len(layer.q) for layer in found.setup.wanted), found.texts)
     work.notes += [] if told is None else [told]
     if found.few_rows is not None:

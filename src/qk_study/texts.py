@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from qk_sniffer.config import CaptureConfig
+from qk_sniffer.sampling.bucket_counts import nearest_power_of_two
 from qk_sniffer.text_settings import DatasetSettings
 from qk_study.plan import LENGTH, REPEATED, Part
 from qk_toolkit.errors import ConfigError
@@ -25,6 +26,11 @@ class OneLength:
     tokens: int
     texts: int  # that reach it
     looked_at: int
+
+    @property
+    def of_whole_buckets(self) -> OneLength:
+        """The length without the last tokens if they fill no bucket: such a bucket has few rows."""
+        return replace(self, tokens=self.tokens - self.tokens % nearest_power_of_two(self.tokens))
 
     def describe(self) -> str:
         """A sentence for the user."""
@@ -64,7 +70,7 @@ def chosen(part: Part, *, again: bool = False) -> tuple[Part, str | None]:
         return part.with_choice(recorded), None
     assert isinstance(part.config, CaptureConfig)
     if part.chosen == LENGTH:
-        found = one_length(_lengths(part.config))
+        found = one_length(_lengths(part.config)).of_whole_buckets
         return part.with_choice(found.tokens), found.describe()
     assert part.chosen == REPEATED
     return part.with_choice(_repeated_length(part.config)), None

@@ -200,7 +200,7 @@ def test_a_killed_command_continues_and_ends_the_same(
         for path in (place / "run" / "baseline" / "random").glob(".heads/*/*.gz")
     }
     assert heads
-    assert ended(start_alone(words, told, command=STUDY_IN)) == 0
+    assert study_in(words) == 0
     assert {path: path.stat().st_mtime_ns for path in heads} == heads
     for name in NAMES:
         one, other = (folder / "run" / "baseline" / name for folder in (place, finished))

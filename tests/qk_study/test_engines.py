@@ -21,6 +21,7 @@ from tiny_texts import save_texts, save_tiny_model
 
 ray = pytest.importorskip("ray")
 
+pytestmark = pytest.mark.long  # a Ray cluster starts
 ON_CPUS = {"engine": "ray", "num_gpus": 0, "num_actors": 1}
 
 

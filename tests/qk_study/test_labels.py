@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qk_dump.heads import parse_head
@@ -31,6 +31,7 @@ def test_labels_with_one_name_have_different_folders() -> None:
     assert folder_names(["other", "A b", "a-b"])[2] == names[1]  # by its label alone
 
 
+@settings(max_examples=25)
 @given(st.lists(st.text(max_size=200), unique=True, max_size=8))
 def test_names_are_different_and_plain(labels: list[str]) -> None:
     names = folder_names(labels)

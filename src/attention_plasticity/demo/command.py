@@ -102,7 +102,7 @@ def _analyse(dump: Path, results: Path, known: bool = False) -> int:
     with allow_closed_stdout():
         if known:
             print_known_answer(run)
-        print_summary(run)
+        print_summary(run, with_next=False)  # figures and page are made below
         console = command_console()
         for number, path in enumerate(save_all(run, results / "figures")):
             print_line(console, "" if number else "Figures", str(path))

@@ -78,6 +78,10 @@ class FinishedRun:
                         f"{path}: the analysis is not finished: {count(heads, 'head')} recorded so "
                         "far, and no tables; run the same command again to continue"
                     ) from error
+                if (path / "study.json").is_file():
+                    raise ConfigError(
+                        f"{path}: is the folder of a study; give one of the runs in {path}/runs"
+                    ) from error
                 raise ConfigError(
                     f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an "
                     "analysis"

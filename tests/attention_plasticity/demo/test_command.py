@@ -33,6 +33,7 @@ def test_the_demo_ends_with_figures_and_a_page(
     assert "SmolLM2-135M" in (results / "run.json").read_text()
     assert json.loads((results / "run.json").read_text())["warnings"] == []
     assert "Warning" not in told
+    assert "Next" not in told
     assert "±: half of the 95 % interval over texts" in told
 
 
@@ -42,6 +43,7 @@ def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[s
     told = capsys.readouterr().out
     assert "Comparison with the known answer (plasticity at one position, in the last" in told
     assert "Warning" not in told
+    assert "Next" not in told
     assert "Note" not in told
     results = tmp_path / "demo" / "results"
     require_expected_plasticity(results)

@@ -151,10 +151,16 @@ def without(run: Path, file: str, column: str) -> None:
     pd.read_csv(run / file).drop(columns=column).to_csv(run / file, index=False)
 
 
+def study_in(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "study.json").write_text("{}")
+
+
 METRICS, CELLS = "head_metrics.csv", "head_bucket_plasticity.csv"
 SPOILT: dict[str, tuple[Callable[[Path], object], str, list[str]]] = {
     "no run": (lambda run: None, "nowhere: does not exist", ["nowhere"]),
     "an empty folder": (lambda run: (run / "e").mkdir(), "holds neither run.json nor", ["e"]),
+    "a study": (lambda run: study_in(run / "s"), "give one of the runs in", ["s"]),
     "a file": (lambda run: None, "is a file, not the folder of a run", [METRICS]),
     "no table": (lambda run: (run / CELLS).unlink(), f"{CELLS}: does not exist", []),
     "an empty table": (lambda run: (run / METRICS).write_text(""), "is empty", []),
