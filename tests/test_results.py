@@ -33,8 +33,9 @@ def test_the_run_is_whole() -> None:
     assert run.info["heads"] == {"analysed": 270, "not_captured": 0, "failed": 0}
     assert not re.search(r'"/(home|tmp|root|work)', (RUN / "run.json").read_text())
     drawn = [name for name in file_names() if name not in left_out(run)]
-    for name in (*drawn, "beyond", "phase-heads"):
-        assert (RUN / "figures" / f"{name}.png").is_file()
+    named = re.findall(r"`([\w-]+)\.png`", (RUN / "README.md").read_text(encoding="utf-8"))
+    for name in (*drawn, *named):
+        assert (RUN / "figures" / f"{name}.png").is_file(), name
 
 
 def test_the_page_tells_the_tables_numbers() -> None:
