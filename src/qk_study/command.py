@@ -56,7 +56,6 @@ Exit codes: 0 success, 1 some models, heads or figures failed, 2 wrong usage or 
 """
 _INTERRUPTED = "finished texts and heads are kept; run the same command again to continue"
 _LOCK = ".study.lock"
-_NOT_FLAGS = {"texts", "capture", "analysis", "models", "description"}
 _OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "dumps", "repeated")
 """Fields and sections of captures and analyses that have no flag here: the study sets them."""
 
@@ -107,7 +106,8 @@ def settings_of(arguments: Sequence[str]) -> StudySettings:
     from attention_plasticity.config import RunnerConfig
     from qk_sniffer.config import CaptureConfig
     from qk_study.reading import read_study
-    from qk_study.settings import DRAWS, StudyFile
+    from qk_study.settings import DRAWS, StudyFile, StudyFlags
+    from qk_toolkit.flags import add_flags
     from qk_toolkit.settings import fields_of, place_flags, section_of
 
     parser = command_parser(_PROGRAM, _STORY, _EXAMPLES)
@@ -117,7 +117,10 @@ def settings_of(arguments: Sequence[str]) -> StudySettings:
         "--texts", metavar="PATH", help="texts of captures: file, folder, or dataset on the Hub"
     )
     parser.add_argument("--labels", metavar="A,B", help="names of the places [their own names]")
-    _add_study_flags(parser, StudyFile, DRAWS)
+    add_flags(parser, StudyFlags)
+    for action in parser._actions:
+        if action.dest == "baselines":  # the flag may stand alone
+            action.nargs, action.const = "?", str(DRAWS)
     sections: dict[str, type[BaseModel]] = {"capture": CaptureConfig, "analysis": RunnerConfig}
     names = {
         kind: [
@@ -141,25 +144,6 @@ def settings_of(arguments: Sequence[str]) -> StudySettings:
     flags = {name: value for name, value in given.items() if name in fields_of(StudyFile)}
     settings = read_study(places, flags, labels.split(",") if labels else None, own)
     return replace(settings, words=tuple(arguments))
-
-
-def _add_study_flags(parser: FlagParser, model: type[BaseModel], draws: int) -> None:
-    """A flag per field of the study, under the title of the field."""
-    from qk_toolkit.flags import add_flags
-
-    shown = argparse.ArgumentParser(add_help=False)
-    add_flags(shown, model)
-    groups: dict[str | None, argparse._ArgumentGroup] = {}
-    for name, field in model.model_fields.items():
-        if name in _NOT_FLAGS:
-            continue
-        [action] = [one for one in shown._actions if f"--{name}" in one.option_strings]
-        if field.title not in groups:
-            groups[field.title] = parser.add_argument_group(field.title)
-        options: dict[str, Any] = {"help": action.help, "metavar": action.metavar}
-        if name in ("baselines", "dry_run", "one_length"):
-            options |= {"nargs": "?", "const": str(draws) if name == "baselines" else "true"}
-        groups[field.title].add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
 
 
 def _add_hidden(parser: FlagParser, names: Sequence[str]) -> None:

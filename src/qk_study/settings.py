@@ -29,8 +29,8 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class StudyFile(_Section):
-    """The fields of the YAML file. `models`, `scores`, `figures` are checked later."""
+class StudyFlags(_Section):
+    """The fields that are also flags. `scores` and `figures` are checked later."""
 
     output_dir: str | None = Field(
         title=_STUDY,
@@ -46,10 +46,6 @@ class StudyFile(_Section):
         max_length=200,
         description="title of the README and the page",
     )
-    description: str = Field(
-        default="", max_length=20_000, description="text at the start of the README, in Markdown"
-    )
-    texts: DatasetSettings | None = Field(default=None)
     one_length: bool = Field(
         title=_TEXTS,
         default=True,
@@ -92,11 +88,6 @@ class StudyFile(_Section):
         min_length=1,
         description="model of the baselines, if it is not where the capture found it",
     )
-    capture: dict[str, Any] = Field(
-        default={}, description="settings of every capture, in its sections"
-    )
-    analysis: dict[str, Any] = Field(default={}, description="settings of every analysis")
-    models: Any = Field(description="a list with one entry per model: model, dump or run")
     scores: Any = Field(title=_OUTPUT, default=None, description="CSV file of benchmark scores")
     figures: Any = Field(
         title=_OUTPUT, default="all", description="all, none, or names of figures such as a,b"
@@ -114,6 +105,20 @@ class StudyFile(_Section):
         default=False,
         description="print what would be done, with rows, bytes and hours, and stop",
     )
+
+
+class StudyFile(StudyFlags):
+    """The fields of the YAML file. `models` is checked later."""
+
+    description: str = Field(
+        default="", max_length=20_000, description="text at the start of the README, in Markdown"
+    )
+    texts: DatasetSettings | None = Field(default=None)
+    capture: dict[str, Any] = Field(
+        default={}, description="settings of every capture, in its sections"
+    )
+    analysis: dict[str, Any] = Field(default={}, description="settings of every analysis")
+    models: Any = Field(description="a list with one entry per model: model, dump or run")
 
 
 class ModelEntry(_Section):
