@@ -11,16 +11,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qk_sniffer.config import ModelSettings
+from qk_sniffer.config import ModelSettings, ModelSource
 from qk_sniffer.extras import capture_extra
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, guarded
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.flags import add_flags, parse_flags
-from qk_toolkit.settings import settings_from, validated
+from qk_toolkit.settings import settings_from
 
 if TYPE_CHECKING:
     from qk_dump.layout import Dump
@@ -40,28 +40,13 @@ commands to paste:
   attention-plasticity add-rotary s3://bucket/dump --model.name Qwen/Qwen3-8B --output rotary.json
   attention-plasticity analyze s3://bucket/dump --rotary rotary.json
 
+Changes of the config are those that dump.json records for the capture, unless others are given.
+
 A model whose layers, heads, widths or rope parameters are not those of the dump is refused.
 Exit codes: 0 success, 2 usage or config, 130 interrupted.
 """
 _COPIED = ("layer", "type", "rope", "head_dim", "window")
 _ROTARY = ("rotary", "rotary_problem")
-
-
-class RotaryModel(BaseModel):
-    """The model of the dump. Only its config is used."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = Field(min_length=1, description="model on the Hub, or a local folder")
-    revision: str | None = Field(default=None, description="branch, tag or commit of the model")
-    gguf_file: str | None = Field(
-        default=None, min_length=1, description="GGUF file inside the model's folder or repository"
-    )
-    config_overrides: dict[str, Any] | None = Field(
-        default=None,
-        description="changes to the model's config (default: those that dump.json records)",
-    )
-    trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
 
 
 class AddRotarySettings(BaseModel):
@@ -80,7 +65,7 @@ class AddRotarySettings(BaseModel):
         min_length=1,
         description="file to write, for analyze --rotary (default: dump.json of the dump)",
     )
-    model: RotaryModel
+    model: ModelSource
 
 
 def add_rotary(arguments: Sequence[str]) -> int:
@@ -103,7 +88,7 @@ def _add_rotary(arguments: Sequence[str]) -> int:
     dump = open_dump(place, settings.model_dir)
     if settings.output is None:
         _require_layers(dump)
-    model = validated(ModelSettings, settings.model.model_dump(), lambda field: f"model.{field}")
+    model = ModelSettings(**settings.model.model_dump())
     with capture_extra():
         records = _measured(dump, _with_recorded_overrides(model, dump))
     where = _write(dump, settings, records)

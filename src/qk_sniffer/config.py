@@ -24,14 +24,25 @@ class IgnoredSettingWarning(UserWarning):
     """The config has settings of the original capture tool, which do not mean the same here."""
 
 
-class ModelSettings(_Section):
-    """The model, and how it is loaded. Weights are never cast after loading."""
+class ModelSource(_Section):
+    """The model. Only its config is used."""
 
     name: str = Field(min_length=1, description="model on the Hub, or a local folder")
     revision: str | None = Field(default=None, description="branch, tag or commit of the model")
     gguf_file: str | None = Field(
         default=None, min_length=1, description="GGUF file inside the model's folder or repository"
     )
+    config_overrides: dict[str, Any] | None = Field(
+        default=None,
+        description="changes to the model's config, such as "
+        "{rope_parameters: {rope_type: yarn, factor: 4.0}}; nested mappings are merged",
+    )
+    trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
+
+
+class ModelSettings(ModelSource):
+    """The model, and how it is loaded. Weights are never cast after loading."""
+
     dtype: Dtype = Field(default="auto", description="precision of weights and activations")
     device_map: str | None = Field(
         default=None,
@@ -41,12 +52,6 @@ class ModelSettings(_Section):
     attn_implementation: str | None = Field(
         default=None, description="sdpa, eager, flash_attention_2, … (default: the model's)"
     )
-    config_overrides: dict[str, Any] | None = Field(
-        default=None,
-        description="changes to the model's config, such as "
-        "{rope_parameters: {rope_type: yarn, factor: 4.0}}; nested mappings are merged",
-    )
-    trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
     random_weights: bool = Field(
         default=False,
         description="use random weights instead of those of the checkpoint, as a baseline",

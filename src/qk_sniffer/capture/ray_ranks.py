@@ -1,8 +1,8 @@
 """A capture on a Ray cluster: one process per GPU, each of which is a rank of the capture.
 
 Ray only starts the ranks, as tasks, and starts one again whose process dies. They share the folder
-of the dump, as processes of `torchrun` do. The command itself publishes the dump on the Hub, so the
-ranks need no token.
+of the dump, as processes of `torchrun` do. The command publishes it on the Hub, so the ranks need
+no token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from qk_sniffer.capture.folder import made_folder
-from qk_sniffer.capture.publishing import publish, require_publishable
 from qk_sniffer.capture.ranks import Ranks, ranks_from
 from qk_sniffer.capture.refusals import refuse_run_folder
 from qk_sniffer.capture.result import CaptureResult
@@ -37,31 +36,29 @@ _SECONDS_TO_SAVE_IN_A_HURRY = 5.0  # without the head of the cluster, Ray soon e
 
 
 def run_on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> CaptureResult:
-    """Run `run_rank` in the actors of a cluster, and publish the dump where asked for.
+    """Run `run_rank` in processes of a cluster.
 
-    Returns the result of the actor that completed the dump.
+    Returns the result of the rank that completed the dump.
     """
     if ranks_from().world > 1:
         raise ConfigError(
             "engine: ray starts its own processes; start this command once, without torchrun, "
             "accelerate or srun"
         )
-    require_publishable(config)
     folder = user_path(config.data_root).absolute()
     refuse_run_folder(folder)
     ray = import_ray()
     connection = connect(ray, config.ray_address, config.num_actors, "texts")
     try:
         number = _number_of_actors(ray, config, watcher)
-        output = config.output.model_copy(update={"data_root": str(folder), "hf_repo_id": None})
+        output = config.output.model_copy(update={"data_root": str(folder)})
         theirs = config.model_copy(update={"engine": "hf", "output": output})
         with _file_to_find(folder) as shared:
-            result = _Ranks(ray, connection, theirs, watcher, shared).run(run_rank, number)
+            return _Ranks(ray, connection, theirs, watcher, shared).run(run_rank, number)
     except ConnectionError as error:  # of a cluster at ray://HOST:PORT
         raise connection.lost(str(error)) from error
     finally:
         connection.close()
-    return replace(result, published=publish(config, folder, watcher))
 
 
 @contextmanager

@@ -71,8 +71,12 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
         import_ray()  # before anything is written, also to a URL
     if config.engine == "vllm":
         require_vllm()
+    require_publishable(config)
     if not is_remote(config.data_root):
-        return _run_on_engine(config, watcher)
+        result = _run_on_engine(config, watcher)
+        if result.left_to_others or (result.was_complete and ranks_from().rank > 0):
+            return result  # rank 0 publishes, or the process that has written the dump
+        return replace(result, published=publish(config, result.folder, watcher))
     target = UrlTarget(config, watcher)
     target.take_over()  # what the URL has of this dump; another dump is refused
     with target.named_in_errors():
@@ -93,7 +97,6 @@ def _run_on_engine(config: CaptureConfig, watcher: Watcher) -> CaptureResult:
 def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
     """Run the part of one process, which may be the only one."""
     folder = user_path(config.data_root)
-    require_publishable(config)
     with made_folder(folder), out_of_memory_advice(_LESS_MEMORY):
         setup = _prepared(config, folder, ranks, watcher)
         note_setup(setup, watcher)
@@ -104,10 +107,7 @@ def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureRe
                 watcher.note(f"{folder}: is complete already; nothing to do")
             elif not _work_and_finish(setup, capture, ranks, watcher):
                 return CaptureResult(folder, left_to_others=True)
-    published = None
-    if ranks.rank == 0 or not was_complete:  # rank 0, or the process that has written the dump
-        published = publish(config, folder, watcher)
-    return CaptureResult(folder, was_complete=was_complete, published=published)
+    return CaptureResult(folder, was_complete=was_complete)
 
 
 def _prepared(config: CaptureConfig, folder: Path, ranks: Ranks, watcher: Watcher) -> Setup:

@@ -6,8 +6,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -59,7 +58,7 @@ def prepared_ahead(items: Iterable[Item]) -> Generator[Item]:
 class BackgroundWriter(Generic[Result]):
     """Runs tasks in order in a background thread; at most `depth` of them wait.
 
-    The error of a task is raised by the next call of another method. Later tasks do not run.
+    The error of a task is raised by the next call of another method.
     """
 
     def __init__(self, depth: int = 2) -> None:
@@ -67,13 +66,12 @@ class BackgroundWriter(Generic[Result]):
         self._pending: deque[Future[Result]] = deque()
         self._results: list[Result] = []
         self._depth = depth
-        self._failed = threading.Event()
 
     def submit(self, task: Callable[[], Result]) -> None:
         """Queue a task; wait while `depth` tasks are queued."""
         while len(self._pending) >= self._depth:
             self._collect()
-        self._pending.append(self._pool.submit(self._run, task))
+        self._pending.append(self._pool.submit(task))
 
     def finished(self) -> list[Result]:
         """The results of the tasks that have ended since the last call."""
@@ -92,14 +90,4 @@ class BackgroundWriter(Generic[Result]):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _collect(self) -> None:
-        with suppress(CancelledError):  # a task after the one that failed
-            self._results.append(self._pending.popleft().result())
-
-    def _run(self, task: Callable[[], Result]) -> Result:
-        if self._failed.is_set():
-            raise CancelledError
-        try:
-            return task()
-        except BaseException:  # raised again
-            self._failed.set()
-            raise
+        self._results.append(self._pending.popleft().result())

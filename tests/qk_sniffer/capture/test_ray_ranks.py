@@ -14,6 +14,7 @@ import torch
 
 from dying_ranks import fails, first_dies, stops_in_its_third_text
 from hub_server import CLIENT_WARNINGS, running_hub
+from qk_sniffer.capture import run
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.ray_ranks import _run_rank, run_on_ray
 from qk_sniffer.capture.run import run_capture, run_rank
@@ -104,7 +105,9 @@ def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
         for name, value in hub.environment.items():
             monkeypatch.setenv(name, value)
         published = config.model_copy(update={"output": output})
-        result = run_on_ray(published, notes, partial(first_dies, tmp_path / "begun", False))
+        with monkeypatch.context() as patch:
+            patch.setattr(run, "run_rank", partial(first_dies, tmp_path / "begun", False))
+            result = run_capture(published, notes)
         assert result.complete
         assert result.published is not None
         assert "dump.json" in hub.branch("me/by-ray", "tiny")
