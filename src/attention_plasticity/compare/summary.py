@@ -95,7 +95,8 @@ def require_metrics(metrics: Sequence[str], runs: Sequence[NamedRun]) -> None:
     for name in metrics:
         if all(value_of(one.run, name) is None for one in runs):
             known = [metric for metric in HEAD_METRICS.averaged if metric != name]
-            raise ConfigError(f"metrics: no run has {name}{nearest(name, known)}")
+            hint = nearest(name, known, otherwise=f"; such as {', '.join(known[:6])}")
+            raise ConfigError(f"metrics: no run has {name}{hint}")
 
 
 def difference(one: HeadColumn, other: HeadColumn, pair: Pair) -> MeanEstimate:

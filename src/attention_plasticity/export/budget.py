@@ -169,7 +169,7 @@ def _print_budget(heads: OrderedHeads, rule: str, table: pd.DataFrame, console: 
         )
     if heads.order != UNIFORM:
         console.print(Text(f"\n{_extremes(counted)}\n"))
-        console.print(Text(_about_ranks(counted[counted["filled"] == 0], heads.errors_from)))
+        console.print(Text(_about_ranks(counted, heads.errors_from)))
 
 
 def _extremes(table: pd.DataFrame) -> str:
@@ -186,7 +186,8 @@ def _extremes(table: pd.DataFrame) -> str:
 
 def _about_ranks(table: pd.DataFrame, errors_from: str) -> str:
     """How sure the ranks are."""
-    width = table["rank_high"] - table["rank_low"]
+    own = table[table["filled"] == 0]
+    width = own["rank_high"] - own["rank_low"]
     if width.isna().any():
         return "How sure the ranks are is not known: some heads have no standard error."
     return (

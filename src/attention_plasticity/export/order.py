@@ -92,7 +92,10 @@ class OrderedHeads:
             heads = tuple(
                 zip(self.layer[counted].tolist(), self.k_head[counted].tolist(), strict=True)
             )
-            column = HeadColumn(heads, own, self.influences[counted], self.groups[counted], None)
+            filled = self.filled[counted]  # their value is the rule's, without an error
+            influences = np.where(filled[:, None], 0.0, self.influences[counted])
+            groups = np.where(filled, np.inf, self.groups[counted])
+            column = HeadColumn(heads, own, influences, groups, None)
             low[counted], high[counted] = rank_intervals(column).T
             low[self.filled] = high[self.filled] = np.nan
         return rank, low, high

@@ -139,7 +139,8 @@ def wanted_metric(request: Request, table: pd.DataFrame, default: str) -> str:
     if name in (ALIGNED, ALIGNED_DROP) and unknown:
         raise ConfigError(f"{run.place}: {NONE_AT_ONE_POSITION}")
     if name not in known:
-        hint = nearest(name, known, otherwise=f"; such as {', '.join(known[:6])}")
+        usual = [one for one in TABLES[kind].averaged if one in known] or known
+        hint = nearest(name, known, otherwise=f"; such as {', '.join(usual[:6])}")
         file = TABLES[kind].file
         raise ConfigError(f"metric: {in_short(name)}: {file} has no such column of numbers{hint}")
     require_values(table, name, run.path(kind))

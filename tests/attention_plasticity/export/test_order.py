@@ -179,12 +179,15 @@ def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
     assert found.value == pytest.approx(np.array(expected))
     filled = np.flatnonzero(found.filled).tolist()
     assert filled == ([6, 7] if kind == "layers" else [2])
-    rank, low, _ = found.ranks()
+    rank, low, high = found.ranks()
     assert not np.isnan(rank).any()
+    known = ~found.filled  # a filled head does not make the ranks of others less sure
+    assert low[known].tolist() == high[known].tolist() == rank[known].tolist()
     assert np.flatnonzero(np.isnan(low)).tolist() == filled
     done = run_here("export", run, tmp_path / "out", "--to", BUDGET, "--missing", "mean")
     assert done.returncode == 0
     assert f"{place} ({reason}). A key head without a value has the mean" in done.stderr
+    assert f" of {len(expected)} ranks in the median" in done.stdout
     facts = json.loads((tmp_path / "out" / "PROVENANCE.json").read_text())
     assert len(facts["rules"]["missing"]["heads"]) == len(filled)
     table = pd.read_csv(tmp_path / "out" / "budget.csv")

@@ -208,6 +208,7 @@ def test_a_selection_is_named(run: ap.Run) -> None:
         ("map", {"metrc": "x"}, "metrc: is no option of map; did you mean metric?"),
         ("map", {"metric": "ap_alined"}, "did you mean ap_aligned?"),
         ("map", {"metric": "layer_type"}, "no such column of numbers"),
+        ("map", {"metric": "zzz"}, "no such column of numbers; such as ap_overall, ap_aligned, "),
         ("bands", {"metric": "wavelenth"}, "no such column of numbers"),
         ("heatmap", {"cmap": "virids"}, "did you mean viridis?"),
         ("heatmap", {"agg": "max"}, "agg: expected one of mean, median, got 'max'"),
