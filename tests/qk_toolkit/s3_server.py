@@ -321,8 +321,8 @@ def s3_environment(endpoint: str, bucket: str, folder: Path) -> Iterator[S3]:
         s3fs.S3FileSystem.clear_instance_cache()
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[_Proxy]:
+@contextmanager
+def running_proxy() -> Iterator[_Proxy]:
     """The proxy in front of moto's server."""
     with moto_process() as address, _Proxy(address) as proxy:
         thread = Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -331,6 +331,13 @@ def s3_endpoint() -> Iterator[_Proxy]:
         proxy.stopping.set()
         proxy.shutdown()
         thread.join()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[_Proxy]:
+    """One proxy for all tests of a process."""
+    with running_proxy() as proxy:
+        yield proxy
 
 
 @contextmanager

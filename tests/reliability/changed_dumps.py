@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import pyarrow.parquet as pq
 
 from dumps import make_dump
 from qk_dump.examples import Example, write_examples
-from reliability.damaged_files import has_no_other_rows
-from reliability.outcomes import Cases, Ended, Outcome, command
+from reliability.damaged_files import analyze, judged, tables
+from reliability.outcomes import Cases, Outcome
 
 TEXTS, HEADS = 12, 3
 Change = Callable[[Path], object]
@@ -26,20 +25,23 @@ Change = Callable[[Path], object]
 def changed_dump(folder: Path, step: int) -> Cases:
     """A dump changes after a run, or after a part of its heads; the same command runs again."""
     whole = _whole_dump(folder / "whole")
-    _analyze(whole, folder / "first")
+    analyze(whole, folder / "first")
     for number, (name, change) in enumerate(_changes()):
         if number % step:
             continue
         changed = Path(shutil.copytree(whole, folder / "changed"))  # keeps modification times
         change(changed)
-        _analyze(changed, folder / "expected")
+        analyze(changed, folder / "expected")
         for heads in range(HEADS):
             out = Path(shutil.copytree(folder / "first", folder / "out"))
             for head in range(heads):
                 for record in out.glob(f".heads/*/l00h{head:02d}-*"):
                     record.unlink()
-            ended = _analyze(changed, out)
-            yield f"{name}, {heads} heads missing", _judged(ended, out, folder / "expected")
+            ended = analyze(changed, out)
+            yield (
+                f"{name}, {heads} heads missing",
+                judged(ended, tables(out), tables(folder / "expected")),
+            )
             shutil.rmtree(out)
         for place in ("changed", "expected"):
             shutil.rmtree(folder / place, ignore_errors=True)
@@ -53,14 +55,14 @@ def unnamed_texts(folder: Path, step: int) -> Cases:
     texts are then not known, and the drift of logits is that up to the last captured token.
     """
     whole = _whole_dump(folder / "whole")
-    _analyze(whole, folder / "expected")
+    analyze(whole, folder / "expected")
     for number, (name, change) in enumerate(_other_ids()):
         if number % step:
             continue
         dump = Path(shutil.copytree(whole, folder / "dump"))
         change(dump)
-        ended = _analyze(dump, folder / "out")
-        outcome = _judged(ended, folder / "out", folder / "expected")
+        ended = analyze(dump, folder / "out")
+        outcome = judged(ended, tables(folder / "out"), tables(folder / "expected"))
         warned = "found in the heads" in ended.told
         if outcome is Outcome.WRONG and warned and ended.code == 0:
             same = _without_lengths(folder / "out") == _without_lengths(folder / "expected")
@@ -74,78 +76,6 @@ def unnamed_texts(folder: Path, step: int) -> Cases:
             shutil.rmtree(folder / place, ignore_errors=True)
 
 
-def shares_of_two_dumps(folder: Path, step: int) -> Cases:
-    """Two commands fill one folder, each with some heads, from dumps that differ in some files.
-
-    The tables must be those of the second dump alone, with the heads of the first command where
-    their files are the same.
-    """
-    one = _whole_dump(folder / "one")
-    other = make_dump(folder / "other", layers=1, q_heads=HEADS, k_heads=1, n=240, d=4, drift=3.0)
-    names = sorted(path.name for path in one.iterdir())
-    number = 0
-    for size in range(len(names) + 1):
-        for chosen in combinations(names, size):
-            number += 1
-            if (number - 1) % step:
-                continue
-            two = Path(shutil.copytree(one, folder / "two"))
-            for name in chosen:
-                _replace(two / name, other / name)
-            yield ", ".join(chosen) or "no difference", _shared(folder, (one, two), not chosen)
-            for place in ("two", "out", "expected"):
-                shutil.rmtree(folder / place, ignore_errors=True)
-
-
-def _replace(path: Path, other: Path) -> None:
-    if path.is_dir():
-        shutil.copy(other / "data.parquet", path / "data.parquet")
-    elif path.suffix == ".json":
-        path.write_text(json.dumps({**json.loads(path.read_text()), "seed": 9}))
-    else:
-        _name_texts(path.parent, range(2, TEXTS + 2))
-
-
-def _shared(folder: Path, dumps: tuple[Path, Path], same: bool) -> Outcome:
-    """The first command computes all heads but the first, and the second the first head."""
-    out, expected = folder / "out", folder / "expected"
-    shares = (f"1-{HEADS - 1}", "0")
-    ended = [
-        _analyze(dump, out, "--heads", heads) for dump, heads in zip(dumps, shares, strict=True)
-    ]
-    whole = _analyze(dumps[1], expected)
-    if any(one.traceback for one in (*ended, whole)):
-        return Outcome.TRACEBACK
-    if whole.code == 2:
-        return Outcome.REFUSED if ended[1].code == 2 else Outcome.WRONG
-    found, right = _tables(out), _tables(expected)
-    if found == right:
-        return Outcome.UNHARMED
-    told = "Not analysed" in ended[1].told and not same
-    return Outcome.REFUSED if told and has_no_other_rows(found, right) else Outcome.WRONG
-
-
-def _analyze(dump: Path, out: Path, *flags: object) -> Ended:
-    words = ("--output_dir", out, "--max_workers", 1, "--num_pairs_per_bucket", 16)
-    return command("analyze", "--dataset_local_root", dump, *words, *flags)
-
-
-def _judged(ended: Ended, out: Path, expected: Path) -> Outcome:
-    """A run ends with the tables of a new run of the dump as it is now, or is refused."""
-    if ended.traceback or ended.code not in (0, 1, 2):
-        return Outcome.TRACEBACK
-    if ended.code == 2:
-        return Outcome.REFUSED
-    found, right = _tables(out), _tables(expected)
-    if ended.code == 0:
-        return Outcome.UNHARMED if found == right else Outcome.WRONG
-    return Outcome.REFUSED if has_no_other_rows(found, right) else Outcome.WRONG
-
-
-def _tables(out: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in out.glob("*.csv")}
-
-
 def _without_lengths(out: Path) -> dict[str, str]:
     """The tables without what depends on the length of the longest text."""
     drift, influences = (
@@ -155,7 +85,7 @@ def _without_lengths(out: Path) -> dict[str, str]:
     others = [name for name in drift if "logit_drift" not in name]
     kept = influences[~influences["quantity"].str.contains("logit_drift")]
     return {
-        **_tables(out),
+        **tables(out),
         "head_drift.csv": drift[others].to_csv(index=False),
         "head_influences.csv": kept.to_csv(index=False),
     }

@@ -25,6 +25,8 @@ from reliability.outcomes import Cases, Ended, Outcome, command
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"
 BESIDE = ("dump.json", "examples.parquet", "README.md")
 
+FLAGS = ("--max_workers", 1, "--num_pairs_per_bucket", 16)
+
 Damage = Callable[[Path], object]
 
 
@@ -56,14 +58,13 @@ class Expected(NamedTuple):
 
 
 def _tables_of_run(dump: Path, out: Path) -> Tables:
-    assert command(*analyze(dump, out)).code == 0
+    assert analyze(dump, out).code == 0
     return tables(out)
 
 
-def analyze(dump: Path, out: Path) -> tuple[object, ...]:
-    """The command."""
-    words = ("--dataset_local_root", dump, "--output_dir", out)
-    return ("analyze", *words, "--max_workers", 1, "--num_pairs_per_bucket", 16)
+def analyze(dump: object, out: Path) -> Ended:
+    """Analyse a dump."""
+    return command("analyze", dump, "--output_dir", out, *FLAGS)
 
 
 def tables(out: Path) -> Tables:
@@ -78,9 +79,9 @@ def damaged(whole: Path, damage: Damage, folder: Path, expected: Expected) -> Ou
     dump = Path(shutil.copytree(whole, folder / "dump"))
     damage(dump)
     before = _regular_files(dump)
-    ended = command(*analyze(dump, folder / "out"))
+    ended = analyze(dump, folder / "out")
     right = expected.with_manifest if (dump / MANIFEST_NAME).exists() else expected.without_manifest
-    outcome = _judged(ended, tables(folder / "out"), right)
+    outcome = judged(ended, tables(folder / "out"), right)
     return Outcome.LOST if _regular_files(dump) != before else outcome
 
 
@@ -91,10 +92,12 @@ TOLD_WITHOUT_VALUES = (
 """Notes of a run about values that are NaN because texts are not known."""
 
 
-def _judged(ended: Ended, found: Tables, expected: Tables) -> Outcome:
-    """A run may leave out heads and say so; no row of another head may differ."""
+def judged(ended: Ended, found: Tables, expected: Tables) -> Outcome:
+    """A run may be refused, or leave out heads and say so; no row of another head may differ."""
     if ended.traceback or ended.code not in (0, 1, 2):
         return Outcome.TRACEBACK
+    if ended.code == 2:
+        return Outcome.REFUSED
     if ended.code == 0:
         same = found == expected
         if any(note in ended.told for note in TOLD_WITHOUT_VALUES):
@@ -102,10 +105,10 @@ def _judged(ended: Ended, found: Tables, expected: Tables) -> Outcome:
                 _same_or_nan(found[name], expected[name]) for name in found
             )
         return Outcome.UNHARMED if same else Outcome.WRONG
-    return Outcome.REFUSED if has_no_other_rows(found, expected) else Outcome.WRONG
+    return Outcome.REFUSED if _has_no_other_rows(found, expected) else Outcome.WRONG
 
 
-def has_no_other_rows(found: Tables, expected: Tables) -> bool:
+def _has_no_other_rows(found: Tables, expected: Tables) -> bool:
     """Whether all rows are expected ones.
 
     The row of a key head is left out if it says that it is of fewer query heads than expected.

@@ -19,8 +19,8 @@ from qk_dump.columns import COLUMNS
 from qk_dump.reader import HeadRows, read_head
 from qk_sniffer.capture.segments import DamagedSegmentError, Segment, head_groups, read_segment
 from qk_toolkit.errors import DumpError
-from reliability.damaged_files import KEYS, QUERIES, whole_dump
-from reliability.outcomes import Cases, Outcome, command
+from reliability.damaged_files import KEYS, QUERIES, analyze, whole_dump
+from reliability.outcomes import Cases, Outcome
 
 
 def flips(data: bytes, step: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -33,15 +33,11 @@ def flips(data: bytes, step: int, first: int = 0) -> Iterator[tuple[int, bytes]]
 
 
 def flipped_head_file(folder: Path, step: int) -> Cases:
-    """Every bit of the file of a key head with all columns, read by the analysis's reader."""
-    make_attention_dump(folder, texts=3, length=40, width=4, share=0.5, received=True)
-    yield from _flipped_rows(folder / KEYS, step)
-
-
-def flipped_query_file(folder: Path, step: int) -> Cases:
-    """The same for a query file with a window and attention columns."""
-    make_attention_dump(folder, texts=2, length=12, width=2, layer=Layer(window=8))
-    yield from _flipped_rows(folder / QUERIES, step)
+    """Every bit of a key file with all columns, and of a query file with a window, when read."""
+    make_attention_dump(folder / "k", texts=3, length=40, width=4, share=0.5, received=True)
+    yield from _flipped_rows(folder / "k" / KEYS, step)
+    make_attention_dump(folder / "q", texts=2, length=12, width=2, layer=Layer(window=8))
+    yield from _flipped_rows(folder / "q" / QUERIES, step)
 
 
 def _flipped_rows(file: Path, step: int) -> Cases:
@@ -133,9 +129,10 @@ def flipped_record(folder: Path, step: int) -> Cases:
     """Every bit of a finished head's record, as a continued run reads it."""
     dump = make_dump(folder / "dump", layers=1, q_heads=1, k_heads=1, n=60, d=2)
     out = folder / "out"
-    words = ("analyze", "--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
-    assert command(*words).code == 0
-    run = prepare(make_config(dataset_local_root=str(dump), output_dir=str(out)))
+    assert analyze(dump, out).code == 0
+    run = prepare(
+        make_config(dataset_local_root=str(dump), output_dir=str(out), num_pairs_per_bucket=16)
+    )
     unit = run.units[0, 0, 0]
     expected = run.records.read(unit)
     [file] = run.records.folder.glob("l00h00-*.json.gz")

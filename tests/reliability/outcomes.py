@@ -36,6 +36,7 @@ class Attack:
     """A kind of attack: `cases(folder, step)` runs every step-th case in an empty folder."""
 
     name: str
+    guard: str
     cases: Callable[[Path, int], Cases]
     step: int | None  # of the part that runs with the tests; None where other tests do the same
 
@@ -44,7 +45,7 @@ class Attack:
 class Tally:
     """How the cases of an attack ended."""
 
-    attack: str
+    attack: Attack
     counts: Counter[Outcome]
     bad: list[str]
 
@@ -63,7 +64,7 @@ def tally(attack: Attack, folder: Path, step: int) -> Tally:
             counts[outcome] += 1
             if outcome in BAD:
                 bad.append(f"{attack.name}: {name}: {outcome.value}")
-    return Tally(attack.name, counts, bad)
+    return Tally(attack, counts, bad)
 
 
 @dataclass(frozen=True)
