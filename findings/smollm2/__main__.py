@@ -23,13 +23,17 @@ import pyarrow.parquet as pq
 
 import attention_plasticity as ap
 from attention_plasticity.figures.registry import save_all
-from findings.smollm2.attention import attention_tables
 from findings.smollm2.beyond import beyond_table, draw_beyond
 from findings.smollm2.counts import counted_bins, counted_heads
-from findings.smollm2.heads import head_tables
+from findings.smollm2.heads import (
+    attention_tables,
+    head_tables,
+    models_table,
+    pairs_table,
+    stability_table,
+)
 from findings.smollm2.phase import draw_heads, phase_tables
 from findings.smollm2.roles import role_tables
-from findings.smollm2.stability import models_table, pairs_table, stability_table
 from findings.tables import markdown, write_tables
 
 FOLDER = Path("demo-smollm2")
@@ -54,6 +58,7 @@ def main() -> None:
     runs = _runs()
     counts = _counts()
     runs["roles"] = _with_roles()
+    write_tables(DOCS / "findings-roles.md", dict(role_tables(runs["roles"])))
     _keep_results(runs, counts)
     write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs)))
     attention = attention_tables(runs[BASE], runs["context"])
@@ -62,20 +67,15 @@ def main() -> None:
 
 
 def _with_roles() -> ap.Run:
-    """The default run with scores on repeated tokens; writes docs/findings-roles.md."""
-    model = next((FOLDER / "model").iterdir())
-    dumps = {"texts": FOLDER / "dumps" / BASE, "repeated tokens": FOLDER / "dumps" / REPEATED}
-    if not (dumps["repeated tokens"] / "dump.json").exists():
+    """The default run with scores on repeated tokens."""
+    repeated = FOLDER / "dumps" / REPEATED
+    if not (repeated / "dump.json").exists():
+        model = next((FOLDER / "model").iterdir())
         _command(
             *("capture", "--model.name", model, "--dataset.path", "synthetic:repeated"),
-            *("--dataset.synthetic.length", 512, "--output.data_root", dumps["repeated tokens"]),
+            *("--dataset.synthetic.length", 512, "--output.data_root", repeated),
         )
-    folder = str(FOLDER / "results" / "roles")
-    run = ap.analyze_dump(dumps["texts"], output_dir=folder, repeated=str(dumps["repeated tokens"]))
-    files = {"texts": FOLDER / "texts" / f"{BASE}.jsonl", "repeated tokens": None}
-    sources = {name: (dump, files[name]) for name, dump in dumps.items()}
-    write_tables(DOCS / "findings-roles.md", dict(role_tables(run, sources, model)))
-    return run
+    return _analysed(FOLDER / "dumps" / BASE, "roles", repeated=str(repeated))
 
 
 def _runs() -> dict[str, ap.Run]:
@@ -170,8 +170,8 @@ def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
     compared = {halves: (runs["even-texts"], runs["odd-texts"])}
     compared |= {f"{BASE} against {name}": (runs[BASE], runs[name]) for name in others}
     yield "stability", stability_table(compared)
-    yield "pairs", pairs_table({name: runs[name] for name in PAIRS}, PAIRS[0])
-    yield "models", models_table({name: runs[name] for name in MODELS}, MODELS[0])
+    yield "pairs", pairs_table({name: runs[name] for name in PAIRS})
+    yield "models", models_table({name: runs[name] for name in MODELS})
 
 
 def _perplexity() -> str:
