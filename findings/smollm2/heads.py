@@ -46,7 +46,7 @@ def head_tables(runs: Mapping[str, ap.Run], base: ap.Run) -> Iterator[tuple[str,
     """(name, Markdown) of tables of docs/findings-smollm2.md; all but two are of one run."""
     yield "levels", _of_runs(runs, headings_of(AT_ONE_POSITION))
     yield "levels-bucket", _of_runs(runs, {name: WORDS[name] for name in (ONE, PHASE, BUCKET)})
-    yield "heads", _ends(base, base.head_metrics[ONE], 5, WORDS)
+    yield "heads", _ends(base, base.head_metrics[ONE], 3, WORDS)
     spread = ("spread over heads", lambda heads: f"{heads[ONE].std():.3f}")
     yield "layers", _of_layers(base, WORDS, spread)
     yield "drops", _drops(base)
