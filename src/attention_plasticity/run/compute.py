@@ -19,7 +19,7 @@ from attention_plasticity.run.engines import Engine, WorkerDiedError
 from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.plan import Group, split_groups
 from attention_plasticity.run.preparation import PlannedRun
-from attention_plasticity.run.records import Records, Unit
+from attention_plasticity.run.records import Unit
 from attention_plasticity.run.worker import Computed, TaskResult, analyze_heads, measure_fidelity
 from qk_dump.heads import HeadId
 from qk_toolkit.errors import OutputError, in_short
@@ -101,7 +101,7 @@ class _Work:
         self._watcher = watcher
         self._waiting = deque(tasks)
         self._running: dict[Future[TaskResult], Task] = {}
-        self._claims = _Claims(run.records)
+        self._locks: dict[tuple[int, int], FileLock] = {}  # of key heads that are computed here
         self._noted = False  # that another command computes some heads
 
     def run(self) -> None:
@@ -114,7 +114,7 @@ class _Work:
                 for future in done:
                     task = self._running.pop(future)
                     self._finish(future, task)
-                    self._claims.release(task.group)
+                    self._release(task.group)
             elif postponed:
                 self._note_others(postponed)
                 time.sleep(_SECONDS_BETWEEN_CHECKS)
@@ -124,7 +124,8 @@ class _Work:
         """Release the key heads. After an error, tasks that have not begun are left out."""
         for future in self._running:
             future.cancel()
-        self._claims.release_all()
+        for lock in self._locks.values():
+            lock.release(force=True)
 
     def drop_changed(self) -> None:
         """Heads whose input files changed while they were computed become failures."""
@@ -137,18 +138,36 @@ class _Work:
                 self._records.drop(unit)
                 self._fail(unit, _CHANGED)
 
+    def _lock(self, group: Group) -> bool:
+        """Lock a key head for one more task. False if another process has it."""
+        key = group.layer, group.k_head
+        if key in self._locks:
+            self._locks[key].acquire()  # it counts
+            return True
+        lock = self._records.lock(*key)
+        if lock is not None:
+            self._locks[key] = lock
+        return lock is not None
+
+    def _release(self, group: Group) -> None:
+        """One task of the key head has ended."""
+        key = group.layer, group.k_head
+        self._locks[key].release()
+        if not self._locks[key].is_locked:
+            del self._locks[key]
+
     def _submit(self) -> list[Task]:
         """Give tasks to the engine. Returns those whose key head another command computes."""
         postponed = []
         while self._waiting and len(self._running) < _TASKS_PER_WORKER * self._engine.workers:
             task = self._waiting.popleft()
-            if not self._claims.take(task.group):
+            if not self._lock(task.group):
                 postponed.append(task)
                 continue
             left = [number for number, unit in task.units.items() if not self._records.has(unit)]
             self._watcher.advance(len(task.units) - len(left))  # another command finished them
             if not left:
-                self._claims.release(task.group)
+                self._release(task.group)
                 continue
             group, numbers = task.group, list(task.group.q_heads if task.fidelity else left)
             function = measure_fidelity if task.fidelity else analyze_heads
@@ -202,39 +221,3 @@ class _Work:
             number = count(sum(len(task.units) for task in postponed), "head")
             self._watcher.note(f"another command computes {number} of this run; waiting for it")
             self._noted = True
-
-
-class _Claims:
-    """Locks of the key heads whose tasks this process computes."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._held: dict[tuple[int, int], tuple[FileLock, int]] = {}
-
-    def take(self, group: Group) -> bool:
-        """Lock a key head for one more task. False if another process has it."""
-        key = group.layer, group.k_head
-        if key in self._held:
-            lock, tasks = self._held[key]
-            self._held[key] = lock, tasks + 1
-            return True
-        found = self._records.lock(*key)
-        if found is None:
-            return False
-        self._held[key] = found, 1
-        return True
-
-    def release(self, group: Group) -> None:
-        """One task of the key head has ended."""
-        key = group.layer, group.k_head
-        lock, tasks = self._held.pop(key)
-        if tasks > 1:
-            self._held[key] = lock, tasks - 1
-        else:
-            lock.release()
-
-    def release_all(self) -> None:
-        """All tasks have ended."""
-        for lock, _ in self._held.values():
-            lock.release()
-        self._held.clear()

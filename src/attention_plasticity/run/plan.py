@@ -86,7 +86,6 @@ class Estimate:
 
     rows: int
     rows_used: int
-    cells: int  # largest number of (query bucket, key bucket) cells per head
     problems: tuple[str, ...]  # errors that will make heads fail
     worker_memory: int  # bytes
 
@@ -167,9 +166,8 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
     memory = _memory(sizes, max(rows, default=0), max(drawn, default=0), buckets, config)
     if isinstance(dump.path, RemotePath):
         memory += _REMOTE_MEMORY
-    cells = buckets * (buckets - 1) // 2
     total = sum(size.rows for size in sizes)
-    return Estimate(total, sum(rows), cells, tuple(problems), memory)
+    return Estimate(total, sum(rows), tuple(problems), memory)
 
 
 def _memory(

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from attention_plasticity.metrics import ALIGNED
 from attention_plasticity.run.at_url import fetch_records
 from attention_plasticity.run.compute import tasks_of
 from attention_plasticity.run.plan import estimate, split_groups
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.runner import Refused
 from attention_plasticity.run.write import Outcome
-from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, OVER_BUCKETS
 from attention_plasticity.tables.summary import mean_text
 from qk_toolkit.errors import OutputError, StoreError, ToolkitError
 from qk_toolkit.formatting import count, format_heads
 from qk_toolkit.terminal import command_console, print_line
-
-_MOST_READ = 64  # records from which the error of a head is taken
 
 
 def print_plan(run: PlannedRun) -> None:
@@ -39,11 +34,6 @@ def print_plan(run: PlannedRun) -> None:
     tasks = [task for task in tasks_of(run, 1) if not task.fidelity]
     finished = len(plan.heads) - sum(len(task.units) for task in tasks)
     print_line(console, "Finished", f"{count(finished, 'head')}, with these settings and files")
-    errors = _errors(run)
-    told = advice(errors, (run.texts.as_input or {}).get("count") or 0)
-    if told is not None:
-        print_line(console, "Errors", told)
-    print_line(console, "Cells", f"up to {needed.cells:,} of query bucket × key bucket per head")
     print_line(console, "Rows", f"{needed.rows:,} in the files, {needed.rows_used:,} used")
     workers = min(config.workers, len(split_groups(list(plan.groups), config.workers)))
     each = needed.worker_memory / 2**20
@@ -56,17 +46,6 @@ def print_plan(run: PlannedRun) -> None:
     for problem in needed.problems:
         print_line(console, "Will fail", problem)
     console.print("Nothing was computed or written.")
-
-
-def _errors(run: PlannedRun) -> list[float]:
-    """Standard errors of some heads that are finished."""
-    found = []
-    finished = (unit for unit in run.units.values() if run.records.exists(unit))
-    for unit in islice(finished, _MOST_READ):
-        record = run.records.read(unit)
-        if record is not None:
-            found.append(float(record["metrics"][f"{ALIGNED}_se"]))
-    return found
 
 
 def print_several(outcomes: Sequence[Outcome | Refused]) -> int:

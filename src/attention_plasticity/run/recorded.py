@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from attention_plasticity.run.preparation import PlannedRun
-from attention_plasticity.run.records import Unit
+from attention_plasticity.run.records import Records, Unit
 
 Triple = tuple[int, int, int]  # layer, query head and key head
+Key = TypeVar("Key", Triple, tuple[int, int])
 
 
 @dataclass
@@ -42,24 +45,23 @@ def recorded(run: PlannedRun) -> Recorded:
             key = unit.layer, unit.number, run.plan.layout.key_head_of(unit.number)
             if unit.kind == "h" and unit.layer < run.plan.layout.num_layers:
                 units.setdefault(key, unit)
-    heads: dict[Triple, Unit] = {}
-    failed: dict[Triple, str] = {}
-    left: list[Triple] = []
-    for triple, unit in sorted(units.items()):
-        reason = records.failure(unit)
+    key_heads = {(one.layer, one.k_head): run.fidelity_unit(one) for one in run.whole.groups}
+    measured, failed_key_heads, _ = _by_state(records, key_heads)
+    return Recorded(*_by_state(records, units), measured, failed_key_heads)
+
+
+def _by_state(
+    records: Records, units: Mapping[Key, Unit]
+) -> tuple[dict[Key, Unit], dict[Key, str], list[Key]]:
+    """Units with a record, those that failed with the reason, and the others, each sorted."""
+    found: dict[Key, Unit] = {}
+    failed: dict[Key, str] = {}
+    left: list[Key] = []
+    for key, unit in sorted(units.items()):
         if records.exists(unit):
-            heads[triple] = unit
-        elif reason is not None:
-            failed[triple] = reason
+            found[key] = unit
+        elif (reason := records.failure(unit)) is not None:
+            failed[key] = reason
         else:
-            left.append(triple)
-    key_heads: dict[tuple[int, int], Unit] = {}
-    failed_key_heads: dict[tuple[int, int], str] = {}
-    for group in run.whole.groups:
-        unit, key_head = run.fidelity_unit(group), (group.layer, group.k_head)
-        reason = records.failure(unit)
-        if records.exists(unit):
-            key_heads[key_head] = unit
-        elif reason is not None:
-            failed_key_heads[key_head] = reason
-    return Recorded(heads, failed, left, key_heads, failed_key_heads)
+            left.append(key)
+    return found, failed, left

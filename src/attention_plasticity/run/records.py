@@ -17,13 +17,11 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from filelock import FileLock
 
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.run.fingerprints import settings_digest
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.files import (
@@ -43,7 +41,6 @@ FOLDER = ".heads"
 _FINISHED, _FAILED = ".json.gz", ".failed"
 _SECONDS_OF_A_DRAFT = 3600.0  # an older draft was left by a killed process
 _NAME = re.compile(r"l(\d{2,})([hk])(\d{2,})-([0-9a-f]{16})(\.json\.gz|\.failed)")
-_FIELDS = [field.name for field in fields(HeadResult)]
 
 
 class Unit(NamedTuple):
@@ -108,7 +105,7 @@ class Records:
 
     def has(self, unit: Unit) -> bool:
         """Whether a unit is finished, with an undamaged record."""
-        return _text(self.packed(unit)) is not None
+        return self._text(unit) is not None
 
     def add(self, unit: Unit, content: bytes) -> None:
         """Write the record of a finished unit, in one step."""
@@ -128,15 +125,16 @@ class Records:
 
     def read(self, unit: Unit) -> dict[str, Any] | None:
         """The content of a record; None if there is none, or if it is damaged."""
-        text = _text(self.packed(unit))
+        text = self._text(unit)
         return None if text is None else json.loads(text)
 
-    def packed(self, unit: Unit) -> bytes:
-        """The bytes of a record, which may be damaged; empty if there is none."""
+    def _text(self, unit: Unit) -> bytes | None:
+        """The JSON text of a record; None if its checksum is wrong or missing."""
         try:
-            return read_bounded(self._path(unit), MOST_JSON_BYTES)
-        except FileNotFoundError:
-            return b""
+            record = read_bounded(self._path(unit), MOST_JSON_BYTES)
+            return gzip.decompress(record) or None  # an empty file has no checksum
+        except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error):
+            return None
         except OSError as error:
             reason = error.strerror or error
             raise ToolkitError(f"{self._path(unit)}: cannot be read: {reason}") from error
@@ -186,20 +184,3 @@ class Records:
 def packed(content: dict[str, Any]) -> bytes:
     """The bytes of a record. The same content gives the same bytes."""
     return gzip.compress(json.dumps(content).encode(), compresslevel=1, mtime=0)
-
-
-def head_result(record: bytes) -> HeadResult | None:
-    """The result of a query head from its record; None if the record is damaged."""
-    text = _text(record)
-    if text is None:
-        return None
-    content = json.loads(text)
-    return HeadResult(**{name: content[name] for name in _FIELDS})
-
-
-def _text(record: bytes) -> bytes | None:
-    """The JSON text of a record; None if its checksum is wrong or missing."""
-    try:
-        return gzip.decompress(record) or None  # an empty file has no checksum
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        return None

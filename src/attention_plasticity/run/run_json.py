@@ -14,6 +14,7 @@ from attention_plasticity import __version__
 from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig
 from attention_plasticity.estimate.quantity import unknown
 from attention_plasticity.measure.key_heads import KeyHeadRow
+from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import (
     DRIFT,
     GROUP_COLUMNS,
@@ -25,7 +26,6 @@ from attention_plasticity.run.fidelity_means import fidelity_means
 from attention_plasticity.run.missing import MissingSums
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.recorded import Recorded
-from attention_plasticity.run.table_part import TablePart
 from attention_plasticity.run.warnings import (
     HeadFiles,
     SampleSizes,
@@ -70,19 +70,20 @@ class Collected:
         self._influences: list[dict[str, tuple[Sequence[float], int]]] = []
         self._key_heads: list[KeyHeadRow] = []
 
-    def add(self, part: TablePart) -> None:
-        """Add the heads of a part of the tables."""
-        for result in part.heads:
-            self.metrics.append(result.metrics)
-            self.sizes.add(result)
-            self.missing.add(result)
-            self.files.append(HeadFiles(result.layer, result.q_head, result.k_head, result.files))
-            drift = result.tables.get("drift", {})
-            self._drift.append({name: column[0] for name, column in drift.items()})
-            self._influences.append(_of_whole_head(result.tables.get("influences", {})))
-        for row in part.key_heads:
-            self._key_heads.append(row)
-            self.missing.add_key_head(row)
+    def add(self, result: HeadResult) -> None:
+        """Add a head."""
+        self.metrics.append(result.metrics)
+        self.sizes.add(result)
+        self.missing.add(result)
+        self.files.append(HeadFiles(result.layer, result.q_head, result.k_head, result.files))
+        drift = result.tables.get("drift", {})
+        self._drift.append({name: column[0] for name, column in drift.items()})
+        self._influences.append(_of_whole_head(result.tables.get("influences", {})))
+
+    def add_key_head(self, row: KeyHeadRow) -> None:
+        """Add a key head."""
+        self._key_heads.append(row)
+        self.missing.add_key_head(row)
 
     def means(self, eligible: EligibleHeads | None) -> dict[str, Any]:
         """The means over heads, as run.json has them."""

@@ -19,11 +19,9 @@ from attention_plasticity.run.compute import Task, compute, tasks_of
 from attention_plasticity.run.engines import Engine, LocalProcesses
 from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.preparation import PlannedRun, prepare
-from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
-from qk_dump.parquet import has_attention_columns
 from qk_toolkit.debugging import show_traceback
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ToolkitError
 from qk_toolkit.formatting import count
 from qk_toolkit.ray_cluster import ClusterLostError, import_ray
 from qk_toolkit.watcher import Watcher
@@ -47,7 +45,6 @@ def run_analysis(
     if config.engine == "ray":
         import_ray()  # raises if it is not installed
     run = prepare(config, watcher, dump)
-    _require_attention(run)
     run.place.require_usable()
     records, log = run.records, WorkerLog(run.place.log)
     with ExitStack() as stack:
@@ -62,7 +59,7 @@ def run_analysis(
         target.collect()
         from attention_plasticity.run.write import write_run  # slow to import
 
-        outcome = write_run(run, time.monotonic() - began, engine)
+        outcome = write_run(run, time.monotonic() - began)
         _clean(run, watcher)
         target.finish()
     return outcome
@@ -94,22 +91,6 @@ def _compute(
         watcher.stop()
     if log.written:
         watcher.note(f"messages of the workers are in {run.place.shown(log.path)}")
-
-
-def _require_attention(run: PlannedRun) -> None:
-    """Raise a `ConfigError` if fidelity is wanted and no query head has attention columns."""
-    if not run.config.fidelity:
-        return
-    for layer, q_head in run.plan.heads:
-        try:
-            if has_attention_columns(run.dump.require_files(HeadId(layer, q_head, "q"))):
-                return
-        except ToolkitError:
-            return  # the head gives the reason
-    raise ConfigError(
-        f"fidelity: {run.dump.path}: the queries have no attention columns (lse); capture again "
-        "with capture.attention, which is on by default"
-    )
 
 
 def _note_records(run: PlannedRun, tasks: list[Task], watcher: Watcher) -> None:

@@ -14,7 +14,6 @@ from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.run.engines import LocalProcesses
 from fidelity_dumps import make_fidelity_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_toolkit.errors import ConfigError
 from runs_here import Here, analyse, compared_info, records, run_info, tables
 
 NAME = FIDELITY.file
@@ -114,20 +113,20 @@ def test_changed_queries_of_one_head_change_its_key_head_only(
     assert (engine.heads, engine.key_heads) == ([(1, 3)], [(1, 1)])
 
 
-def test_a_dump_without_attention_columns_is_refused(tmp_path: Path) -> None:
-    dump = make_fidelity_dump(tmp_path / "dump", k_heads=1, texts=3, length=24, attention=False)
-    with pytest.raises(ConfigError, match=r"fidelity: .*dump: the queries have no attention col"):
-        analyse(dump, tmp_path / "out", fidelity=True)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_key_head_that_cannot_be_measured_has_a_reason(tmp_path: Path) -> None:
-    dump = make_fidelity_dump(tmp_path / "dump", k_heads=1, texts=3, length=24)
-    outcome = analyse(dump, tmp_path / "out", fidelity=True, near=500)
+@pytest.mark.parametrize(
+    ("attention", "near", "reason"),
+    [(True, 500, "lower near or first_query"), (False, 2, "the queries have no attention columns")],
+)
+def test_a_key_head_that_cannot_be_measured_has_a_reason(
+    attention: bool, near: int, reason: str, tmp_path: Path
+) -> None:
+    dump = make_fidelity_dump(tmp_path / "dump", k_heads=1, texts=3, length=24, attention=attention)
+    outcome = analyse(dump, tmp_path / "out", fidelity=True, near=near)
     assert outcome.failures == []
     assert outcome.has_failures
     [failure] = outcome.info["fidelity"]["failures"]
     assert (failure["layer"], failure["k_head"]) == (0, 0)
-    assert "lower near or first_query" in failure["reason"]
+    assert reason in failure["reason"]
     assert not (tmp_path / "out" / NAME).exists()
-    assert not analyse(dump, tmp_path / "out", fidelity=True, near=2).has_failures
+    if attention:
+        assert not analyse(dump, tmp_path / "out", fidelity=True, near=2).has_failures

@@ -26,7 +26,7 @@ from attention_plasticity.metrics import (
 )
 from attention_plasticity.run import write
 from attention_plasticity.run.folder import RunFolder
-from attention_plasticity.run.table_part import csv_text
+from attention_plasticity.run.head_record import csv_text
 from attention_plasticity.tables.csv_tables import read_table
 from dumps import add_rotary, make_dump
 from qk_toolkit.errors import ConfigError, OutputError

@@ -106,7 +106,6 @@ def test_a_plan_tells_what_is_finished(
     told = " ".join(capsys.readouterr().out.split())
     assert "To analyse 4 query heads of 2 key heads" in told
     assert "Finished 2 heads, with these settings and files" in told
-    assert "standard error of a head" in told
     assert re.search(r"Memory about \d+ MB per worker, 1 worker", told)
     assert f"Will fail {dump}/l01h01q/data.parquet" in told
     assert told.endswith("Nothing was computed or written.")
