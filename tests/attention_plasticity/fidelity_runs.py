@@ -76,11 +76,11 @@ def _mean_record(table: pd.DataFrame, score: str, kind: int) -> dict[str, Any]:
     own = table[(table["score"] == score) & (table["value_norm"] == kind)]
     record: dict[str, Any] = {"score": score, "value_norm": kind}
     for name in QUANTITIES:
-        known = own[name].notna().any()
-        record[name] = {
-            "value": own[name].mean() if known else None,
-            "standard_error": MEAN_ERROR if known else None,
-            "key_heads": int(own[name].notna().sum()),
-            "groups": 12 if known else None,
-        }
+        if own[name].notna().any():
+            record[name] = {
+                "value": own[name].mean(),
+                "standard_error": MEAN_ERROR,
+                "heads": int(own[name].notna().sum()),
+                "groups": 12,
+            }
     return record

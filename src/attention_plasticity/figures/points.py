@@ -331,7 +331,7 @@ def _of_score(
         recorded = request.run.fidelity_means.get((score, kind), {}).get(column)
         if recorded is not None:
             mean = recorded.value
-            half = float(half_width(recorded.standard_error, recorded.groups))
+            half = mean_half_width(recorded)
         half = half if request.options.intervals else np.nan
         found.append(Dots(place, mean, half, values, colour, reach=0.13))
     return found

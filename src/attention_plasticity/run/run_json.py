@@ -22,7 +22,6 @@ from attention_plasticity.metrics import (
     KEY_HEADS,
 )
 from attention_plasticity.read.run_texts import first_query
-from attention_plasticity.run.fidelity_means import fidelity_means
 from attention_plasticity.run.missing import MissingSums
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.recorded import Recorded
@@ -32,6 +31,7 @@ from attention_plasticity.run.warnings import (
     warnings_of_dump,
     warnings_of_files,
 )
+from attention_plasticity.tables.fidelity import means_of_key_heads
 from attention_plasticity.tables.head_means import (
     EligibleHeads,
     MeanEstimate,
@@ -214,7 +214,10 @@ def _fidelity(run: PlannedRun, found: Recorded, collected: Collected) -> dict[st
         "first_query": first_query(run.config, run.texts),
         "key_heads": {"measured": len(collected.fidelity), "failed": len(failures)},
         "failures": failures,
-        "means": fidelity_means(collected.fidelity),
+        "means": [
+            {"score": score, "value_norm": times, **_record(means)}
+            for (score, times), means in means_of_key_heads(collected.fidelity).items()
+        ],
     }
 
 

@@ -35,14 +35,12 @@ def _places(runs: Sequence[FinishedRun]) -> list[str]:
     A run that is given twice has a number.
     """
     parts = [resolved(run.folder).parts for run in runs]
-    places = ["/".join(one) for one in parts]
-    for length in range(max(map(len, parts), default=0), 0, -1):
-        shorter = ["/".join(one[-length:]) for one in parts]
-        if len(set(shorter)) < len(set(parts)):
+    places: list[str] = []
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        places = [clean("/".join(one[-length:])) for one in parts]
+        if len(set(places)) == len(set(parts)):
             break
-        places = shorter
-    shown = [clean(place) for place in places]
     return [
-        place if shown.count(place) == 1 else f"{place}, {shown[: number + 1].count(place)}"
-        for number, place in enumerate(shown)
+        place if places.count(place) == 1 else f"{place}, {places[: number + 1].count(place)}"
+        for number, place in enumerate(places)
     ]

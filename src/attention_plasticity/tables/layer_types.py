@@ -63,13 +63,15 @@ def index_numbers(given: Layers, name: str = "layers") -> list[int]:
             return index_list(given)
         except ValueError as error:
             raise ConfigError(f"{name}: {error}; {expected}") from error
-    numbers = list(given) if isinstance(given, Iterable) else [given]
+    try:
+        numbers = {
+            operator.index(one) for one in (given if isinstance(given, Iterable) else [given])
+        }
+    except TypeError as error:
+        raise ConfigError(f"{name}: {expected}, got {in_short(given)}") from error
     if not numbers:
         raise ConfigError(f"{name}: is empty; give one {name.removesuffix('s')} or more")
-    for number in numbers:
-        if isinstance(number, bool) or not hasattr(number, "__index__"):
-            raise ConfigError(f"{name}: {expected}, got {in_short(number)}")
-    return sorted({operator.index(number) for number in numbers})
+    return sorted(numbers)
 
 
 def selected_layers(

@@ -45,7 +45,7 @@ def test_the_table_and_run_json(whole: Path) -> None:
     for mean in found["means"]:
         own = table[(table["score"] == mean["score"]) & (table["value_norm"] == mean["value_norm"])]
         assert mean["kept_25"]["value"] == pytest.approx(own["kept_25"].mean())
-        assert mean["kept_25"]["key_heads"] == 4
+        assert mean["kept_25"]["heads"] == 4
     assert ap.open_run(whole).has("fidelity")
 
 
