@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qk_toolkit.formatting import count, duration, index_ranges
+from qk_toolkit.formatting import count, duration, format_heads, index_ranges
 from qk_toolkit.settings import parse_indices
 
 
@@ -21,6 +21,12 @@ def test_index_ranges(indices: list[int], text: str) -> None:
 @given(st.sets(st.integers(0, 200), min_size=1))
 def test_index_ranges_can_be_parsed(indices: set[int]) -> None:
     assert parse_indices(index_ranges(indices)) == sorted(indices)
+
+
+def test_heads_are_told_by_layer_whatever_their_order() -> None:
+    heads = [(2, 5), (0, 8), (0, 1), (0, 0), (0, 2), (0, 3)]
+    assert format_heads(heads) == "layer 0: 0-3,8; layer 2: 5"
+    assert format_heads([(7, 1), (3, 1), (2, 1), (9, 0)]) == "layers 2-3,7: 1; layer 9: 0"
 
 
 def test_count() -> None:

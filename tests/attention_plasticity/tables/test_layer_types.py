@@ -64,7 +64,7 @@ def test_layers_are_chosen_by_number_and_type() -> None:
         ("3-4", None, "layers: 3-4 given; the table has layers 0-2,7"),
         ("a", None, "layers: cannot read 'a'; expected numbers of layers such as 0-3,8"),
         ([], None, "layers: is empty; give one layer or more"),
-        (["0"], None, "layers: expected numbers of layers such as 0-3,8, got '0'"),
+        (["0"], None, "layers: expected numbers of layers such as 0-3,8, got \\['0'\\]"),
         (1.5, None, "layers: expected numbers of layers such as 0-3,8, got 1.5"),
         ("1", "sliding", "layers: none of these layers has the type sliding"),
         (None, "chunked", r"layer_type: 'chunked': no layer has this type; there are "
