@@ -112,29 +112,25 @@ def _count_heads(dump: Dump) -> tuple[int, int]:
     return counts[0], counts[1]
 
 
-def require_buckets(buckets: int, folder: DumpPath) -> None:
-    """Raise a `HeadError` if the table of bucket × bucket cells would be too large."""
+def require_size(
+    head: HeadId, width: int, buckets: int, config: RunnerConfig, folder: DumpPath
+) -> None:
+    """Raise a `HeadError` if cells, covariances or key pairs of a head need too much memory."""
+    pairs = config.num_pairs_per_bucket * buckets
     if buckets > MOST_BUCKETS:
         raise HeadError(
             f"{folder}: holds {buckets:,} buckets; a head may have at most {MOST_BUCKETS:,}. "
             f"{_WIDER_BUCKETS}"
         )
-
-
-def require_covariances(buckets: int, width: int, folder: DumpPath) -> None:
-    """Raise a `HeadError` if the covariances of the query buckets need too much memory."""
-    if buckets * width**2 > MOST_COVARIANCES:
+    if head.kind == "q" and buckets * width**2 > MOST_COVARIANCES:
         raise HeadError(
             f"{folder}: {buckets:,} query buckets of {width:,} dimensions need "
             f"{16 * buckets * width**2 / 2**30:.0f} GiB for their covariances; the limit is "
             f"{MOST_COVARIANCES >> 26} GiB. {_WIDER_BUCKETS}"
         )
-
-
-def require_pairs(pairs: int, per_bucket: int, buckets: int, folder: DumpPath) -> None:
-    """Raise a `HeadError` if there would be too many key pairs."""
-    if pairs > MOST_PAIRS:
+    if head.kind == "k" and pairs > MOST_PAIRS:
         raise HeadError(
-            f"{folder}: num_pairs_per_bucket {per_bucket:,} gives {pairs:,} pairs in {buckets:,} "
-            f"key buckets; a head may have at most {MOST_PAIRS:,}. Lower num_pairs_per_bucket."
+            f"{folder}: num_pairs_per_bucket {config.num_pairs_per_bucket:,} gives {pairs:,} pairs "
+            f"in {buckets:,} key buckets; a head may have at most {MOST_PAIRS:,}. Lower "
+            "num_pairs_per_bucket."
         )

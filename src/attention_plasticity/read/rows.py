@@ -23,7 +23,7 @@ from attention_plasticity.read.layer import (
     in_attention,
     layer_facts,
 )
-from attention_plasticity.read.layout import require_buckets, require_covariances, require_pairs
+from attention_plasticity.read.layout import require_size
 from attention_plasticity.read.run_texts import run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
@@ -151,9 +151,6 @@ def read_keys(
     if used is not None:
         rows = _rows_of_texts(rows, used, dump.folders[head])
     rows, exponent = scaled(rows)
-    buckets = len(np.unique(rows.bucket))
-    number = config.num_pairs_per_bucket
-    require_pairs(number * buckets, number, buckets, dump.folders[head])
     assert rows.example_id is not None
     return Keys(
         rows=rows,
@@ -287,10 +284,7 @@ def _read(
     require_values(rows, dump.folders[head], config)
     if rows.example_id is not None and not config.single_example:
         texts.require(rows.example_id, rows.position, dump.folders[head])
-    buckets = len(np.unique(rows.bucket))
-    require_buckets(buckets, dump.folders[head])
-    if head.kind == "q":
-        require_covariances(buckets, rows.width, dump.folders[head])
+    require_size(head, rows.width, len(np.unique(rows.bucket)), config, dump.folders[head])
     return rows
 
 

@@ -11,20 +11,15 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.read.layout import (
     MOST_BUCKETS,
-    MOST_COVARIANCES,
-    MOST_PAIRS,
     HeadLayout,
     head_layout,
-    require_buckets,
-    require_covariances,
-    require_pairs,
+    require_size,
 )
 from qk_dump.checks import rules_of
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
-from qk_dump.heads import HeadId, Kind
+from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
-from qk_dump.parquet import has_attention_columns
-from qk_dump.remote import DumpPath, RemotePath
+from qk_dump.remote import RemotePath
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
 from qk_toolkit.formatting import format_heads, index_ranges
 
@@ -150,85 +145,45 @@ def split_groups(groups: list[Group], workers: int) -> list[Group]:
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
     """Rows to read and memory of a worker, from the Parquet footers and the bucket column."""
     problems: list[str] = []
-    sizes: list[_HeadSize] = []
+    rows, used, memory = 0, 0, _BASE_MEMORY
     for group in plan.groups:
         heads = [HeadId(group.layer, group.k_head, "k")]
         heads += [HeadId(group.layer, q_head, "q") for q_head in group.q_heads]
         for head in heads:
             try:
-                sizes.append(_size_of(dump, head))
-                _require_size(sizes[-1], config)
+                files = dump.require_files(head)
+                found = count_rows(files)
+                if not found:
+                    raise DumpError(f"{files[0]}: holds no rows")
+                width, buckets = vector_width(files), count_buckets(files, MOST_BUCKETS)
+                require_size(head, width, buckets, config, dump.folders[head])
             except ToolkitError as error:
                 problems.append(str(error))
-    rows = [min(size.rows, config.max_tokens_per_head) for size in sizes]
-    drawn = [_drawn_rows(dump, size, config) for size in sizes if size.kind == "k"]
-    buckets = max((size.buckets for size in sizes if size.buckets <= MOST_BUCKETS), default=0)
-    memory = _memory(sizes, max(rows, default=0), max(drawn, default=0), buckets, config)
+                continue
+            rows += found
+            used += min(found, config.max_tokens_per_head)
+            needed = _memory(min(found, config.max_tokens_per_head), width, buckets, config)
+            memory = max(memory, needed)
     if isinstance(dump.path, RemotePath):
         memory += _REMOTE_MEMORY
-    total = sum(size.rows for size in sizes)
-    return Estimate(total, sum(rows), tuple(problems), memory)
+    return Estimate(rows, used, tuple(problems), memory)
 
 
-def _memory(
-    sizes: Sequence[_HeadSize], rows: int, drawn: int, buckets: int, config: RunnerConfig
-) -> int:
-    """Bytes of a worker, with at most so many rows and keys drawn by attention of a head."""
-    width = max((size.width for size in sizes if size.buckets <= MOST_BUCKETS), default=0)
-    # keys and queries, also before RoPE and turned (float32); rotated queries and residuals
-    memory = _BASE_MEMORY + rows * width * (5 * 4 + 2 * 8)
+def _memory(rows: int, width: int, buckets: int, config: RunnerConfig) -> int:
+    """Bytes of a worker with heads of so many rows."""
+    # keys, queries and keys drawn by attention, also before RoPE and turned (float32); rotated
+    # queries and residuals (float64); attention columns and their means
+    memory = _BASE_MEMORY + rows * (width * (10 * 4 + 2 * 8) + 28 * 4 + 2 * 27 * 8)
     # covariances of the query buckets and their factors
-    memory += min(buckets * width**2, MOST_COVARIANCES) * 2 * 8
+    memory += buckets * width**2 * 2 * 8
     # indices of the pairs; key differences, rotated differences and projections (float64)
-    pairs = min(config.num_pairs_per_bucket * buckets, MOST_PAIRS)
+    pairs = config.num_pairs_per_bucket * buckets
     memory += pairs * 12 * 8 + min(pairs * width, _PAIR_BLOCK) * 3 * 8
     # key differences of all bins in two frames (float32); sums of one bin by groups of texts
     of_bin = 2 * config.num_pairs_per_bin
     memory += _BINS * of_bin * width * 2 * 4 + of_bin * GROUPS * 12 * 8
     # products of dimensions by groups of texts, and counts for the table of key heads
-    memory += GROUPS * width**2 * 4 * 8 + (16 << 20)
-    if any(size.attention for size in sizes):  # attention columns and their means
-        memory += rows * (28 * 4 + 2 * 27 * 8) + (8 << 20)
-    if drawn:  # keys drawn by attention, and together with the others
-        memory += (2 * rows + 3 * drawn) * width * 4
-    return memory
-
-
-@dataclass(frozen=True)
-class _HeadSize:
-    head: HeadId
-    folder: DumpPath
-    kind: Kind
-    rows: int
-    width: int
-    buckets: int
-    attention: bool
-
-
-def _size_of(dump: Dump, head: HeadId) -> _HeadSize:
-    files = dump.require_files(head)
-    rows = count_rows(files)
-    if not rows:
-        raise DumpError(f"{files[0]}: holds no rows")
-    width, buckets = vector_width(files), count_buckets(files, MOST_BUCKETS)
-    attention = head.kind == "q" and has_attention_columns(files)
-    return _HeadSize(head, dump.folders[head], head.kind, rows, width, buckets, attention)
-
-
-def _drawn_rows(dump: Dump, size: _HeadSize, config: RunnerConfig) -> int:
-    """Rows of a key head that were drawn by attention and are read."""
-    files = dump.files(size.head._replace(attended=True))
-    return min(count_rows(files), config.max_tokens_per_head) if files else 0
-
-
-def _require_size(size: _HeadSize, config: RunnerConfig) -> None:
-    """Raise the error that the analysis would raise for a head of this size."""
-    require_buckets(size.buckets, size.folder)
-    if size.kind == "q":
-        require_covariances(size.buckets, size.width, size.folder)
-    else:
-        per_bucket = config.num_pairs_per_bucket
-        require_pairs(per_bucket * size.buckets, per_bucket, size.buckets, size.folder)
+    return memory + GROUPS * width**2 * 4 * 8 + (24 << 20)
 
 
 def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,9 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import open_run
-from attention_plasticity.cli import main
-from attention_plasticity.config import make_config
-from attention_plasticity.read.pool import NO_ATTENDED_KEYS
-from attention_plasticity.run.plan import estimate, make_plan
 from attention_plasticity.run.write import Outcome
 from attention_plasticity.tables.intervals import mean_over_heads
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.source import open_dump
 from runs_here import analyse, computed, records, tables
 
 TABLE = "head_attention.csv"
@@ -81,36 +75,6 @@ def test_means_over_heads_agree_with_the_tables(outcomes: dict[str, Outcome]) ->
         assert recorded["standard_error"] == pytest.approx(mean.standard_error, rel=1e-12)
 
 
-def test_the_plan_needs_more_memory_for_attention(dumps: dict[str, Path]) -> None:
-    config = make_config()
-    memory = []
-    for path in dumps.values():
-        dump = open_dump(path)
-        found = estimate(dump, make_plan(dump, config), config)
-        assert found.problems == ()
-        memory.append(found.worker_memory)
-    assert memory[0] > memory[1]
-
-
-def test_runs_with_and_without_columns_can_be_compared(
-    outcomes: dict[str, Outcome], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folders = [str(outcome.place.folder) for outcome in outcomes.values()]
-    words = ("--figures", "none", "--output_dir", str(tmp_path))
-    assert main(["study", *folders, *words]) == 0
-    assert main(["study", *reversed(folders), *words]) == 0
-    assert "ap_overall" in (tmp_path / "tables" / "means.csv").read_text()
-    capsys.readouterr()
-
-
-def test_attended_plasticity_that_is_not_known_is_a_note(tmp_path: Path) -> None:
-    dump = make_attention_dump(tmp_path / "dump", q_heads=2, manifest=WITHOUT_ROPE)
-    warnings = analyse(dump, tmp_path / "out").info["warnings"]
-    (note,) = [one for one in warnings if one["kind"] == "attended_unknown"]
-    assert (note["heads"], note["reasons"]) == (2, [NO_ATTENDED_KEYS])
-    assert note["text"] == f"Attended plasticity is not known in 2 of 2 heads: {NO_ATTENDED_KEYS}."
-
-
 def test_keys_drawn_by_attention_give_the_same_bytes_in_every_run(tmp_path: Path) -> None:
     dump = make_attention_dump(
         tmp_path / "dump", q_heads=4, texts=8, share=0.6, received=True, manifest=WITHOUT_ROPE
@@ -123,9 +87,3 @@ def test_keys_drawn_by_attention_give_the_same_bytes_in_every_run(tmp_path: Path
     records(tmp_path / "two")[2].unlink()
     assert computed(dump, tmp_path / "two") == [(0, 2)]
     assert tables(tmp_path / "two") == tables(tmp_path / "one")
-    found = open_dump(dump)
-    config = make_config()
-    whole = estimate(found, make_plan(found, config), config)
-    shutil.rmtree(dump / "attended")
-    found = open_dump(dump)
-    assert whole.worker_memory > estimate(found, make_plan(found, config), config).worker_memory

@@ -21,7 +21,6 @@ from attention_plasticity.metrics import (
     BUCKET_PLASTICITY,
     COMPONENT_WEIGHTS,
     HEAD_METRICS,
-    TABLES,
     WORDS,
 )
 from attention_plasticity.run import write
@@ -62,16 +61,6 @@ def test_where_a_run_is(fields: dict[str, str], folder: str) -> None:
     assert place.folder == Path(folder)
     assert place.table("bins") == Path(folder) / "head_bin_plasticity.csv"
     assert (place.place, place.shown(place.run)) == (folder, f"{folder}/run.json")
-
-
-@pytest.mark.parametrize("name", ["run.json", *(table.file for table in TABLES.values())])
-def test_tables_without_records_are_not_replaced(name: str, dump: Path, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("mine")
-    engine = Here()
-    with pytest.raises(ConfigError, match=rf"{name}: exists, and the records .* output_dir, or mo"):
-        analyse(dump, tmp_path, engine=engine)
-    assert engine.heads == []
-    assert content(tmp_path) == {str(tmp_path / name): b"mine"}
 
 
 def make_file(out: Path) -> None:

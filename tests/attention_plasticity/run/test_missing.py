@@ -12,10 +12,8 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import Run, open_run
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import HEAD_METRICS, HEAD_NUMBERS
 from attention_plasticity.read.layer import NO_COLUMNS
-from attention_plasticity.run.missing import MissingSums
 from attention_plasticity.tables.missing import heads_of
 from dumps import add_rotary, head_rows, make_dump, write_columns
 from qk_dump.heads import HeadId
@@ -48,6 +46,8 @@ def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
     assert set(found) == expected
     assert run.missing["reason"].str.len().gt(0).all()
     assert set(run.missing.query("column == 'attn_entropy'")["reason"]) == {NO_COLUMNS}
+    heads = run.missing[["layer", "q_head"]]
+    pd.testing.assert_frame_equal(heads, heads.sort_values(["layer", "q_head"], kind="stable"))
     chosen = run.select(layers="1").missing
     assert set(chosen["layer"]) == {1}
     assert len(chosen) == sum(layer == 1 for layer, _, _ in expected)
@@ -115,21 +115,3 @@ def test_without_texts_the_groups_are_not_known(tmp_path: Path) -> None:
     known = {name: mean for name, mean in out.info["means"].items() if name != "ap_overall"}
     assert known
     assert all(mean["groups"] is None for mean in known.values())
-
-
-def test_heads_of_one_reason_are_one_record() -> None:
-    sums = MissingSums()
-    why = {"ap_aligned": "no pairs", "ap_aligned_se": "no pairs"}
-    for layer, head in ((0, 1), (0, 2), (2, 0)):
-        sums.add(HeadResult(layer, head, 0, {}, {}, missing={"head_metrics": why}))
-    sums.add(HeadResult(3, 0, 0, {}, {}, missing={"drift": {"q_drift_r": "no pairs"}}))
-    sums.add(HeadResult(3, 1, 0, {}, {}))
-    heads, drift = sums.found
-    assert (heads.table, heads.columns, heads.heads) == ("head_metrics", [*why], 3)
-    assert heads.where == {"0": "1-2", "2": "0"}
-    assert (drift.table, drift.where) == ("drift", {"3": "0"})
-
-
-def test_the_table_is_sorted_by_head(run: Run) -> None:
-    heads = run.missing[["layer", "q_head"]]
-    pd.testing.assert_frame_equal(heads, heads.sort_values(["layer", "q_head"], kind="stable"))
