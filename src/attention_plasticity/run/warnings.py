@@ -30,42 +30,33 @@ _UNKNOWN = {
 
 @dataclass(frozen=True)
 class RunWarning:
-    """A warning about the results of a run, and the heads that it concerns."""
+    """A warning about the results of a run, and the number of heads that it concerns."""
 
     kind: str
     text: str
-    heads: int  # number of heads
-    buckets: list[int] = field(default_factory=list)  # query buckets or bins of any of these heads
-    fewest: int | None = None  # queries or texts in the smallest of them
+    heads: int
     reasons: list[str] = field(default_factory=list)  # of missing values that it explains
 
 
-@dataclass
 class _LowCounts:
     """Bins or query buckets with fewer queries or texts than the limit, over all heads."""
 
-    name: str  # of a bin in messages
-    limit: int
-    heads: int = 0
-    smallest: dict[int, int] = field(default_factory=dict)  # by bin
-    most: int = 0  # in any bin
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name  # of a bin in messages
+        self.limit = limit
+        self.heads = 0
+        self.smallest: dict[int, int] = {}  # by bin
 
     def add(self, bins: Sequence[int], sizes: Sequence[float], known: Collection[int] = ()) -> None:
         """Add the cells of a head; a bin has several of them. The bins `known` are never small."""
         of_bin = dict(zip(bins, map(int, sizes), strict=True))
-        self.most = max([self.most, *of_bin.values()])
         small = {one: n for one, n in of_bin.items() if n < self.limit and one not in known}
         self.heads += bool(small)
         for number, size in small.items():
             self.smallest[number] = min(size, self.smallest.get(number, size))
 
-    @property
-    def fewest(self) -> int:
-        """The size of the smallest bin."""
-        return min(self.smallest.values())
-
-    def where(self, geometry: BucketGeometry | None, heads: int) -> str:
-        """The small bins in words, with their positions."""
+    def words(self, geometry: BucketGeometry | None, heads: int) -> str:
+        """The small bins in words, with their positions, and the size of the smallest."""
         runs = index_runs(self.smallest)[:_MOST_RANGES]
         named = [number for number in self.smallest if number <= runs[-1][1]]
         more = len(self.smallest) - len(named)
@@ -77,11 +68,8 @@ class _LowCounts:
             ends = geometry.ends([last for _, last in runs])
             spans = (f"{start:,}-{end:,}" for start, end in zip(starts, ends, strict=True))
             text += f" (positions {', '.join(spans)})"
-        return f"{text}, in {self.heads:,} of {heads:,} heads"
-
-    def warning(self, kind: str, text: str) -> RunWarning:
-        """A warning about the small bins."""
-        return RunWarning(kind, text, self.heads, sorted(self.smallest), self.fewest)
+        smallest = min(self.smallest.values())
+        return f"{text}, in {self.heads:,} of {heads:,} heads; the smallest number is {smallest}"
 
 
 class SampleSizes:
@@ -126,35 +114,33 @@ class SampleSizes:
     ) -> Iterator[RunWarning]:
         """Warnings about the counted heads."""
         bins = None if bin_size is None else BucketGeometry("uniform", bin_size)
-        for low, where, what, remedy in (
-            (self._queries, bins, "at one position", ", or set a larger bin_size"),
-            (self._bucket_queries, geometry, "over a bucket", ""),
+        remedy = (
+            "" if self._equal_texts else ", or set equal_texts to use the same texts everywhere"
+        )
+        for kind, low, where, what, advice in (
+            (
+                *("few_queries", self._queries, bins, "Plasticity at one position is unreliable"),
+                "Capture more texts, or set a larger bin_size",
+            ),
+            (
+                *("few_queries", self._bucket_queries, geometry),
+                *("Plasticity over a bucket is unreliable", "Capture more texts"),
+            ),
+            (
+                *("few_texts", self._texts, bins, "Means and figures have no values"),
+                f"Capture more texts of this length{remedy}",
+            ),
         ):
             if low.heads:
-                text = (
-                    f"Fewer than {low.limit} queries in {low.where(where, self._heads)}; the "
-                    f"smallest {low.name.split()[-1]} has {low.fewest}. Plasticity {what} is "
-                    f"unreliable there. Capture more texts{remedy}."
-                )
-                yield low.warning("few_queries", text)
-        if self._texts.heads:
-            yield self._few_texts(self._texts, bins)
+                counted = kind.removeprefix("few_")
+                found = low.words(where, self._heads)
+                text = f"Fewer than {low.limit} {counted} in {found}. {what} there. {advice}."
+                yield RunWarning(kind, text, low.heads)
         yield from self._without_errors()
         for (name, reason), heads in self._unknown.items():
             kind, words = _UNKNOWN[name]
             text = f"{words} is not known in {heads:,} of {self._heads:,} heads: {reason}."
-            yield RunWarning(kind, text, heads, reasons=[reason])
-
-    def _few_texts(self, texts: _LowCounts, bins: BucketGeometry | None) -> RunWarning:
-        left_out = "These bins are" if len(texts.smallest) > 1 else "This bin is"
-        nothing_changes = self._equal_texts or texts.most == texts.fewest
-        remedy = "" if nothing_changes else ", or set equal_texts to use the same texts everywhere"
-        text = (
-            f"Fewer than {texts.limit} texts in {texts.where(bins, self._heads)}; the smallest "
-            f"number is {texts.fewest}. {left_out} left out of means and figures. Capture more "
-            f"texts of this length{remedy}."
-        )
-        return texts.warning("few_texts", text)
+            yield RunWarning(kind, text, heads, [reason])
 
     def _without_errors(self) -> Iterator[RunWarning]:
         """Why values have no standard errors."""
