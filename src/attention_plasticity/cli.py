@@ -33,7 +33,6 @@ commands to paste:
   attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
   attention-plasticity analyze hf://datasets/owner/name@branch
   attention-plasticity analyze s3://bucket/dump --output_dir results/dump
-  attention-plasticity analyze dumps/qwen3-0.6b dumps/qwen3-8b --output_dir results
   python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
       --layers 0-3 --query_model full --output_dir out
 
@@ -111,22 +110,23 @@ def _analyze(arguments: Sequence[str], program: str = "attention-plasticity anal
     helps = {"-h", "--help", "--help_all", "--dry_run", "--dry-run"} & set(arguments)
     with LocalProcesses(started=0 if helps else 1) as workers:  # import while this process plans
         from attention_plasticity.config import RunnerConfig, one_dump
-        from attention_plasticity.run.several import is_multi_dump
 
         parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
-        parser.usage = f"{program} [DUMP …] [--FIELD VALUE …]"
+        parser.usage = f"{program} [DUMP] [--FIELD VALUE …]"
         config = command_settings(parser, RunnerConfig, arguments, section="analysis")
-        workers.workers = config.workers
-        engine = workers if config.engine == "local" else None
-        if engine is None:
-            workers.shutdown()  # the cluster has its own
-        dumps = [*dumps, *(config.dumps or ())]
-        if dumps and is_multi_dump(dumps):
-            return _analyze_several(config, dumps, engine)
+        if len(dumps) > 1:
+            raise ConfigError(
+                f"analyze takes one dump, got {len(dumps)}; for several, use attention-plasticity "
+                f"study {' '.join(dumps)}"
+            )
         if dumps:
             config = one_dump(config, dumps[0])
         if config.dry_run:
             return _dry_run(config)
+        workers.workers = config.workers
+        engine = workers if config.engine == "local" else None
+        if engine is None:
+            workers.shutdown()  # the cluster has its own
         return _analyze_one(config, engine)
 
 
@@ -143,20 +143,6 @@ def _analyze_one(config: RunnerConfig, engine: Engine | None) -> int:
     with allow_closed_stdout():
         print_summary(FinishedRun.open(outcome.place.place))
     return 1 if outcome.has_failures else 0
-
-
-def _analyze_several(config: RunnerConfig, dumps: Sequence[str], engine: Engine | None) -> int:
-    from attention_plasticity.run.printed import print_several
-    from attention_plasticity.run.runner import run_analyses
-    from attention_plasticity.run.several import configs_of
-    from qk_toolkit.terminal import TerminalWatcher
-
-    configs = configs_of(config, dumps, TerminalWatcher().note)
-    if config.dry_run:
-        return max(_dry_run(one) for one in configs)
-    outcomes = list(run_analyses(configs, TerminalWatcher(), engine))
-    with allow_closed_stdout():
-        return print_several(outcomes)
 
 
 def _dry_run(config: RunnerConfig) -> int:

@@ -13,7 +13,7 @@ from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import Indices, Names, settings_from, validated
+from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, refuse_password, require_usable
 
 QueryModel = Literal["positional", "full", "diagonal"]
@@ -53,14 +53,6 @@ class RunnerConfig(BaseModel):
         min_length=1,
         description="folder of a dump, s3://bucket/dump or another URL of fsspec, or "
         "hf://datasets/owner/name@branch",
-    )
-    dumps: Names | None = Field(
-        title=_DATA,
-        default=None,
-        min_length=1,
-        description="several dumps, which are analysed together; each run has a folder in "
-        "output_dir (in a command, they can also follow the word analyze); "
-        "hf://datasets/owner/name@* stands for every branch",
     )
     model_dir: str | None = Field(
         title=_DATA,
@@ -297,7 +289,7 @@ class RunnerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _no_url_has_a_password(self) -> RunnerConfig:
-        for value in (*vars(self).values(), *(self.dumps or ())):
+        for value in vars(self).values():
             if isinstance(value, str) and is_remote(value):
                 refuse_password(value)
         return self
@@ -337,7 +329,7 @@ ANALYSIS_FIELDS = (
 )
 """Fields that change the results of a head. Recorded heads are reused only if all are equal."""
 
-PLACEMENT_FIELDS = ("dumps", "engine", "ray_address")
+PLACEMENT_FIELDS = ("engine", "ray_address")
 """Fields that change where heads are computed, not their results."""
 
 
@@ -345,7 +337,7 @@ def one_dump(config: RunnerConfig, dump: str) -> RunnerConfig:
     """The config for one dump that is not given as `dataset_local_root`."""
     if config.dataset_local_root is not None:
         raise ConfigError("dataset_local_root: the dump is given twice; leave one out")
-    return config.model_copy(update={"dataset_local_root": dump, "dumps": None})
+    return config.model_copy(update={"dataset_local_root": dump})
 
 
 def make_config(values: dict[str, Any] | None = None, /, **fields: Any) -> RunnerConfig:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qk_dump.columns import unknown_columns
-from qk_dump.hub.place import HubPlace, is_every_branch, is_hub_path, parse_place
+from qk_dump.hub.place import HubPlace, is_hub_path, parse_place
 from qk_dump.layout import Dump, open_folder, open_url
 from qk_dump.parquet import opened_parquet
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ToolkitError
 from qk_toolkit.urls import is_url, without_file_scheme
 
 if TYPE_CHECKING:
@@ -39,11 +39,6 @@ class DumpSource:
             return HubPlace(self.dataset, self.revision or "main", self.model_dir)
         if not is_hub_path(self.path):
             return None
-        if is_every_branch(self.path):
-            raise ConfigError(
-                f"{self.path}: stands for every branch; give it under dumps, or after the word "
-                "analyze"
-            )
         place = parse_place(self.path)
         if self.revision is not None and "@" not in self.path:
             place = replace(place, revision=self.revision)

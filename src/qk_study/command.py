@@ -56,7 +56,7 @@ Exit codes: 0 success, 1 some models, heads or figures failed, 2 wrong usage or 
 """
 _INTERRUPTED = "finished texts and heads are kept; run the same command again to continue"
 _LOCK = ".study.lock"
-_OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "dumps", "repeated")
+_OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "repeated")
 """Fields and sections of captures and analyses that have no flag here: the study sets them."""
 
 

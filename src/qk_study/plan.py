@@ -32,7 +32,7 @@ _GIVEN_BY_CAPTURES = {
     "dry_run": "give it to the study",
 }
 _GIVEN_BY_ANALYSES = {
-    **dict.fromkeys(("dataset_local_root", "dumps"), "give it as dump of an entry"),
+    "dataset_local_root": "give it as dump of an entry",
     **dict.fromkeys(("dataset_name", "dataset_revision"), "give hf://… as dump of an entry"),
     "output_dir": "tables are in the folders of the runs",
     "dry_run": "give it to the study",

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qk_dump.hub.place import is_every_branch
 from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
 from qk_sniffer.text_settings import DatasetSettings
 from qk_toolkit.files import user_path
@@ -161,8 +160,6 @@ class ModelEntry(_Section):
         for name in unused.get(given[0], ("capture", "revision", "analysis")):
             if getattr(self, name):
                 raise ValueError(f"{name}: has no effect on a {given[0]}; leave it out")
-        if is_every_branch(self.place):
-            raise ValueError(f"dump: {self.place}: stands for every branch; give one entry each")
         if is_remote(self.place):
             require_usable(self.place)
         return self

@@ -96,6 +96,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["analyze", "--seed"], "--seed: expected one argument"),
         (["analyze", "dump"], "dump: does not exist. Give the folder of a dump, "),
         (["analyze", "--seed", "1", "dump"], "'dump': unexpected argument"),
+        (["analyze", "a", "b"], "analyze takes one dump, got 2; for several, use attention-plast"),
         (["analyze", "--config", "no.yaml"], "no.yaml: does not exist"),
         (["analyze", "--max-workers", "0"], "--max_workers: expected an integer of at least 1"),
         (["demo", "--outputdir", "x"], "--outputdir: unknown flag; did you mean --output_dir?"),

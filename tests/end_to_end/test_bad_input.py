@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity.config import make_config
-from attention_plasticity.run.runner import run_analyses
-from attention_plasticity.run.several import configs_of
+from attention_plasticity.run.engines import LocalProcesses
+from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.write import Outcome
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.summary import print_summary
@@ -285,10 +285,18 @@ def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     for folder, name in folders.items():
         assert not FAILURES[name].flags, name
         FAILURES[name].spoil(Path(shutil.copytree(sound, root / folder)))
-    common = make_config(LAYOUT, output_dir=str(root / "out"), max_workers=1)
-    found = list(run_analyses(configs_of(common, [str(root / folder) for folder in folders])))
-    assert all(isinstance(outcome, Outcome) for outcome in found), found
-    return {folders[one.place.folder.name]: one for one in found if isinstance(one, Outcome)}
+    with LocalProcesses() as engine:
+        return {
+            name: run_analysis(
+                make_config(
+                    LAYOUT,
+                    dataset_local_root=str(root / folder),
+                    output_dir=str(root / "out" / folder),
+                ),
+                engine=engine,
+            )
+            for folder, name in folders.items()
+        }
 
 
 @pytest.mark.parametrize("name", FAILURES)

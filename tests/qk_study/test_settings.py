@@ -80,7 +80,6 @@ def test_ten_dumps_need_less_than_twenty_lines(tmp_path: Path) -> None:
         ({"models": [{**DUMP, "label": " \t"}]}, "label: is empty"),
         ({"models": [{**DUMP, "size": "1B"}]}, "size: expected a number above 0, got '1B'"),
         ({"models": [{**DUMP, "size": -1}]}, "size: expected a number above 0, got -1"),
-        ({"models": [{"dump": "hf://datasets/a/b@*"}]}, "stands for every branch"),
         ({"models": [{"run": "s3://key:secret@bucket/run"}]}, "a URL with a password"),
         (
             {"models": [{"dump": "s3://bucket/dump?X-Amz-Signature=secret"}]},

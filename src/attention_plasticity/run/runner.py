@@ -7,9 +7,8 @@ workers, commands and interruptions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attention_plasticity.config import RunnerConfig
@@ -20,10 +19,8 @@ from attention_plasticity.run.engines import Engine, LocalProcesses
 from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.preparation import PlannedRun, prepare
 from qk_dump.layout import Dump
-from qk_toolkit.debugging import show_traceback
-from qk_toolkit.errors import ToolkitError
 from qk_toolkit.formatting import count
-from qk_toolkit.ray_cluster import ClusterLostError, import_ray
+from qk_toolkit.ray_cluster import import_ray
 from qk_toolkit.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -117,33 +114,3 @@ def _clean(run: PlannedRun, watcher: Watcher) -> None:
             f"{count(len(others), 'record')} of other settings or files: kept in "
             f"{run.place.folder / '.heads'}; --clean removes them"
         )
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A run that could not begin, or whose files could not be written or sent, and the reason."""
-
-    config: RunnerConfig
-    reason: ToolkitError
-
-
-def run_analyses(
-    configs: Sequence[RunnerConfig],
-    watcher: Watcher | None = None,
-    engine: Engine | None = None,
-) -> Iterator[Outcome | Refused]:
-    """Analyse several dumps with one engine, and yield each run when it is finished.
-
-    A run that cannot begin does not stop the others, nor does a full disk or a failed upload.
-    """
-    watcher = watcher or Watcher()
-    with ExitStack() as stack:
-        used = engine or stack.enter_context(_make_engine(configs[0], watcher.note))
-        for config in configs:
-            try:
-                yield run_analysis(config, watcher, engine=used)
-            except ClusterLostError:
-                raise
-            except ToolkitError as error:
-                show_traceback(error)
-                yield Refused(config, error)

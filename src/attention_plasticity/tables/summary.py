@@ -29,7 +29,6 @@ from attention_plasticity.tables.intervals import (
     p_values,
     rank_intervals,
     rank_words,
-    recorded_mean,
 )
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
@@ -316,11 +315,6 @@ def _files(run: FinishedRun, *, with_next: bool) -> Iterator[Line]:
         place = shlex.quote(run.place)
         yield "Next", f"attention-plasticity report {place}"
         yield "", f"attention-plasticity plot all {place}"
-
-
-def mean_text(info: Mapping[str, Any], name: str) -> str:
-    """A mean over heads as run.json records it, with half of its 95 % interval."""
-    return _estimate(recorded_mean(info.get("means") or {}, name))
 
 
 def _mean(run: FinishedRun, name: str, heads: int) -> str | None:

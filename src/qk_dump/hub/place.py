@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from qk_toolkit.errors import ConfigError
 
 SCHEME = "hf://datasets/"
-_EVERY_BRANCH = "*"
 _NAME = r"[\w.-]+"
 _PLACE = re.compile(rf"({_NAME}/{_NAME})(?:@([^@]+?))?(?:/({_NAME}))?")
 
@@ -33,11 +32,6 @@ class HubPlace:
 def is_hub_path(text: str) -> bool:
     """Whether a path is on the Hub: `hf://datasets/owner/name@branch`."""
     return text.startswith("hf://")
-
-
-def is_every_branch(path: str) -> bool:
-    """Whether a path is `hf://datasets/owner/name@*`, which stands for all branches."""
-    return is_hub_path(path) and parse_place(path).revision == _EVERY_BRANCH
 
 
 def parse_place(text: str) -> HubPlace:

@@ -17,8 +17,6 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
-from attention_plasticity.run.runner import Refused, run_analyses
-from attention_plasticity.run.several import configs_of
 from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from hub_server import CLIENT_WARNINGS, running_hub, status
@@ -320,16 +318,6 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
     ending = ".json.gz" if stalled == "/.heads/" else stalled
     assert not any(path.endswith(ending) for path in answered)
     s3.heal()
-
-
-def test_several_dumps_have_folders_at_the_url(s3: S3, dump: Path, tmp_path: Path) -> None:
-    other = make_dump(tmp_path / "other", layers=1, q_heads=2, k_heads=1, n=120)
-    common = ap.make_config(output_dir=s3.url("all"), max_workers=1)
-    s3.fail("PUT", error(500), path="/all/other/run.json")
-    outcomes = list(run_analyses(configs_of(common, [str(other), str(dump)]), engine=Here()))
-    failed = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    assert [isinstance(outcome.reason, StoreError) for outcome in failed] == [True]
-    assert {"all/dump/run.json", "all/other/head_metrics.csv"} <= set(s3.names())
 
 
 def test_places_that_cannot_be_used_are_refused(

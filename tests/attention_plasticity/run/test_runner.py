@@ -14,7 +14,7 @@ from attention_plasticity.config import make_config
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.printed import print_plan
-from attention_plasticity.run.runner import run_analyses, run_analysis
+from attention_plasticity.run.runner import run_analysis
 from dumps import add_rotary, make_dump
 from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -57,15 +57,14 @@ def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
     assert any("counted from the folders" in note for note in first.notes)  # a guessed layout
 
 
-@pytest.mark.parametrize("several", [False, True])
 def test_without_the_package_ray_nothing_is_written(
-    several: bool, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
     out = tmp_path / "out"
     config = settings(dump, out, engine="ray")
     with pytest.raises(ConfigError, match="engine: ray is not installed"):
-        _ = list(run_analyses([config])) if several else run_analysis(config)
+        run_analysis(config)
     assert not out.exists()
 
 

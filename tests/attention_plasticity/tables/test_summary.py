@@ -18,9 +18,9 @@ from scipy.stats import t
 
 import report_runs
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import mean_over_heads
+from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads, recorded_mean
 from attention_plasticity.tables.names import FIDELITY_CAUTION
-from attention_plasticity.tables.summary import mean_text, print_summary
+from attention_plasticity.tables.summary import print_summary
 from attention_runs import add_attention
 from fidelity_runs import add_fidelity
 from role_runs import add_roles
@@ -273,9 +273,9 @@ def test_a_run_with_all_tables_fits_on_a_screen(tmp_path: Path) -> None:
 
 def test_a_recorded_mean_has_its_interval() -> None:
     mean = {"value": 0.5, "standard_error": 0.01, "heads": 12, "groups": 8}
-    reach = t.ppf(0.975, 7) * 0.01
-    assert mean_text({"means": {"ap_aligned": mean}}, "ap_aligned") == f"0.500 ± {reach:.3f}"
-    assert mean_text({"means": {}}, "ap_aligned") == "–"
+    found = recorded_mean({"ap_aligned": mean}, "ap_aligned")
+    assert mean_half_width(found) == pytest.approx(t.ppf(0.975, 7) * 0.01)
+    assert recorded_mean({}, "ap_aligned").heads == 0
     sampled = mean | {"standard_error_texts": 0.006, "eligible_heads": 90, "heads": 4}
-    reach = t.ppf(0.975, 3) * 0.01
-    assert mean_text({"means": {"ap_aligned": sampled}}, "ap_aligned") == f"0.500 ± {reach:.3f}"
+    found = recorded_mean({"ap_aligned": sampled}, "ap_aligned")
+    assert mean_half_width(found) == pytest.approx(t.ppf(0.975, 3) * 0.01)

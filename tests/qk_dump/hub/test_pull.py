@@ -21,7 +21,6 @@ from hub_server import STRANGER, WRITER, HubServer, slow, status
 from hubs import REPO, TINY, client_of, downloads, files_of, pull_refusal, upload
 from hubs import cache as cache  # the fixtures
 from hubs import client as client
-from qk_dump.hub.branches import dumps_on_branches
 from qk_dump.hub.files import RemoteFile
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import Fetched, HeadChoice, fetch_dump
@@ -128,7 +127,6 @@ def test_keys_drawn_by_attention_come_with_their_key_head(
     assert parquet == [f"{below}{head}/data.parquet" for head in expected]
     assert len(dump.folders) == 12
     assert [head.folder for head in dump.attended] == ["attended/l00h01k", "attended/l01h01k"]
-    assert dumps_on_branches(f"hf://datasets/{REPO}@*") == [f"hf://datasets/{REPO}@tiny"]
 
 
 @pytest.mark.usefixtures("client")
