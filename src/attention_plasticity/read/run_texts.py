@@ -12,8 +12,8 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.read.bins import Bins, ExpectedQueries, bin_size, grid, texts_at
 from attention_plasticity.read.texts import (
     DumpTexts,
+    TextList,
     text_lengths,
-    text_list,
     texts_of_dump,
     texts_to_last_fifth,
 )
@@ -33,7 +33,8 @@ def run_texts(
 ) -> DumpTexts:
     """The texts and bins of a dump for a run."""
     if config.single_example:
-        texts = DumpTexts(listed=text_list(dump))
+        listed, _ = TextList.of(dump)
+        texts = DumpTexts(listed=None if listed is None else listed.summary())
     else:
         texts = texts_of_dump(dump, layers, equal_texts=config.equal_texts, show=show)
     return replace(texts, bins=bins_of_dump(dump, config))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -25,7 +25,7 @@ from qk_dump.limits import MOST_POSITIONS
 from qk_dump.remote import DumpPath
 from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.errors import DumpError
-from qk_toolkit.formatting import count
+from qk_toolkit.formatting import count, index_ranges
 
 _LAST_FIFTH = 0.8  # of the longest text
 _MOST_RANGES = 10  # of ids in a message
@@ -108,30 +108,82 @@ class DumpTexts:
 
     def as_message(self) -> dict[str, Any]:
         """The texts as values for JSON."""
-        ids, long = (None if part is None else _runs(part) for part in (self.ids, self.long))
+        arrays = {"ids": self.ids, "long": self.long, "lengths": self.lengths}
         bins = None if self.bins is None else [self.bins.size, self.bins.context]
-        return {
-            "ids": ids,
-            "long": long,
-            "listed": self.listed,
-            "problem": self.problem,
-            "bins": bins,
-            "lengths": None if self.lengths is None else self.lengths.tolist(),
-        }
+        lists = {name: None if one is None else one.tolist() for name, one in arrays.items()}
+        return {**lists, "listed": self.listed, "problem": self.problem, "bins": bins}
 
     @classmethod
     def of_message(cls, content: dict[str, Any]) -> Self:
         """The texts from values for JSON."""
-        ids, long = (
-            None if content[name] is None else _of_runs(content[name]) for name in ("ids", "long")
+        ids, long, lengths = (
+            None if content[name] is None else np.array(content[name], np.int64)
+            for name in ("ids", "long", "lengths")
         )
         bins = None if content["bins"] is None else Bins(*content["bins"])
-        lengths = None if content["lengths"] is None else np.array(content["lengths"], np.int64)
         return cls(ids, long, content["listed"], content["problem"], bins, lengths)
 
 
 UNKNOWN_TEXTS = DumpTexts()
 """The texts of a dump without `examples.parquet`."""
+
+
+@dataclass(frozen=True)
+class TextList:
+    """The rows of `examples.parquet`, by id."""
+
+    ids: Ints  # (texts,) ascending
+    originals: list[Any] | None  # ids in the dataset; None: not known
+    lengths: Ints | None  # (texts,) tokens; None: not known
+
+    @classmethod
+    def of(cls, dump: Dump) -> tuple[Self | None, str | None]:
+        """The list of a dump, or the reason why it cannot be used; neither without the file."""
+        path = dump.path / EXAMPLES_FILE
+        try:
+            table = read_examples(dump.path)
+        except DumpError as error:
+            return None, str(error).partition(". Capture")[0]
+        if table is None:
+            return None, None
+        ids = _integers(table, "example_id")
+        if ids is None:
+            return None, f"{path}: has no column 'example_id' of integers without a null"
+        if ids.min(initial=0) < 0:
+            return None, f"{path}: has a negative example_id"
+        ids, first = np.unique(ids, return_index=True)
+        lengths, originals = _integers(table, "num_tokens"), None
+        if table.schema.names.count("original_id") == 1:
+            originals = table.column("original_id").take(pa.array(first)).to_pylist()
+        return cls(ids, originals, None if lengths is None else lengths[first]), None
+
+    @property
+    def long(self) -> Ints | None:
+        """Ids of the texts that reach the last fifth; None if the lengths are not known."""
+        if self.lengths is None or not len(self.ids):
+            return None
+        return texts_to_last_fifth(self.ids, self.lengths - 1)
+
+    def summary(self, *, equal_texts: bool = False) -> dict[str, Any] | None:
+        """Number of the texts that are used, and a hash of their original ids and groups.
+
+        Two runs with the same hash use the same texts, so that the differences between their heads
+        can be computed text by text. The hash is None if an original id is missing. None without
+        the column, or if `equal_texts` is set and the lengths are not known.
+        """
+        used = self.long if equal_texts else self.ids
+        if self.originals is None or used is None:
+            return None
+        chosen = np.flatnonzero(np.isin(self.ids, used))
+        originals = [self.originals[row] for row in chosen]
+        if not originals or None in originals:
+            return {"count": len(originals), "digest": None}
+        groups = TextGroups(self.ids).of(self.ids[chosen])
+        pairs = sorted(
+            [str(one), group] for one, group in zip(originals, groups.tolist(), strict=True)
+        )
+        digest = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+        return {"count": len(pairs), "digest": digest}
 
 
 def texts_of_dump(
@@ -148,63 +200,29 @@ def texts_of_dump(
     heads of the whole dump; `show` gets the number of heads that are read and of all heads. Without
     the file, the id of a text is used as its rank.
     """
-    table, problem = _examples(dump)
-    if table is None and problem is None:
+    listed, problem = TextList.of(dump)
+    if listed is None and problem is None:
         return UNKNOWN_TEXTS
-    if table is not None:
-        named, first = np.unique(_numbers(table, "example_id"), return_index=True)
-        unknown = np.setdiff1d(texts_of_layers(dump, layers), named)
+    if listed is not None:
+        unknown = np.setdiff1d(texts_of_layers(dump, layers), listed.ids)
         if not len(unknown):
-            long = _long_texts(table) if equal_texts else None
-            known = _is_integer(table, "num_tokens")
-            lengths = _numbers(table, "num_tokens")[first] if known else None
-            listed = _listed(table, equal_texts=equal_texts)
-            return DumpTexts(named, long, listed, lengths=lengths)
+            long = listed.long if equal_texts else None
+            summary = listed.summary(equal_texts=equal_texts)
+            return DumpTexts(listed.ids, long, summary, lengths=listed.lengths)
         problem = f"{dump.path / EXAMPLES_FILE}: does not name {_ids_as_text(unknown)} of the dump"
     found = texts_of_heads(dump, show)
     return DumpTexts(found, None, {"count": len(found), "digest": None}, problem)
 
 
-def text_list(dump: Dump, *, equal_texts: bool = False) -> dict[str, Any] | None:
-    """Number of the texts that `examples.parquet` names, and a hash of original ids and groups.
-
-    Two runs with the same hash use the same texts, so that the differences between their heads can
-    be computed text by text. The hash is None if an original id is missing. None without a readable
-    `examples.parquet`, or if `equal_texts` is set and the lengths are not known.
-    """
-    table, _ = _examples(dump)
-    return None if table is None else _listed(table, equal_texts=equal_texts)
-
-
-def _listed(table: pa.Table, *, equal_texts: bool) -> dict[str, Any] | None:
-    if table.schema.names.count("original_id") != 1:
-        return None
-    long = _long_texts(table) if equal_texts else None
-    if equal_texts and long is None:
-        return None
-    rows = [table.column(name).to_pylist() for name in ("example_id", "original_id")]
-    used = None if long is None else set(long.tolist())
-    texts = [(i, original) for i, original in zip(*rows, strict=True) if used is None or i in used]
-    if not texts or any(original is None for _, original in texts):
-        return {"count": len(texts), "digest": None}
-    groups = TextGroups(np.unique(_numbers(table, "example_id")))
-    members = groups.of(np.array([i for i, _ in texts], np.int64))
-    pairs = sorted(
-        [str(original), int(group)] for (_, original), group in zip(texts, members, strict=True)
-    )
-    return {"count": len(pairs), "digest": hashlib.sha256(json.dumps(pairs).encode()).hexdigest()}
-
-
 def text_lengths(dump: Dump, *, equal_texts: bool = False) -> Ints | None:
     """(texts,) tokens of the texts that are used; None if `examples.parquet` does not have them."""
-    table, _ = _examples(dump)
-    if table is None or not len(table) or not _is_integer(table, "num_tokens"):
+    listed, _ = TextList.of(dump)
+    if listed is None or listed.lengths is None or not len(listed.ids):
         return None
-    lengths = _numbers(table, "num_tokens")
-    long = _long_texts(table) if equal_texts else None
-    if long is not None:
-        lengths = lengths[np.isin(_numbers(table, "example_id"), long)]
-    return lengths if 1 <= lengths.max(initial=0) <= MOST_POSITIONS else None
+    lengths = listed.lengths
+    if equal_texts and listed.long is not None:
+        lengths = lengths[np.isin(listed.ids, listed.long)]
+    return lengths if 1 <= lengths.max() <= MOST_POSITIONS else None
 
 
 def texts_to_last_fifth(ids: Ints, last_positions: Array | Ints) -> Ints:
@@ -227,60 +245,21 @@ def equal_texts_note(texts: DumpTexts) -> str:
     return f"equal_texts: {kept:,} of {total:,} texts reach the last fifth and are used"
 
 
-def _long_texts(table: pa.Table) -> Ints | None:
-    """Ids of the texts that reach the last fifth; None if the lengths are not known."""
-    if not len(table) or not _is_integer(table, "num_tokens"):
-        return None
-    return texts_to_last_fifth(_numbers(table, "example_id"), _numbers(table, "num_tokens") - 1)
-
-
-def _examples(dump: Dump) -> tuple[pa.Table | None, str | None]:
-    """The table of texts, or the reason why it cannot be used; neither without the file."""
-    path = dump.path / EXAMPLES_FILE
-    try:
-        table = read_examples(dump.path)
-    except DumpError as error:
-        return None, str(error).partition(". Capture")[0]
-    if table is None:
-        return None, None
-    if not _is_integer(table, "example_id"):
-        return None, f"{path}: has no column 'example_id' of integers without a null"
-    if len(table) and _numbers(table, "example_id").min() < 0:
-        return None, f"{path}: has a negative example_id"
-    return table, None
-
-
-def _is_integer(table: pa.Table, name: str) -> bool:
+def _integers(table: pa.Table, name: str) -> Ints | None:
+    """A column of integers without a null; None if there is none, or two."""
     if table.schema.names.count(name) != 1:
-        return False
+        return None
     column = table.column(name)
-    return bool(pa.types.is_integer(column.type) and not column.null_count)
-
-
-def _numbers(table: pa.Table, name: str) -> Ints:
-    column = table.column(name).combine_chunks()
-    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
+    if column.null_count or not pa.types.is_integer(column.type):
+        return None
+    return np.asarray(column.combine_chunks().to_numpy(zero_copy_only=False), np.int64)
 
 
 def _ids_as_text(ids: Ints) -> str:
     """`text 7`, or `9 texts (3-11)`."""
     if len(ids) == 1:
         return f"text {ids[0]}"
-    runs = _runs(ids)
-    ranges = [f"{first}-{last}" if first < last else f"{first}" for first, last in runs]
-    more = [] if len(runs) <= _MOST_RANGES else ["…"]
-    return f"{len(ids):,} texts ({', '.join(ranges[:_MOST_RANGES] + more)})"
-
-
-def _runs(ids: Ints) -> list[list[int]]:
-    """First and last of each run of consecutive ids, which are ascending."""
-    if not len(ids):
-        return []
-    breaks = np.flatnonzero(np.diff(ids) > 1)  # (runs - 1,)
-    first, last = ids[np.r_[0, breaks + 1]], ids[np.r_[breaks, len(ids) - 1]]  # (runs,)
-    return [list(run) for run in zip(first.tolist(), last.tolist(), strict=True)]
-
-
-def _of_runs(runs: Sequence[Sequence[int]]) -> Ints:
-    parts = [np.arange(first, last + 1, dtype=np.int64) for first, last in runs]
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    ranges = index_ranges(ids.tolist()).split(",")
+    more = ["…"] if len(ranges) > _MOST_RANGES else []
+    shown = ", ".join([*ranges[:_MOST_RANGES], *more])
+    return f"{len(ids):,} texts ({shown})"

@@ -19,7 +19,7 @@ from attention_plasticity.read.run_texts import bins_of_dump, run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
     equal_texts_note,
-    text_list,
+    texts_of_dump,
     texts_to_last_fifth,
 )
 from dumps import head_rows, make_dump, write_columns
@@ -48,6 +48,11 @@ def write_dump(root: Path, texts: tuple[int, ...], *, lengths: bool) -> ap.Dump:
     return ap.open_dump(root)
 
 
+def listed_texts(dump: ap.Dump, *, equal_texts: bool = False) -> dict[str, Any] | None:
+    """Number and hash of the texts of a run."""
+    return texts_of_dump(dump, [], equal_texts=equal_texts).listed
+
+
 @pytest.mark.parametrize("lengths", [False, True])
 def test_equal_texts_equal_a_dump_of_the_long_texts(tmp_path: Path, lengths: bool) -> None:
     config = ap.make_config(equal_texts=True)
@@ -69,18 +74,18 @@ def test_equal_texts_equal_a_dump_of_the_long_texts(tmp_path: Path, lengths: boo
 
 def test_a_run_records_the_texts_that_it_used(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", tuple(range(8)), lengths=True)
-    used = text_list(dump, equal_texts=True)
+    used = listed_texts(dump, equal_texts=True)
     assert used is not None
     assert used["count"] == len(LONG)
-    assert used["digest"] not in (None, (text_list(dump) or {})["digest"])
+    assert used["digest"] not in (None, (listed_texts(dump) or {})["digest"])
     run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), equal_texts=True, max_workers=1)
     assert run.info["input"]["texts"] == used
     assert "only texts that reach the last fifth" in (caption_of(run.plot("profile")) or "")
     texts = [Example(i, None, length, "0") for i, length in enumerate(LENGTHS)]
     write_examples(tmp_path / "dump", texts)
-    assert text_list(dump, equal_texts=True) == {"count": len(LONG), "digest": None}
+    assert listed_texts(dump, equal_texts=True) == {"count": len(LONG), "digest": None}
     (tmp_path / "dump" / "examples.parquet").unlink()
-    assert text_list(dump, equal_texts=True) is None
+    assert listed_texts(dump, equal_texts=True) is None
 
 
 def test_settings_that_contradict_are_refused(tmp_path: Path) -> None:
@@ -170,5 +175,5 @@ def test_one_sequence_has_one_text_and_no_groups(tmp_path: Path) -> None:
     assert set(queries.text.tolist()) == set(keys.text.tolist())
     assert queries.no_errors == SINGLE_EXAMPLE
     assert keys.texts.bins is not None
-    listed = text_list(dump)
+    listed = listed_texts(dump)
     assert keys.texts.listed == listed
