@@ -148,7 +148,7 @@ def measure_sampled(
         ):
             mean = column.mean
             coverage.hits[name].append(abs(mean.value - truth) <= mean_half_width(mean))
-        difference = columns[0].minus(columns[1], paired=False)
+        difference = columns[0].difference(columns[1], paired=False).mean
         error = abs(difference.value - (truth - float(np.mean(truths[1]))))
         coverage.hits["same heads"].append(error <= mean_half_width(difference))
     return coverage

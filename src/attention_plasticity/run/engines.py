@@ -20,7 +20,6 @@ from typing import IO, Any
 from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES
 from qk_toolkit.errors import ToolkitError
 
-_MOST_MEMORY = 1 << 30  # bytes of an idle process that has more than twice its usual memory
 _SECONDS_TO_END = 5.0  # of a process that has closed its connection
 _TAIL = 4096  # bytes of the output of a dead process in which its last line is looked for
 
@@ -89,11 +88,8 @@ class LocalProcesses(Engine):
         except WorkerDiedError:
             self._remove(process)
             raise
-        if process.is_bloated:
-            self._remove(process)
-        else:
-            with self._lock:
-                self._idle.append(process)
+        with self._lock:
+            self._idle.append(process)
         return result
 
     def _take(self) -> _Process:
@@ -121,7 +117,6 @@ class _Process:
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
         self._printed: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by close)
-        self._memory: list[int] = []  # bytes after each call
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
@@ -138,16 +133,9 @@ class _Process:
         """The result of a call. Raises a `WorkerDiedError` if the process dies."""
         try:
             self._connection.send((function, arguments))
-            result, memory = self._connection.recv()
+            return self._connection.recv()
         except (EOFError, OSError) as error:
             raise WorkerDiedError(self._why_it_died()) from error
-        self._memory.append(memory)
-        return result
-
-    @property
-    def is_bloated(self) -> bool:
-        """Whether the process has kept much more memory than after its other calls."""
-        return self._memory[-1] > max(_MOST_MEMORY, 2 * min(self._memory))
 
     def kill(self) -> None:
         """End the process now."""

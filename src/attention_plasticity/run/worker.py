@@ -143,17 +143,7 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     while True:
         function, arguments = connection.recv()
-        result = function(*arguments)
-        connection.send((result, _resident_memory()))
-
-
-def _resident_memory() -> int:
-    """Bytes of this process in memory; 0 if the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        connection.send(function(*arguments))
 
 
 if __name__ == "__main__":

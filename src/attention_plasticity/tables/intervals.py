@@ -161,10 +161,6 @@ class HeadColumn:
             max(self.eligible or 0, other.eligible or 0) if sampled else None,
         )
 
-    def minus(self, other: HeadColumn, *, paired: bool) -> MeanEstimate:
-        """The mean of these differences."""
-        return self.difference(other, paired=paired).mean
-
     def at(self, places: Sequence[int]) -> HeadColumn:
         """The column at some of its heads."""
         chosen = list(places)
@@ -254,8 +250,8 @@ def difference_of_means(
     """
     if not same_heads:
         return mean_difference(one.mean, other.mean, paired=paired)
-    both = at_common_heads(one, other)
-    return both[0].minus(both[1], paired=paired)
+    mine, theirs = at_common_heads(one, other)
+    return mine.difference(theirs, paired=paired).mean
 
 
 def mean_half_width(mean: MeanEstimate, level: float = LEVEL) -> float:
@@ -318,20 +314,12 @@ def bucket_rows(influences: pd.DataFrame, quantity: str = BIN_QUANTITY) -> pd.Da
     return kept.assign(**_widths(groups, rows["n_groups"])).join(groups)
 
 
-def mean_bucket_errors(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
-    """Mean over heads per bin: plasticity, half width, groups of texts; None if unknown.
-
-    Influences are averaged over heads before they are squared, because the heads share their texts.
-    """
-    rows = bucket_errors(run, quantity)
-    return None if rows is None else mean_of_buckets(rows, run.eligible_heads)
-
-
 def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
     """Mean over heads of rows as `bucket_errors` returns them.
 
     Columns: `q_bucket, plasticity, half_width, n_groups`; the groups are the fewest of a head. A
-    bin without a value takes part in no mean. `eligible` is the number of heads from which the
+    bin without a value takes part in no mean. Influences are averaged over heads before they are
+    squared, because the heads share their texts. `eligible` is the number of heads from which the
     heads were sampled at random, or None.
     """
     found = []

@@ -77,7 +77,6 @@ class _LastingWorker(engines._Process):
             super().kill()
             super().close()
         elif self not in _idle:
-            self._memory.clear()
             _idle.append(self)
 
     def end(self) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from attention_plasticity.run import engines
 from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment
 from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.worker import THREAD_VARIABLES
@@ -95,6 +94,8 @@ def run_with_processes(dump: Path, out: Path, workers: int = 1, **fields: Any) -
 def test_processes_give_the_results_of_this_process_and_end(
     dump: Path, whole: Path, tmp_path: Path
 ) -> None:
+    with LocalProcesses(4, started=0):
+        assert workers_of() == []
     with LocalProcesses(2) as engine:
         assert len(workers_of()) == 1  # imports while the run is planned
         analyse(dump, tmp_path, engine=engine, max_workers=2)
@@ -102,11 +103,6 @@ def test_processes_give_the_results_of_this_process_and_end(
     assert workers_of() == []
     assert tables(tmp_path) == tables(whole)
     assert not (tmp_path / "workers.log").exists()
-
-
-def test_no_process_is_started_for_nothing() -> None:
-    with LocalProcesses(4, started=0):
-        assert workers_of() == []
 
 
 def test_a_worker_killed_from_outside_costs_a_retry(
@@ -202,47 +198,18 @@ def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     WorkerLog(tmp_path / "no folder" / "log").add("layer 0", "the run continues")
 
 
-def test_a_process_that_keeps_much_memory_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_MOST_MEMORY", 1 << 20)
-    with LocalProcesses() as engine:
-        pids = [engine.submit(os.getpid).result() for _ in range(3)]
-        assert len(set(pids)) == 1
-        engine.submit(_keep, 200 << 20).result()
-        other = engine.submit(os.getpid).result()
-        assert other != pids[0]
-        assert [worker.pid for worker in workers_of()] == [other]
-
-
-def _keep(size: int) -> int:
-    sys.kept = bytearray(b"x") * size  # type: ignore[attr-defined]
-    return size
-
-
 def test_calls_after_the_end_and_calls_that_die_are_errors() -> None:
-    with LocalProcesses() as engine:
+    with subprocess.Popen(["sleep", "600"]) as other, LocalProcesses() as engine:
         with pytest.raises(WorkerDiedError, match=r"exit code 7"):
             engine.submit(os._exit, 7).result()
         assert engine.submit(abs, -3).result() == 3  # a new process
         calls = [engine.submit(signal.pause) for _ in range(2)]
         wait_for(lambda: workers_of()[0].status() == psutil.STATUS_SLEEPING)
         engine.shutdown()
+        assert other.poll() is None  # other processes of the user live on
+        other.kill()
     assert workers_of() == []
     assert all(call.cancelled() or call.exception() for call in calls)
-
-
-def test_other_processes_of_the_user_live_on() -> None:
-    """A run ends its own workers, also busy ones and one that died, and no other process."""
-    with subprocess.Popen(["sleep", "600"]) as other:
-        try:
-            with LocalProcesses(2) as engine:
-                with pytest.raises(WorkerDiedError):
-                    engine.submit(os._exit, 7).result()
-                engine.submit(signal.pause)
-                wait_for(lambda: bool(workers_of()))
-            assert workers_of() == []
-            assert other.poll() is None
-        finally:
-            other.kill()
 
 
 def test_a_worker_has_one_thread_also_if_the_user_asks_for_more(
