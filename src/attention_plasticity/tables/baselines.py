@@ -80,12 +80,9 @@ def baseline_folder(run: Path, name: str) -> Path:
 
 def baselines_of(run: Path, info: Mapping[str, Any]) -> list[Baseline]:
     """The finished baselines of the run in a folder, by kind and draw. `info` is its run.json."""
-    try:
-        of_capture = read_json(run / FOLDER / _FILE)["capture"]
-    except FileNotFoundError:
+    of_capture = _recorded_capture(run)
+    if of_capture is None:
         return []
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise _damaged(run / FOLDER / _FILE, run) from error
     found = []
     for kind, draw in _draws(run):
         folder = baseline_folder(run, baseline_name(kind, draw))
@@ -93,8 +90,6 @@ def baselines_of(run: Path, info: Mapping[str, Any]) -> list[Baseline]:
             own = read_run_info(folder / RUN_FILE)
         except FileNotFoundError:
             continue
-        except ConfigError as error:
-            raise _damaged(folder / RUN_FILE, run) from error
         fits = of_capture == capture_digest(info) and _same_settings(info, own)
         found.append(Baseline(kind, draw, folder, own, fits))
     return found
@@ -116,17 +111,21 @@ def record_capture(run: Path, info: Mapping[str, Any]) -> None:
     Raises a `ConfigError` if there are baselines of another capture.
     """
     file, digest = run / FOLDER / _FILE, capture_digest(info)
-    try:
-        found = read_json(file)["capture"]
-    except (OSError, ValueError, TypeError, KeyError):
-        found = None
-    if found is not None and found != digest:
+    if _recorded_capture(run) not in (None, digest):
         raise ConfigError(
             f"{file.parent}: holds baselines of another capture; remove this folder, and repeat "
             "the command"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     write_text(file, json.dumps({"capture": digest}) + "\n")
+
+
+def _recorded_capture(run: Path) -> str | None:
+    """The digest of the capture of which the baselines of a run are; None if it is not recorded."""
+    try:
+        return str(read_json(run / FOLDER / _FILE)["capture"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def capture_digest(info: Mapping[str, Any]) -> str:
@@ -142,13 +141,6 @@ def _same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     same_heads = (one.get("not_analysed") or []) == (other.get("not_analysed") or [])
     same = all(ours.get(name) == theirs.get(name) for name in _SAME_SETTINGS)
     return same_bins and same_heads and same
-
-
-def _damaged(file: Path, run: Path) -> ConfigError:
-    return ConfigError(
-        f"{file}: was edited or damaged; remove the folder {run / FOLDER}, and repeat "
-        f"attention-plasticity study {run} --baselines"
-    )
 
 
 @dataclass(frozen=True)
