@@ -101,22 +101,6 @@ def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(
         open_run(run)
 
 
-def test_tables_with_values_that_no_head_has_are_refused_by_every_verb(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = write_run(tmp_path / "run")
-    (run / "run.json").unlink()
-    (run / "head_metrics.csv").write_text("layer,q_head,ap_overall\n0,0,True\n0,1,False\n")
-    for words in (
-        ["report", str(run)],
-        ["plot", "all", str(run), "--output", str(tmp_path / "figures")],
-    ):
-        assert main(words) == 2, words
-        assert "head_metrics.csv: ap_overall: expected numbers, got 'True'" in error_of(capsys)
-    with pytest.raises(ConfigError, match="expected numbers"):
-        _ = open_run(run).head_metrics
-
-
 def test_a_run_json_that_is_a_pipe_is_replaced_by_its_run(dump: Path, out: Path) -> None:
     assert analyze(dump, out) == 0
     replace_by(os.mkfifo, out / "run.json")
