@@ -19,7 +19,7 @@ from attention_plasticity.page.tables import ordered
 from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import bucket_errors, half_width, mean_bucket_errors
+from attention_plasticity.tables.intervals import bucket_errors, half_width, mean_of_buckets
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
@@ -82,10 +82,10 @@ class ShownCells:
         """The mean over the heads of some profiles of the run; that of bins has intervals."""
         mean = mean_profile(profiles)
         mean = mean[mean["heads"] > 0].reset_index(drop=True)
-        errors, rows = mean_bucket_errors(run), bucket_errors(run)
-        if not self.at_one_position or errors is None or rows is None or rows.empty:
+        rows = bucket_errors(run)
+        if not self.at_one_position or rows is None or rows.empty:
             return mean
-        bins = mean["q_bucket"]
+        errors, bins = mean_of_buckets(rows, run.eligible_heads), mean["q_bucket"]
         width = errors.set_index("q_bucket")["half_width"].reindex(bins).to_numpy()
         heads = rows[rows["value"].notna()].groupby("q_bucket").size().reindex(bins)
         known = heads.to_numpy() == mean["heads"]  # the influences of no head are missing

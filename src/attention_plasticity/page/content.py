@@ -31,7 +31,7 @@ from attention_plasticity.roles import ROLES, default_thresholds
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import repeated_decides, require_roles
-from attention_plasticity.tables.intervals import half_width
+from attention_plasticity.tables.intervals import mean_half_width
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
@@ -203,9 +203,8 @@ def _fidelity_means(run: FinishedRun) -> Columns:
     }
     for name in SHOWN["fidelity"].columns:
         column = [mean[name] for mean in means.values()]
-        found[name] = np.array([value for value, _, _ in column], np.float32)
-        halves = [half_width(error, groups) for _, error, groups in column]
-        found[f"{name}_half_width"] = np.array(halves, np.float32)
+        found[name] = np.array([one.value for one in column], np.float32)
+        found[f"{name}_half_width"] = np.array([mean_half_width(one) for one in column], np.float32)
     return found
 
 

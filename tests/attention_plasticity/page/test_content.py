@@ -15,8 +15,9 @@ from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import (
-    mean_bucket_errors,
+    bucket_errors,
     mean_half_width,
+    mean_of_buckets,
     mean_over_heads,
 )
 from attention_plasticity.tables.labels import labels_of
@@ -210,8 +211,9 @@ def test_means_and_profiles_of_each_type_of_layers(measured: FinishedRun) -> Non
             expected = mean_over_heads(part, name)
             assert mean == [expected.value, mean_half_width(expected)]
         assert set(kind["means"]) == set(about["groups"][0]["means"])
-        errors = mean_bucket_errors(part)
-        assert errors is not None
+        rows = bucket_errors(part)
+        assert rows is not None
+        errors = mean_of_buckets(rows, part.eligible_heads)
         for name in ("plasticity", "half_width"):
             np.testing.assert_allclose(tables[kind["profile"]][name], errors[name])
     about, tables = run_content(FinishedRun(measured.folder, measured.info, frozenset({0, 2})), "x")
