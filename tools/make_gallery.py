@@ -32,9 +32,6 @@ LENGTHS = (4096, 4000, 3800, 3600, 3300, 2900, 2400, 2000, 1600, 1200, 900, 700)
 SLIDING, FULL = "sliding_attention", "full_attention"
 MORE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("plasticity-trend", RESULTS, "plasticity", {"color": "trend"}),
-    ("plasticity-texts", OWN, "plasticity", {"color": "none"}),
-    ("profile-layers", OWN, "profile", {"layer_type": "full"}),
-    ("profile-wide", RESULTS, "profile", {"width": "text"}),
     ("heatmap-types", OWN, "heatmap", {}),
     ("map-types", OWN, "map", {"metric": "drop"}),
 )
