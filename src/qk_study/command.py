@@ -55,7 +55,6 @@ Exit codes: 0 success, 1 some models, heads or figures failed, 2 wrong usage or 
 130 interrupted.
 """
 _INTERRUPTED = "finished texts and heads are kept; run the same command again to continue"
-_LOCK = ".study.lock"
 _OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "repeated")
 """Fields and sections of captures and analyses that have no flag here: the study sets them."""
 
@@ -168,10 +167,11 @@ def _refuse_several_processes() -> None:
 
 def _locked(folder: Path) -> FileLock:
     """The lock of the folder, so that two commands do not write the same tables."""
+    from qk_study.reading import LOCK
     from qk_toolkit.files import try_lock
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = try_lock(folder / _LOCK)
+    lock = try_lock(folder / LOCK)
     if lock is None:
         raise ConfigError(f"{folder}: another study is being made there; wait until it ends")
     return lock

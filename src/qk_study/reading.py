@@ -38,6 +38,7 @@ _METRICS = tuple(name for name in HEAD_NUMBERS if name not in IDS)
 _WORDS = "study"  # how messages name a study without a file
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _RECORD = "study.json"
+LOCK = ".study.lock"
 
 
 def read_study(
@@ -66,6 +67,9 @@ def read_study(
     content = validated(StudyFile, values, source_of)
     _check_metrics(content.metrics, source_of("metrics"))
     models = _models(content, file)
+    used = content.baselines or any(model.entry.model is not None for model in models)
+    if not is_file and content.texts is not None and not used:
+        raise ConfigError("--texts: has no effect on dumps and runs without --baselines")
     output_dir = content.output_dir or _default_folder(file, models, is_file=is_file)
     if is_remote(output_dir):
         raise ConfigError("output_dir: a study is made in a folder of this machine, got a URL")
@@ -101,7 +105,7 @@ def kind_of(place: str) -> str:
         return "run" if Store(place).file(RUN_FILE) is not None else "dump"
     folder = user_path(place)
     if folder.is_dir():
-        if (folder / _RECORD).is_file():
+        if any((folder / name).is_file() for name in (_RECORD, LOCK)):
             raise ConfigError(f"{place}: is the folder of a study; give the runs in {place}/runs")
         if (folder / RUN_FILE).is_file() or (folder / "head_metrics.csv").is_file():
             return "run"

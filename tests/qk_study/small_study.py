@@ -62,7 +62,7 @@ def write_study(folder: Path, name: str = "study.yaml", **changes: Any) -> Path:
         "analysis": {"max_workers": 1},
         "models": [dict(model) for model in MODELS],
         "repeated_texts": 0,
-        "figures": ["profiles", "trajectories", "map-plasticity"],
+        "figures": ["profiles", "map-plasticity"],
         **changes,
     }
     path = folder / name

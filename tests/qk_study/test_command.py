@@ -59,7 +59,7 @@ def test_one_folder_has_everything(made: Path) -> None:
     assert {path.name for path in (made / "dumps").iterdir()} == {"tiny"}
     figures = {str(path.relative_to(made / "figures")) for path in made.glob("figures/**/[!.]*.*")}
     own = {f"{folder}/map-plasticity.{end}" for folder in FOLDERS for end in ("png", "txt")}
-    shared = {f"{name}.{end}" for name in ("profiles", "trajectories") for end in ("png", "txt")}
+    shared = {f"profiles.{end}" for end in ("png", "txt")}
     assert figures == own | shared
 
 

@@ -101,6 +101,7 @@ def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place: Path) 
         (("run", "run"), "label: 'run' is also that of model 1"),
         (("run", "--output_dir", "s3://b/x"), "output_dir: a study is made in a folder"),
         (("gone.yaml",), "gone.yaml: does not exist"),
+        (("run", "--texts", "t"), "--texts: has no effect on dumps and runs without --baselines"),
         ((), "the following arguments are required: PLACE"),
     ],
 )
@@ -110,18 +111,11 @@ def test_wrong_words_are_refused(place: Path, words: tuple[str, ...], message: s
     assert message in str(caught.value)
 
 
-def test_the_folder_of_a_study_is_no_run(place: Path) -> None:
-    (place / "study.json").write_text("{}")
+@pytest.mark.parametrize("name", ["study.json", ".study.lock"], ids=["finished", "begun"])
+def test_the_folder_of_a_study_is_no_run(place: Path, name: str) -> None:
+    (place / name).write_text("{}")
     with pytest.raises(ConfigError, match="is the folder of a study; give the runs in"):
         kind_of(str(place))
-
-
-def test_the_help_fits_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        settings_of(["--help"])
-    told = capsys.readouterr().out
-    assert len(told.splitlines()) <= 100
-    assert "commands to paste:\n  attention-plasticity study" in told
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class FinishedRun:
                         f"{path}: the analysis is not finished: {count(heads, 'head')} recorded so "
                         "far, and no tables; run the same command again to continue"
                     ) from error
-                if (path / "study.json").is_file():
+                if any((path / name).is_file() for name in ("study.json", ".study.lock")):
                     raise ConfigError(
                         f"{path}: is the folder of a study; give one of the runs in {path}/runs"
                     ) from error
