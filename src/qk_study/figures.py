@@ -53,14 +53,11 @@ def _profiles(results: StudyResults) -> Figure | str:
     return "needs two models" if len(results.runs) < 2 else of_models.profiles_figure(results.runs)
 
 
-def _lengths(by: str) -> Draw:
-    def draw(results: StudyResults) -> Figure | str:
-        table = summary(results.runs, by, None, [])
-        if table.empty:
-            return "needs plasticity at one position"
-        return of_models.lengths_figure(table, results.runs, by)
-
-    return draw
+def _lengths(results: StudyResults) -> Figure | str:
+    table = summary(results.runs, "length", None, [])
+    if table.empty:
+        return "needs plasticity at one position"
+    return of_models.lengths_figure(table, results.runs)
 
 
 def _depth(results: StudyResults) -> Figure | str:
@@ -125,8 +122,7 @@ def _matched(results: StudyResults) -> Figure | str:
 
 FIGURES: dict[str, Draw] = {
     "profiles": _profiles,
-    "lengths": _lengths("length"),
-    "phase-fifths": _lengths("fifth"),
+    "lengths": _lengths,
     "depth": _depth,
     "layer-types": _kinds("layer_type", layer_kinds, "full and window layers"),
     "rope-layers": _kinds("rope", rope_kinds, "RoPE and NoPE layers"),

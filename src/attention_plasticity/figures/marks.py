@@ -33,7 +33,6 @@ from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     head_half_width,
     p_values,
-    quantity_groups,
 )
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.profiles import HEAD
@@ -127,6 +126,21 @@ class Guide:
 
 
 @dataclass(frozen=True)
+class Span:
+    """A shaded part of a panel, below the data."""
+
+    first: float
+    last: float
+    label: str
+    colour: str
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """The part from the bottom to the top."""
+        axes.axvspan(self.first, self.last, color=self.colour, linewidth=0, zorder=0.1)
+        return [(Patch(color=self.colour), figure_text(self.label))]
+
+
+@dataclass(frozen=True)
 class Tests:
     """Which heads have a value that differs from 0: dots and rings, and faded heads."""
 
@@ -135,7 +149,6 @@ class Tests:
     excluded: npt.NDArray[np.bool_]  # (tested,) 0 is outside the 95 % interval
     significant: npt.NDArray[np.bool_]  # (tested,) after Benjamini-Hochberg at 5 %
     faded: npt.NDArray[np.bool_]  # (tested,) drawn in pale colours
-    groups: Floats  # (tested,) groups of texts behind the value
 
     @classmethod
     def of(
@@ -157,7 +170,6 @@ class Tests:
             excluded,
             benjamini_hochberg(p)[tested],
             ~excluded & fade,
-            quantity_groups(metrics, name, influences)[tested],
         )
 
     @property

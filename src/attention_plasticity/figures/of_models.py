@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import cycle, pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from attention_plasticity.compare.bands import wavelengths
 from attention_plasticity.compare.groups import DEPTHS
@@ -25,7 +22,7 @@ from attention_plasticity.compare.runs import NamedRun, main_of
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures.captions import capitalised, column_label, phase_sentence
 from attention_plasticity.figures.compose import Layout, compose
-from attention_plasticity.figures.marks import Entry, Mark
+from attention_plasticity.figures.marks import Mark, Span
 from attention_plasticity.figures.model_words import (
     half_widths,
     interval_line,
@@ -133,30 +130,20 @@ def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     return compose(panels, words, width=width, layout=Layout(height=2.3))
 
 
-def lengths_figure(
-    frame: pd.DataFrame, runs: Sequence[NamedRun], by: str = "length", *, width: float = TEXT
-) -> Figure:
-    """Draw plasticity, phase and their drops by length of the context (`by` `length`).
-
-    With `by` `fifth`, rotary phase and its drop by fifths of the longest text. `frame` is the
-    summary by length, or by fifth.
-    """
-    metrics = (ALIGNED, PHASE, *_DROPS) if by == "length" else (PHASE, PHASE_DROP)
-    own = frame[(frame["by"] == by) & (frame["minus"] == "") & frame["metric"].isin(metrics)]
+def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
+    """Draw plasticity, phase and their drops by length of the context: the summary by length."""
+    metrics = (ALIGNED, PHASE, *_DROPS)
+    own = frame[(frame["minus"] == "") & frame["metric"].isin(metrics)]
     require_rows(own, "lengths")
     groups = sorted(set(own["group"]), key=part_start)
-    label = "position (tokens)" if by == "length" else "part of the longest text"
     own = own.sort_values("metric", key=lambda names: names.map(metrics.index), kind="stable")
-    panels = _panels(own, *_group_axis(label, groups), whiskers=True)
-    phase = "rotary phase (plasticity over a bin minus plasticity at one position)"
-    shows = f"{capitalised(phase)} by fifths of the longest text, one line per run."
-    title = "Rotary phase, by fifths of the longest text"
-    if by == "length":
-        shows = (
-            f"Plasticity at one position, {phase}, and the drops of both by length of the context, "
-            "one line per run. K is 1,024 tokens."
-        )
-        title = "Plasticity at one position and rotary phase, by length of the context"
+    panels = _panels(own, *_group_axis("position (tokens)", groups), whiskers=True)
+    title = "Plasticity at one position and rotary phase, by length of the context"
+    shows = (
+        "Plasticity at one position, rotary phase (plasticity over a bin minus plasticity at one "
+        "position), and the drops of both by length of the context, one line per run. K is 1,024 "
+        "tokens."
+    )
     missing = [one.label for one in runs if one.label not in set(own["run"])]
     details = [
         "A value is the mean over the heads of a model and over positions: over the bins of "
@@ -305,37 +292,6 @@ def roles_figure(counts: pd.DataFrame, runs: Sequence[NamedRun], *, width: float
     return compose([panel], words, width=width, layout=layout)
 
 
-class PhaseBlock(NamedTuple):
-    """A phase of the training: its first and its last checkpoint."""
-
-    name: str
-    first: float
-    last: float
-
-
-@dataclass(frozen=True)
-class Phases:
-    """Each phase is shaded up to the middle between its checkpoints and those of the next one."""
-
-    blocks: Sequence[PhaseBlock]
-    log: bool
-
-    def draw(self, axes: Axes) -> list[Entry]:
-        """One band per phase, below the lines."""
-        middles = [
-            math.sqrt(one.last * other.first) if self.log else (one.last + other.first) / 2.0
-            for one, other in pairwise(self.blocks)
-        ]
-        starts = [block.first for block in self.blocks[:1]] + middles
-        ends = middles + [block.last for block in self.blocks[-1:]]
-        entries: list[Entry] = []
-        for place, block in enumerate(self.blocks):
-            colour = _SHADES[place % len(_SHADES)]
-            axes.axvspan(starts[place], ends[place], color=colour, linewidth=0, zorder=0.1)
-            entries.append((Patch(color=colour), figure_text(block.name)))
-        return entries
-
-
 def trajectories_figure(
     frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT
 ) -> Figure:
@@ -349,7 +305,7 @@ def trajectories_figure(
     family = {one.label: one.family or "no family" for one in runs}
     first, last = min(numbers.values()), max(numbers.values())
     log = first > 0 and last / first >= _LOG_FROM
-    blocks = training_phases(runs)
+    phases = training_phases(runs, log)
     room = 0.04 * (last - first) or 1.0
     across = Axis("checkpoint (steps or tokens)", first - room, last + room)
     if log:
@@ -359,37 +315,40 @@ def trajectories_figure(
         across,
         numbers,
         labels=list(dict.fromkeys(family.values())),
-        marks=[Phases(blocks, log)],
+        marks=phases,
     )
     shows = "Means over heads of checkpoints, one line per family."
     if log:
         shows += " The axis of checkpoints is logarithmic."
-    if blocks:
-        named = ", ".join(f"{block.name} ({block.first:g} to {block.last:g})" for block in blocks)
+    if phases:
+        named = ", ".join(phase.label for phase in phases)
         shows += (
-            f" Shaded: phases of the training, with their first and last checkpoint: {named}. A "
-            "phase ends in the middle between two checkpoints."
+            f" Shaded: phases of the training: {named}. A phase ends in the middle between two "
+            "checkpoints."
         )
     notes = [interval_line(own, "bands")]
-    if not blocks and any(one.phase for one in runs):
+    if not phases and any(one.phase for one in runs):
         notes.append("phases of the training overlap, so they are not shaded")
     words = model_words("Means over heads, over training", shows, runs, notes=notes)
     return compose(panels, words, width=width, layout=_PANEL)
 
 
-def training_phases(runs: Sequence[NamedRun]) -> list[PhaseBlock]:
+def training_phases(runs: Sequence[NamedRun], log: bool) -> list[Span]:
     """The phases in the order of the training; empty if they cannot be shaded.
 
     That is the case if no phase is given, or if two phases have checkpoints among each other, such
-    as phases of two families at the same numbers.
+    as phases of two families at the same numbers. A phase ends in the middle between two
+    checkpoints.
     """
-    given = [(float(one.checkpoint or 0.0), one.phase) for one in runs if one.phase]
-    blocks: list[PhaseBlock] = []
-    for number, phase in sorted(given, key=lambda one: one[0]):
-        if blocks and blocks[-1].name == phase:
-            blocks[-1] = PhaseBlock(phase, blocks[-1].first, number)
-            continue
-        if phase in [block.name for block in blocks] or (blocks and blocks[-1].last == number):
-            return []
-        blocks.append(PhaseBlock(phase, number, number))
-    return blocks
+    given = sorted((float(one.checkpoint or 0.0), one.phase) for one in runs if one.phase)
+    numbers, names = [number for number, _ in given], [phase for _, phase in given]
+    order = list(dict.fromkeys(names))
+    later = [names.index(phase) for phase in order[1:]]
+    mixed = names != sorted(names, key=order.index)
+    if not given or mixed or any(numbers[place] == numbers[place - 1] for place in later):
+        return []
+    neighbours = [(numbers[place - 1], numbers[place]) for place in later]
+    middles = [math.sqrt(a * b) if log else (a + b) / 2.0 for a, b in neighbours]
+    ends = pairwise([numbers[0], *middles, numbers[-1]])
+    shaded = zip(order, ends, cycle(_SHADES), strict=False)
+    return [Span(first, last, phase, shade) for phase, (first, last), shade in shaded]
