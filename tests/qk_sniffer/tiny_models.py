@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -446,6 +447,11 @@ ENCODER_DECODERS = {
     "bart": _TWO_STACKS,
     "t5": {"vocab_size": VOCABULARY, "d_model": 64, "d_kv": 16, "d_ff": 64, "num_layers": 2},
 }
+
+
+def shown_by(names: Iterable[str], *kept: str) -> list[Any]:
+    """Parameters of a test: those that are not `kept` are more cases of the same."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 @cache

@@ -193,6 +193,7 @@ def test_missing_permissions_and_missing_work_folders_are_reported(
         UrlTarget(config, Watcher()).send()
 
 
+@pytest.mark.long
 def test_two_processes_share_the_work_folder(
     s3: S3, model: Path, texts: Path, dump: dict[str, bytes], tmp_path: Path
 ) -> None:

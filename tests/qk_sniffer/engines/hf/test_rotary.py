@@ -24,7 +24,16 @@ from qk_sniffer.notebook import TappedRows
 from qk_toolkit.errors import ConfigError
 from rope_types import CONTEXT, DEPENDENT, ROPE, model_of
 from sniffing import sniff, sniff_first, tables_of
-from tiny_models import ARCHITECTURES, RARE, VOCABULARY, needs, needs_rare, other_model, probed
+from tiny_models import (
+    ARCHITECTURES,
+    RARE,
+    VOCABULARY,
+    needs,
+    needs_rare,
+    other_model,
+    probed,
+    shown_by,
+)
 from tiny_texts import some_text, tiny_tokenizer
 
 TOKENS = np.random.default_rng(0).integers(3, VOCABULARY, 50).tolist()
@@ -282,7 +291,9 @@ def test_every_rope_type_of_transformers_is_tested() -> None:
     assert {*ROPE_INIT_FUNCTIONS, "default"} <= {*ROPE}
 
 
-@pytest.mark.parametrize("rope_type", sorted({*ROPE_INIT_FUNCTIONS, "default"}))
+@pytest.mark.parametrize(
+    "rope_type", shown_by(sorted({*ROPE_INIT_FUNCTIONS, "default"}), "default", *DEPENDENT)
+)
 def test_a_text_is_captured_alike_in_any_company(
     rope_type: str,
     tmp_path: Path,
