@@ -30,7 +30,7 @@ CAPTURE_LIBRARY = """
     CaptureConfig PositionSampler Tap TappedRows load_config make_config probe run_capture tap
 """
 ANALYSIS_FLAGS = """
-    dataset_local_root dumps model_dir dataset_name dataset_revision dataset_cache_dir
+    dataset_local_root model_dir dataset_name dataset_revision dataset_cache_dir
     download_max_workers rotary repeated num_layers num_q_heads num_k_heads layers heads
     single_example equal_texts max_tokens_per_head query_model pair_sampling
     num_pairs_per_bucket num_pairs_per_bin bin_size max_rel_dist normality_max_dims p_alpha
@@ -42,8 +42,8 @@ CAPTURE_FLAGS = """
     dataset.id_column dataset.max_samples dataset.streaming dataset.synthetic.length
     dataset.synthetic.number dataset.synthetic.texts dataset.synthetic.seed model.name
     model.revision
-    model.gguf_file model.dtype model.device_map
-    model.attn_implementation model.config_overrides model.trust_remote_code model.random_weights
+    model.gguf_file model.config_overrides model.trust_remote_code model.dtype model.device_map
+    model.attn_implementation model.random_weights
     model.random_seed tokenizer.name
     tokenizer.revision
     tokenizer.max_length tokenizer.add_special_tokens inference.batch_size capture.sampler.type
@@ -103,12 +103,12 @@ KEY_HEADS = """
     aligned_plasticity aligned_plasticity_heads far_mass received_gini received_half
 """
 FIGURE_NAMES = """
-    attended attention bands by-role components depth drift fidelity frequencies heatmap kernel
+    attended attention bands by-role components depth drift fidelity heatmap
     key-heads map phase plasticity predictability profile ranks roles
 """
 FIGURE_LIBRARY = "FIGURES caption_of save_all save_figure"
 FIGURE_OPTIONS = """
-    layers layer_type heads metric plasticity limit by_position agg color trend_threshold cmap range
+    layers layer_type heads metric plasticity limit agg color trend_threshold cmap range
     vmin vmax intervals fade baselines alpha line_width width title footnote model_name ylabel
 """
 SCRIPT_OPTIONS = """
