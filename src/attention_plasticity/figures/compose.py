@@ -84,7 +84,8 @@ def compose(
             _outer_labels(axes, layout, outer)
         _colour_bars(figure, flat, panels, layout.height)
         _around(figure, words, entries, rows * layout.height)
-        set_caption(figure, words.caption)
+        if words.caption:
+            set_caption(figure, words.caption)
     return figure
 
 

@@ -24,7 +24,6 @@ from attention_plasticity.figures.marks import (
     gaps_sentence,
     layer_gaps,
 )
-from attention_plasticity.figures.over_context import colour_limits
 from attention_plasticity.figures.request import Drawing, Request, wanted_metric
 from attention_plasticity.figures.shapes import Bar, Grid
 from attention_plasticity.figures.style import (
@@ -184,7 +183,7 @@ def _bar(request: Request, words: Metric, values: Floats) -> Bar:
         low = -high
     elif words.format == "share" and request.options.range == "unit":
         low, high = 0.0, 1.0
-    ends = colour_limits(request, low, high)
+    ends = request.colour_limits(low, high)
     cmap = request.cmap(SIGNED if words.signed else SEQUENTIAL)
     return Bar(request.label(words.column), *ends, cmap)
 
@@ -304,12 +303,12 @@ def _band_bar(request: Request, words: Metric, values: Floats) -> Bar:
     unit = " (logits)" if words.column == "norm_product" else ""
     label = figure_text(words.label) + unit
     if words.format == "share":
-        return Bar(label, *colour_limits(request, 0.0, 1.0), request.cmap(SEQUENTIAL))
+        return Bar(label, *request.colour_limits(0.0, 1.0), request.cmap(SEQUENTIAL))
     sizes = np.abs(values)
     high, largest = float(np.nanquantile(sizes, _LARGEST)), float(np.nanmax(sizes))
     beyond = 0.0 < high < 0.8 * largest
     high = high if beyond else largest or 1.0
-    ends = colour_limits(request, -high if words.signed else 0.0, high)
+    ends = request.colour_limits(-high if words.signed else 0.0, high)
     return Bar(label, *ends, request.cmap(SIGNED if words.signed else SEQUENTIAL), beyond)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 
 from attention_plasticity.figures.captions import capitalised, range_words
 from attention_plasticity.figures.compose import Layout
-from attention_plasticity.figures.marks import Hatched, interval_note
+from attention_plasticity.figures.marks import interval_note
 from attention_plasticity.figures.request import Drawing, Request
-from attention_plasticity.figures.shapes import Bar, Grid, Line, Lines, Spread, Thin, layer_bar
+from attention_plasticity.figures.shapes import Line, Lines, Spread, Thin, layer_bar
 from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION
 from attention_plasticity.figures.style import (
     BLUE,
@@ -25,17 +25,13 @@ from attention_plasticity.figures.style import (
     SEQUENTIAL,
     VERMILION,
     Axis,
-    bucket_ticks,
     layer_shades,
     share_axis,
-    whole,
 )
-from attention_plasticity.read.layout import MOST_BUCKETS
 from attention_plasticity.tables.baselines import BASELINES, mean_of_draws
-from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_bins
+from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.intervals import bucket_rows, mean_of_buckets
-from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
@@ -48,7 +44,6 @@ from qk_toolkit.formatting import count
 
 if TYPE_CHECKING:
     from attention_plasticity.tables.finished_run import FinishedRun
-    from qk_dump.buckets import BucketGeometry
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -311,117 +306,3 @@ def _column_mean(values: Floats, seen: npt.NDArray[np.bool_]) -> Floats:
     number = seen.sum(axis=0)
     total = np.where(seen, values, 0.0).sum(axis=0)
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
-
-
-def heatmap(request: Request) -> Drawing:
-    """Every cell of query position and key position, over heads; a panel per type of layers."""
-    table, shown = cells_of(request)
-    run, options = request.run, request.options
-    geometry = bin_geometry(table) if has_bins(table) else run.geometry
-    cells = bin_cells(table)
-    buckets = _all_buckets(cells[cells["plasticity"].notna()])
-    types = run.layer_types if run.has("head_metrics") else {}
-    parts = _parts(cells, types)
-    grids = [_cell_grid(part, buckets, options.agg) for part in parts.values()]
-    low, high = _limits([values for values, _ in grids], request)
-    label = f"{shown.name}, {options.agg} over heads"
-    bar = Bar(label, low, high, request.cmap(SEQUENTIAL))
-    x, y = (_bucket_axis(buckets, geometry, name, len(parts)) for name in ("query", "key"))
-    panels, fewest, numbers = [], [], []
-    for (name, part), (values, counts) in zip(parts.items(), grids, strict=True):
-        heads = len(part[HEAD].drop_duplicates())
-        some = (counts > 0) & (counts < heads)
-        fewest += counts[some].tolist()
-        numbers.append(heads)
-        title = f"{type_words(name)}\n{count(heads, 'head')}" if len(parts) > 1 else ""
-        panels.append(
-            Grid(
-                values.T,
-                x,
-                y,
-                bar,
-                equal=True,
-                marks=[Hatched(some.T)],
-                title=title,
-            )
-        )
-    gaps = heads_with_gaps(cells)
-    panel = " Types of layers have panels of their own." if len(parts) > 1 else ""
-    wide = 1.4 if options.width == "text" else 1.0
-    return Drawing(
-        panels,
-        sum(numbers),
-        [
-            f"{count(gaps, 'head')} with cells without a value, left out" if gaps else None,
-            f"hatched: means over some heads only, at least {min(fewest)}" if fewest else None,
-        ],
-        f"{capitalised(shown.name)}, query × key",
-        f"{capitalised(label)}, by query position and key position.{panel}",
-        [
-            f"Colours range from {low:.3g} to {high:.3g}.",
-            "Keys after their query have no cell.",
-            first_part(cells, "bin" if shown is AT_ONE_POSITION else "bucket"),
-        ],
-        shown=shown,
-        layout=Layout(height=wide * (2.4 if len(parts) == 1 else 1.75), share_y=True, least=1.6),
-    )
-
-
-def _parts(cells: pd.DataFrame, types: Mapping[int, str]) -> dict[str, pd.DataFrame]:
-    """The cells of the layers of each type, if several types have values."""
-    present = set(cells["layer"].tolist())
-    groups = layers_by_type({layer: name for layer, name in types.items() if layer in present})
-    parts = {name: cells[cells["layer"].isin(layers)] for name, layers in groups.items()}
-    parts = {name: part for name, part in parts.items() if part["plasticity"].notna().any()}
-    return parts if len(parts) > 1 else {"": cells}
-
-
-def _limits(grids: list[Floats], request: Request) -> tuple[float, float]:
-    """Values of the first and the last colour."""
-    low, high = 0.0, 1.0
-    if request.options.range == "data":
-        low = min(float(np.nanmin(values)) for values in grids)
-        high = max(float(np.nanmax(values)) for values in grids)
-    return colour_limits(request, low, high)
-
-
-def colour_limits(request: Request, low: float, high: float) -> tuple[float, float]:
-    """The range of the colours, with the ends that were asked for."""
-    vmin, vmax = request.options.vmin, request.options.vmax
-    if low == high and vmin is None and vmax is None:  # one value
-        return low - 0.01, high + 0.01
-    low, high = low if vmin is None else vmin, high if vmax is None else vmax
-    if low >= high:
-        raise ConfigError(f"vmin: must be below vmax, got {low:g} and {high:g}")
-    return low, high
-
-
-def _bucket_axis(buckets: Ints, geometry: BucketGeometry | None, name: str, panels: int) -> Axis:
-    limit = 6 if panels == 1 else 3
-    ends = (-0.5, len(buckets) - 0.5)
-    if geometry is not None:
-        ticks = bucket_ticks([whole(start) for start in geometry.starts(buckets)], limit, -0.5)
-        return Axis(f"{name} position (tokens)", *ends, ticks=ticks)
-    ticks = bucket_ticks([whole(bucket) for bucket in buckets], limit, 0.0)
-    return Axis(f"{name} bucket", *ends, ticks=ticks)
-
-
-def _all_buckets(cells: pd.DataFrame) -> Ints:
-    """All buckets from the first to the last. If these are too many, those that have a cell."""
-    seen = pd.concat([cells["q_bucket"], cells["k_bucket"]])
-    buckets = np.unique(seen.to_numpy(dtype=np.int64))
-    if buckets[-1] - buckets[0] < MOST_BUCKETS:
-        return np.arange(buckets[0], buckets[-1] + 1)
-    return buckets
-
-
-def _cell_grid(cells: pd.DataFrame, buckets: Ints, agg: str) -> tuple[Floats, Ints]:
-    """(query buckets × key buckets) values, and numbers of heads with a value."""
-    grouped = cells[cells["plasticity"].notna()].groupby(["q_bucket", "k_bucket"])["plasticity"]
-    found = grouped.mean() if agg == "mean" else grouped.median()
-    where = np.searchsorted(buckets, found.index.to_frame().to_numpy())  # (cells, 2)
-    values = np.full((len(buckets), len(buckets)), np.nan)
-    values[where[:, 0], where[:, 1]] = found.to_numpy()
-    counts = np.zeros(values.shape, np.int64)
-    counts[where[:, 0], where[:, 1]] = grouped.count().to_numpy()
-    return values, counts

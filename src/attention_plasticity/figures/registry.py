@@ -75,7 +75,7 @@ FIGURES: tuple[Spec, ...] = (
         "grid",
         "plasticity by query position and key position",
         "bins",
-        "over_context.heatmap",
+        "heatmap.heatmap",
         options=("plasticity", "agg", *_COLOURS),
     ),
     Spec(

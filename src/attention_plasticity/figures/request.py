@@ -44,6 +44,16 @@ class Request:
         """The colormap that is wanted."""
         return require_colormap(self.options.cmap or default)
 
+    def colour_limits(self, low: float, high: float) -> tuple[float, float]:
+        """The range of the colours, with the ends that were asked for."""
+        vmin, vmax = self.options.vmin, self.options.vmax
+        if low == high and vmin is None and vmax is None:  # one value
+            return low - 0.01, high + 0.01
+        low, high = low if vmin is None else vmin, high if vmax is None else vmax
+        if low >= high:
+            raise ConfigError(f"vmin: must be below vmax, got {low:g} and {high:g}")
+        return low, high
+
     def label(self, column: str) -> str:
         """A column in words."""
         own = self.spec.metric(column)
