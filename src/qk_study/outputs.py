@@ -37,6 +37,7 @@ _TIMES = ("finished", "seconds")
 """Entries of run.json that a repeated analysis changes."""
 _MAIN_TABLES = ("means", "differences", "baselines", "lengths", "band_shares", "role_shares")
 """Tables of which the README shows the first part, with the figures of the same names."""
+_MAIN_FIGURES = ("profile", "map-plasticity")
 _SHOWN_AS = (".png", ".svg")
 _WHAT = {
     "model": "captured from {place}, and analysed",
@@ -153,11 +154,9 @@ def _readme(
     yield "```bash"
     yield from map(shlex.join, [["attention-plasticity", "study", *words], *parts])
     yield "```\n"
-    files = (
-        f"{', '.join(f'`tables/{name}`' for name in one.files)}: {markdown_text(one.caption)}"
-        for one in tables
-    )
-    yield from _section("Tables", [*(f"- {line}" for line in files), ""] if tables else [])
+    lines = [f"- `tables/{one.name}`: {markdown_text(one.caption)}" for one in tables]
+    kinds = "\nAll tables are CSV files. Those that a reader can use are also Markdown and LaTeX.\n"
+    yield from _section("Tables", [*lines, kinds] if tables else [])
     yield from _section("Figures", _figures(results, drawn))
 
 
@@ -181,6 +180,14 @@ def _main_results(tables: Sequence[StudyTable], drawn: DrawnFigures) -> Iterator
             yield text
         if file := figures.get(name.replace("_", "-")):
             yield f"![{name}](figures/{file})\n"
+    own = [(folder, name) for folder, names in drawn.of_models.items() for name in names]
+    if len(drawn.of_models) == 1:
+        yield from (f"![{name}](figures/{folder}/{name})\n" for folder, name in own if _leads(name))
+
+
+def _leads(name: str) -> bool:
+    """Whether a figure of the only model is shown in the README."""
+    return Path(name).stem in _MAIN_FIGURES and name.endswith(_SHOWN_AS)
 
 
 def _model_line(one: StudiedModel) -> str:

@@ -186,14 +186,13 @@ def _by_groups(
     name: str, caption: str, frame: pd.DataFrame, metrics: Sequence[str], note: str = ""
 ) -> StudyTable:
     """A table with a column per group: for each metric one of means, and one of differences."""
-    tables = []
+    tables: list[Table] = []
     for metric in metrics:
         own = frame[frame["metric"] == metric]
         differs = (own["minus"] != "") & (own["minus"] != own["run"])
         what = f"{caption}: {label_of(metric)}." if len(metrics) > 1 else f"{caption}."
-        for part, words in ((own[~differs], what), (own[differs], f"{what} Differences.")):
-            if not part.empty:
-                tables.append(_wide(part, words, note))
+        parts = ((own[~differs], what, ""), (own[differs], f"{what} Differences.", note))
+        tables += [_wide(part, words, said) for part, words, said in parts if not part.empty]
     return StudyTable(name, f"{caption}, with 95 % intervals over texts.", frame, tuple(tables))
 
 

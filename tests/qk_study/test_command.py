@@ -140,7 +140,7 @@ def test_the_readme_names_models_tables_and_figures(made: Path) -> None:
     assert "read from the finished run `finished`; 2 heads" in text
     assert "## Failures" not in text
     for path in (made / "tables").iterdir():
-        assert f"`tables/{path.name}`" in text
+        assert f"`tables/{path.stem}`" in text
     assert "`figures/profiles.png`" in text
     for label, folder in zip(LABELS, FOLDERS, strict=True):  # titles and captions have the labels
         caption = (made / "figures" / folder / "map-plasticity.txt").read_text()

@@ -23,7 +23,7 @@ WHOLE = 144  # tokens of whole buckets in a text, with its first token
 FLAGS = (
     *("--capture.sampler.type", "all", "--capture.min_bucket_size", "32", "--max_workers", "1"),
     *("--repeated_length", str(2 * PERIOD), "--repeated_texts", "8", "--capture.attended_keys"),
-    *("0", "--figures", "plasticity"),
+    *("0", "--figures", "profile"),
 )
 
 
@@ -71,7 +71,8 @@ def test_the_labels_are_those_of_the_planted_heads(made: Path) -> None:
     assert run.table("roles")["role"].tolist() == list(HEADS)
     assert run.table("roles")["repeated_groups"].tolist() == [8] * len(HEADS)
     assert run.context == WHOLE
-    assert (made / "figures" / "model" / "plasticity.png").is_file()
+    assert (made / "figures" / "model" / "profile.png").is_file()
+    assert "![profile.png](figures/model/profile.png)" in (made / "README.md").read_text()
     assert "<title>Attention plasticity of model</title>" in (made / "report.html").read_text()
 
 
