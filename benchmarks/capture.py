@@ -113,13 +113,13 @@ def _memory() -> None:
         command = [sys.executable, "-c", PEAK.format(texts=texts)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         rows.append([f"{texts} texts", f"{float(done.stdout):,.0f} MB"])
-    show(["1 of 8 positions of texts of 1,024 tokens", "peak memory of a process"], rows)
+    show(["1 of 8 positions of texts of 256 tokens", "peak memory of a process"], rows)
 
 
 def peak_memory(texts: int) -> float:
     """Megabytes that this process needs at most for a whole capture."""
     loaded = random_model(SMALL, "cpu", torch.float32)
-    capture = Capture(loaded, texts, 1024, EIGHTH)
+    capture = Capture(loaded, texts, 256, EIGHTH)
     capture.run()
     capture.finish()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000

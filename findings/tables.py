@@ -1,4 +1,4 @@
-"""Shared by all findings: tables in pages, and cells. ± is half a 95 % interval."""
+"""Shared by all findings: tables in pages, cells, corrections. ± is half a 95 % interval."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from scipy.stats import t, ttest_1samp
 
 import attention_plasticity as ap
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import head_half_width, mean_half_width
+from qk_toolkit.arrays import Array
 
 NONE = "–"
 
@@ -68,3 +71,32 @@ def head_name(head: Mapping[Any, Any]) -> str:
 def rank_correlation(one: pd.Series, other: pd.Series) -> float:
     """Spearman's correlation of two columns with the same index."""
     return float(one.corr(other, method="spearman"))
+
+
+class Interval(NamedTuple):
+    """A value with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def text_interval(values: Array) -> Interval:
+    """Mean of a value per text, with Student's interval for the mean over texts like these."""
+    mean, n = float(values.mean()), len(values)
+    half = float(t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    return Interval(mean, mean - half, mean + half)
+
+
+def paired_p(differences: Array) -> float:
+    """Two-sided p-value of Student's test that the mean difference over texts is zero."""
+    return float(ttest_1samp(differences, 0.0).pvalue) if differences.any() else 1.0
+
+
+def holm(p: Array) -> Array:
+    """P-values that are corrected for their number, by Holm's method."""
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(np.minimum(p[order] * np.arange(len(p), 0, -1), 1.0))
+    found = np.empty(len(p))
+    found[order] = stepped
+    return found

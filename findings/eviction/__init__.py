@@ -5,5 +5,5 @@
 3. `budgets`: rules of division, and the budget files of all conditions
 4. `contexts`: texts in the cache of the model, compressed by presses of kvpress
 5. `results`: outcomes on disk, so that a killed run continues
-6. `statistics`, `tables`, `figures`: what the page shows
+6. `tables`, `figures`: what the page shows
 """

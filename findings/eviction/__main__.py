@@ -22,8 +22,7 @@ from findings.eviction.plan import (
     report_phases,
 )
 from findings.eviction.prepare import model_folder, prepare, read_heads, read_tokens
-from findings.eviction.results import Results
-from findings.eviction.statistics import chosen_rule
+from findings.eviction.results import Results, chosen_rule
 
 BUDGETS, CHOSEN = "budgets", "chosen_rule.txt"
 _SECONDS = 30.0  # between two lines about progress

@@ -43,7 +43,7 @@ def draw_budgets(study: Study, folder: Path) -> Path:
         left.set(yscale="log", ylabel=_KL, title="next tokens of a book")
         _draw(right, study, SNAPKV, COPIES, "right")
         full = study.of(COPIES, study.plan.middle, study.plan.scorers[0], 0.0, FULL, field="right")
-        if full is not None:
+        if not np.isnan(full).any():
             right.axhline(full.mean(), color=QUIET, linewidth=0.8, linestyle=":")
             place, how = right.get_yaxis_transform(), {"va": "bottom", "ha": "right"}
             right.text(1.0, full.mean(), "nothing pruned", transform=place, fontsize=8, **how)
@@ -76,20 +76,15 @@ def _draw(axes: Any, study: Study, scorer: str, texts: str, field: str) -> None:
     """Four lines: random orders with their range, and the three allocations."""
     compressions, middle = study.plan.compressions, study.plan.middle
     x = 100 * np.array(compressions)
-    drawn = [
-        study.draws(RANDOM_ORDER, texts, middle, scorer, one, field=field) for one in compressions
-    ]
-    known = [one for one in drawn if one is not None]
-    if len(known) == len(drawn):
-        low, high = ([float(f(one)) for one in known] for f in (np.min, np.max))
-        axes.fill_between(x, low, high, color=FAINT, alpha=0.5, linewidth=0)
-        mean = [float(one.mean()) for one in known]
-        axes.plot(
-            x, mean, color=QUIET, linewidth=1, linestyle=":", label="random orders, with range"
-        )
+    drawn = np.array(
+        [study.draws(RANDOM_ORDER, texts, middle, scorer, one, field=field) for one in compressions]
+    )  # (compressions, draws)
+    low, mean, high = drawn.min(axis=1), drawn.mean(axis=1), drawn.max(axis=1)
+    axes.fill_between(x, low, high, color=FAINT, alpha=0.5, linewidth=0)
+    axes.plot(x, mean, color=QUIET, linewidth=1, linestyle=":", label="random orders, with range")
     for name, (label, colour, style, marker) in _LINES.items():
         found = [study.of(texts, middle, scorer, one, name, field=field) for one in compressions]
-        y = [np.nan if one is None else float(one.mean()) for one in found]
+        y = [float(one.mean()) for one in found]
         axes.plot(x, y, color=colour, linestyle=style, marker=marker, markersize=4, label=label)
     axes.set_xticks(x)
     axes.set_xlabel("keys pruned (%)")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from findings.eviction.plan import Condition, Plan
+from findings.eviction.plan import CHOICE, FLAT, RULE, Condition, Plan
 from qk_toolkit.arrays import Array
 
 PLAN, RESULTS, PUBLISHED = "plan.json", "results.jsonl", "results.csv.gz"
@@ -75,3 +75,29 @@ def _require_same_plan(path: Path, plan: Plan) -> None:
         path.write_text(json.dumps(plan.settings, indent=2) + "\n", encoding="utf-8")
     elif json.loads(path.read_text(encoding="utf-8")) != plan.settings:
         raise SystemExit(f"{path}: results of other settings; give another --output_dir")
+
+
+def chosen_rule(results: Results, plan: Plan, rules: tuple[str, ...]) -> str:
+    """The rule with the smallest KL on the book of the choice, as a geometric mean."""
+    means = {rule: log_ratios(results, plan, f"{RULE}:{rule}").mean() for rule in rules}
+    return min(means, key=lambda rule: float(means[rule]))
+
+
+def log_ratios(
+    results: Results,
+    plan: Plan,
+    allocation: str,
+    texts: str = CHOICE,
+    context: int | None = None,
+    base: str = FLAT,
+) -> Array:
+    """(scorers, compressions) log of KL / KL of the base, as means over texts."""
+    found = np.empty((len(plan.scorers), len(plan.compressions)))
+    for place in np.ndindex(*found.shape):
+        setting = (plan.scorers[place[0]], plan.compressions[place[1]])
+        own, other = (
+            results.of(Condition(texts, context or plan.middle, *setting, name))
+            for name in (allocation, base)
+        )  # (texts,) each
+        found[place] = np.log(own / other).mean()
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from findings.eviction.plan import (
     RANDOM_ORDER,
     REPORT,
     RULE,
+    SCORERS,
     SNAPKV,
     VALUE,
     WORDS,
@@ -39,16 +41,8 @@ from findings.eviction.plan import (
     alone,
 )
 from findings.eviction.prepare import HEADS, read_heads
-from findings.eviction.results import Results
-from findings.eviction.statistics import (
-    better_draws,
-    chosen_rule,
-    holm,
-    log_ratios,
-    paired_p,
-    text_interval,
-)
-from findings.tables import NONE, markdown, write_tables
+from findings.eviction.results import Results, chosen_rule, log_ratios
+from findings.tables import NONE, holm, markdown, paired_p, text_interval, write_tables
 from qk_toolkit.arrays import Array
 
 PAGES = {
@@ -63,6 +57,7 @@ PAGES = {
 """The tables of every page."""
 HERE = Path(__file__).resolve().parent
 _SPACE = "\u00a0"  # lines do not break there
+_SETTING = "scorer, keys pruned"
 
 
 def write_all(folder: Path, plan: Plan, *, page: bool) -> None:
@@ -107,98 +102,88 @@ class Study:
         yield "windows", self._windows()
         yield "alone", self._alone()
 
-    def of(self, *condition: str | float, field: str = "kl") -> Array | None:
-        """(texts,) outcomes; None if the condition was not run."""
+    def of(self, *condition: str | float, field: str = "kl") -> Array:
+        """(texts,) outcomes; NaN if the condition was not run."""
         found = Condition(*condition)  # type: ignore[arg-type]
-        return self.results.of(found, field) if found in self.results else None
+        missing = np.full(self.plan.texts, np.nan)
+        return self.results.of(found, field) if found in self.results else missing
 
-    def draws(self, kind: str, *condition: str | float, field: str = "kl") -> Array | None:
-        """(draws,) means over texts of all random draws; None if some were not run."""
-        found = [
-            self.of(*condition, f"{kind}:{number}", field=field)
-            for number in range(self.plan.random_orders)
-        ]
-        if any(one is None for one in found):
-            return None
-        return np.array([one.mean() for one in found if one is not None])
+    def draws(self, kind: str, *condition: str | float, field: str = "kl") -> Array:
+        """(draws,) means over texts of random draws; NaN if one was not run."""
+        numbers = range(self.plan.random_orders)
+        return np.array([self.of(*condition, f"{kind}:{n}", field=field).mean() for n in numbers])
 
     def settings(self) -> Iterator[tuple[str, float]]:
         """Every scorer with every compression."""
-        for scorer in self.plan.scorers:
-            for compression in self.plan.compressions:
-                yield scorer, compression
+        return product(self.plan.scorers, self.plan.compressions)
+
+    @property
+    def _middle(self) -> tuple[str, int]:
+        return REPORT, self.plan.middle
+
+    @property
+    def _copied(self) -> tuple[str, int]:
+        return COPIES, self.plan.middle
 
     def _main(self) -> str:
         """The table of the README: SnapKV at the middle context."""
-        allocations = (FLAT, ADAKV, PLASTICITY)
         rows = []
         for compression in self.plan.compressions:
-            row = [_percent(compression)]
-            for field, texts in (("kl", REPORT), ("right", COPIES)):
-                for allocation in allocations:
-                    place = (texts, self.plan.middle, SNAPKV, compression, allocation)
-                    found = self.of(*place, field=field)
-                    row.append(_mean(found, 4 if field == "kl" else 2))
-            rows.append(row)
+            kl, right = (
+                [
+                    _number(self.of(*place, SNAPKV, compression, one, field=field), digits)
+                    for one in (FLAT, ADAKV, PLASTICITY)
+                ]
+                for place, field, digits in ((self._middle, "kl", 4), (self._copied, "right", 2))
+            )
+            rows.append([_percent(compression), *kl, *right])
         names = ["equal", "AdaKV", "plasticity"]
-        heading = ["keys pruned", *(f"KL, {one}" for one in names)]
-        return markdown([*heading, *(f"copied, {one}" for one in names)], rows)
+        heading = [f"{field}, {one}" for field in ("KL", "copied") for one in names]
+        return markdown(["keys pruned", *heading], rows)
 
     def _budgets(self, context: int) -> str:
         """KL of every scorer and allocation, with differences that are paired by text."""
-        settings = list(self.settings())
-        place = (REPORT, context)
-        values = {
-            (*one, allocation): self.of(*place, *one, allocation)
-            for one in settings
-            for allocation in (OWN, FLAT, ADAKV, PLASTICITY, PYRAMID)
-        }
-        against = {base: self._ratios(context, base) for base in (FLAT, ADAKV)}
-        p = {base: _corrected(found) for base, found in against.items()}
-        rows = []
-        for number, one in enumerate(settings):
-            row = [f"{WORDS[one[0]]}, {_percent(one[1])}"]
-            row += [_mean(values[(*one, name)], 4) for name in (OWN, FLAT, ADAKV, PYRAMID)]
-            row.append(f"**{_mean(values[(*one, PLASTICITY)], 4)}**")
-            for base, found in against.items():
-                row += [_ratio(found[number]), _p(p[base][number])]
-            row += self._among_random(values[(*one, PLASTICITY)], *place, *one)
-            rows.append(row)
-        names = [WORDS[name] for name in (OWN, FLAT, ADAKV, PYRAMID)]
+        against = [self._ratios(context, base) for base in (FLAT, ADAKV)]
+        p = [_corrected(ratios) for ratios in against]
+        others, rows = (OWN, FLAT, ADAKV, PYRAMID), []
+        for number, one in enumerate(self.settings()):
+            place = (REPORT, context, *one)
+            own = self.of(*place, PLASTICITY)
+            row = [_setting(one), *(_number(self.of(*place, name), 4) for name in others)]
+            row.append(f"**{_number(own, 4)}**")
+            for ratios, corrected in zip(against, p, strict=True):
+                row += [_ratio(ratios[number]), _p(corrected[number])]
+            rows.append([*row, *self._among_random(own, *place)])
         more = ["/ equal", "p", "/ AdaKV", "p", "better random", "best random"]
-        return markdown(["scorer, keys pruned", *names, "plasticity", *more], rows)
+        names = [WORDS[name] for name in others]
+        return markdown([_SETTING, *names, "plasticity", *more], rows)
 
-    def _ratios(self, context: int, base: str, *, without_random_keys: bool = False) -> list[Array]:
+    def _ratios(self, context: int, base: str, scorers: Sequence[str] = SCORERS) -> list[Array]:
         """(texts,) log of KL with plasticity / KL with the base, for every setting."""
-        found = []
-        for one in self.settings():
-            if without_random_keys and one[0] == RANDOM_KEYS:
-                continue
-            own, other = (self.of(REPORT, context, *one, name) for name in (PLASTICITY, base))
-            assert own is not None
-            assert other is not None
-            found.append(np.log(own / other))
-        return found
+        return [
+            np.log(
+                self.of(REPORT, context, *one, PLASTICITY) / self.of(REPORT, context, *one, base)
+            )
+            for one in self.settings()
+            if one[0] in scorers
+        ]
 
     def _counts(self) -> str:
         """In how many settings plasticity is better, and certainly better after correction."""
+        no_random = [one for one in SCORERS if one != RANDOM_KEYS]
         rows = []
         for context in self.plan.contexts:
             row = [f"{context:,} tokens"]
-            for base in (FLAT, ADAKV):
-                ratios = self._ratios(context, base, without_random_keys=base == ADAKV)
+            for base, scorers in ((FLAT, SCORERS), (ADAKV, no_random)):
+                ratios = self._ratios(context, base, scorers)
                 means = np.array([one.mean() for one in ratios])
                 sure = _corrected(ratios) < 0.05
                 row.append(f"{(means < 0).sum()} of {len(means)}")
                 row.append(f"{(sure & (means < 0)).sum()} / {(sure & (means > 0)).sum()}")
                 row.append(f"{np.exp(means.mean()):.2f}")
-            orders = [
-                self._among_random(
-                    self.of(REPORT, context, *one, PLASTICITY), REPORT, context, *one
-                )
-                for one in self.settings()
-            ]
-            known = [one[0] for one in orders if one[0] != NONE]
+            places = [(REPORT, context, *one) for one in self.settings()]
+            found = [self._among_random(self.of(*one, PLASTICITY), *one)[0] for one in places]
+            known = [one for one in found if one != NONE]
             row.append(f"{sum(one.startswith('0 ') for one in known)} of {len(known)}")
             rows.append(row)
         heading = ["context"]
@@ -206,29 +191,24 @@ class Study:
             heading += [f"better than {base}", "certainly better / worse", f"KL / {base}"]
         return markdown([*heading, "better than all random orders"], rows)
 
-    def _among_random(self, own: Array | None, *place: str | float) -> list[str]:
+    def _among_random(self, own: Array, *place: str | float) -> list[str]:
         """How many random orders are as good or better, and the best of them."""
         drawn = self.draws(RANDOM_ORDER, *place)
-        if own is None or drawn is None:
-            return [NONE, NONE]
-        better = better_draws(float(own.mean()), drawn)
-        return [f"{better} of {len(drawn)}", f"{drawn.min():.4f}"]
+        return [_better(own, drawn), _number(drawn.min(), 4)]
 
     def _copies(self) -> str:
         """The share of the second copy that is predicted right."""
-        place = (COPIES, self.plan.middle)
         rows = []
         for one in self.settings():
-            values = [self.of(*place, *one, name, field="right") for name in (FLAT, ADAKV)]
-            own = self.of(*place, *one, PLASTICITY, field="right")
-            drawn = self.draws(RANDOM_ORDER, *place, *one, field="right")
-            row = [f"{WORDS[one[0]]}, {_percent(one[1])}", *(_mean(found, 3) for found in values)]
-            row.append(NONE if own is None else f"**{_with_half(own)}**")
-            row += [NONE, NONE] if drawn is None else [f"{drawn.mean():.3f}", f"{drawn.max():.3f}"]
-            rows.append(row)
-        full = self.of(*place, self.plan.scorers[0], 0.0, FULL, field="right")
+            place = (*self._copied, *one)
+            values = [self.of(*place, name, field="right") for name in (FLAT, ADAKV)]
+            own = f"**{_with_half(self.of(*place, PLASTICITY, field='right'))}**"
+            drawn = self.draws(RANDOM_ORDER, *place, field="right")
+            random = [_number(drawn, 3), _number(drawn.max(), 3)]
+            rows.append([_setting(one), *(_number(found, 3) for found in values), own, *random])
+        full = self.of(*self._copied, self.plan.scorers[0], 0.0, FULL, field="right")
         rows.append(["nothing is pruned", NONE, NONE, _with_half(full), NONE, NONE])
-        heading = ["scorer, keys pruned", "equal", "AdaKV", "plasticity"]
+        heading = [_SETTING, "equal", "AdaKV", "plasticity"]
         return markdown([*heading, "mean of random orders", "best random order"], rows)
 
     def _loss(self) -> str:
@@ -236,12 +216,9 @@ class Study:
         names = (OWN, FLAT, ADAKV, PLASTICITY)
         rows = []
         for one in self.settings():
-            found = [
-                self.of(REPORT, self.plan.middle, *one, name, field="loss_change") for name in names
-            ]
-            cells = [_interval(values) for values in found]
-            rows.append([f"{WORDS[one[0]]}, {_percent(one[1])}", *cells])
-        return markdown(["scorer, keys pruned", *(WORDS[name] for name in names)], rows)
+            found = [self.of(*self._middle, *one, name, field="loss_change") for name in names]
+            rows.append([_setting(one), *map(_change, found)])
+        return markdown([_SETTING, *(WORDS[name] for name in names)], rows)
 
     def _values(self) -> str:
         """Budgets by the chosen rule from other values, against equal budgets and plasticity."""
@@ -255,12 +232,9 @@ class Study:
             row = [WORDS[order], *(f"{np.exp(one.mean()):.2f}" for one in ratios)]
             row.append(f"{sum((one < 0).sum() for one in ratios)} of {sum(map(np.size, ratios))}")
             for compression in (0.5, 0.75):
-                copied = [
-                    self.of(COPIES, self.plan.middle, one, compression, allocation, field="right")
-                    for one in self.plan.scorers
-                ]
-                known = [one.mean() for one in copied if one is not None]
-                row.append(f"{np.mean(known):.2f}" if known else NONE)
+                places = [(*self._copied, one, compression) for one in self.plan.scorers]
+                copied = [self.of(*one, allocation, field="right").mean() for one in places]
+                row.append(_number(np.array(copied), 2))
             rows.append(row)
         heading = ["value", *(f"{context:,} tokens" for context in self.plan.contexts)]
         more = ["better than equal", f"copied, {_percent(0.5)}", f"copied, {_percent(0.75)}"]
@@ -268,17 +242,16 @@ class Study:
 
     def _orders(self) -> str:
         """The same budgets in other orders, at the shortest context."""
-        context = min(self.plan.contexts)
         settings = [(scorer, 0.5) for scorer in (SNAPKV, EXPECTED)]
         rows = []
         for order in (*ORDERS, FLAT):
             row = [WORDS[order]]
             for one in settings:
-                found = self.of(REPORT, context, *one, order)
-                row += [_mean(found, 4), self._among_random(found, REPORT, context, *one)[0]]
+                place = (REPORT, min(self.plan.contexts), *one)
+                found = self.of(*place, order)
+                row += [_number(found, 4), self._among_random(found, *place)[0]]
             rows.append(row)
-        heading = [f"{WORDS[scorer]}, {_percent(one)}" for scorer, one in settings]
-        columns = [title for one in heading for title in (one, "better random")]
+        columns = [title for one in settings for title in (_setting(one), "better random")]
         return markdown(["budgets by", *columns], rows)
 
     def _rules(self) -> str:
@@ -286,71 +259,61 @@ class Study:
         chosen = chosen_rule(self.results, self.plan, tuple(RULES))
         rows = []
         for rule in RULES:
-            on = {
-                texts: log_ratios(self.results, self.plan, f"{RULE}:{rule}", texts)
+            choice, report = (
+                log_ratios(self.results, self.plan, f"{RULE}:{rule}", texts)
                 for texts in (CHOICE, REPORT)
-            }  # (scorers, compressions) each
-            cells = [f"{np.exp(found.mean()):.2f}" for found in on.values()]
-            cells += [f"{one:.2f}" for one in np.exp(on[REPORT].mean(axis=0))]
-            rows.append([f"**{rule}**" if rule == chosen else rule, *cells])
+            )  # (scorers, compressions) each
+            means = [choice.mean(), report.mean(), *report.mean(axis=0)]
+            name = f"**{rule}**" if rule == chosen else rule
+            rows.append([name, *(f"{one:.2f}" for one in np.exp(means))])
         heading = ["rule", "Moby-Dick", "Jargon File"]
         return markdown([*heading, *map(_percent, self.plan.compressions)], rows)
 
     def _short(self) -> str:
         """Rules where a head keeps few keys: the shortest context, the largest compression."""
-        context, most = min(self.plan.contexts), max(self.plan.compressions)
         chosen = chosen_rule(self.results, self.plan, tuple(RULES))
         names = {"equal": FLAT, chosen: PLASTICITY}
         names |= {name.removeprefix(f"{RULE}:"): name for name in CAREFUL_RULES}
         rows = []
         for title, allocation in names.items():
-            cells = []
+            row = [title]
             for scorer in (SNAPKV, EXPECTED):
-                found = self.of(REPORT, context, scorer, most, allocation)
-                equal = self.of(REPORT, context, scorer, most, FLAT)
-                cells += [
-                    _mean(found, 4),
-                    NONE if title == "equal" else _interval(_minus(found, equal)),
-                ]
-            rows.append([title, *cells])
+                place = (REPORT, min(self.plan.contexts), scorer, max(self.plan.compressions))
+                found, equal = (self.of(*place, one) for one in (allocation, FLAT))
+                minus = NONE if allocation == FLAT else _change(found - equal)
+                row += [_number(found, 4), minus]
+            rows.append(row)
         heading = ["rule", "SnapKV", "minus equal", "Expected Attention", "minus equal"]
         return markdown(heading, rows)
 
     def _windows(self) -> str:
         """Half of the key heads keep only their last tokens."""
-        scorer, compression = alone(self.plan)[-1]
-        place = (REPORT, self.plan.middle, scorer, compression)
+        place = (*self._middle, *alone(self.plan)[-1])
         drawn = self.draws(RANDOM_HALF, *place)
         rows = []
         for order in ORDERS:
             found = self.of(*place, f"{HALF}:{order}")
-            better = NONE
-            if found is not None and drawn is not None:
-                better = f"{better_draws(float(found.mean()), drawn)} of {len(drawn)}"
-            rows.append([WORDS[order], _with_half(found), better])
-        if drawn is not None:
-            rows.append(["random halves, mean", f"{drawn.mean():.4f}", NONE])
+            rows.append([WORDS[order], _with_half(found), _better(found, drawn)])
+        rows.append(["random halves, mean", _number(drawn, 4), NONE])
         return markdown(["half with the smallest", "KL", "better random halves"], rows)
 
     def _alone(self) -> str:
         """Rank correlation over heads of a value with the KL if that head alone loses keys."""
         layers, heads = next(iter(self.heads.values())).shape
         places = range(0, layers * heads, self.plan.head_step)
-        outcomes = []
-        for scorer, compression in alone(self.plan):
-            names = [f"{HEAD}:{one // heads}.{one % heads}" for one in places]
-            place = (REPORT, self.plan.middle, scorer, compression)
-            found = [self.of(*place, name) for name in names]
-            outcomes.append(np.array([np.nan if one is None else one.mean() for one in found]))
+        names = [f"{HEAD}:{one // heads}.{one % heads}" for one in places]
+        outcomes = [
+            np.array([self.of(*self._middle, *one, name).mean() for name in names])
+            for one in alone(self.plan)
+        ]
         values = [self.heads[order].ravel()[list(places)] for order in ORDERS]
-        p = holm(np.array([spearmanr(one, kl).pvalue for one in values for kl in outcomes]))
+        found = [[spearmanr(one, kl) for kl in outcomes] for one in values]
+        p = holm(np.array([one.pvalue for row in found for one in row]))
         rows = []
-        for number, (order, one) in enumerate(zip(ORDERS, values, strict=True)):
-            row = [WORDS[order]]
-            for place_, kl in enumerate(outcomes):
-                row.append(f"{spearmanr(one, kl).statistic:.2f}")
-                row.append(_p(p[number * len(outcomes) + place_]))
-            rows.append(row)
+        for order, row, own in zip(ORDERS, found, p.reshape(len(ORDERS), -1), strict=True):
+            pairs = zip(row, own, strict=True)
+            cells = [cell for one, q in pairs for cell in (f"{one.statistic:.2f}", _p(q))]
+            rows.append([WORDS[order], *cells])
         titles = [WORDS[scorer] for scorer, _ in alone(self.plan)]
         return markdown(["value of the head", *(x for one in titles for x in (one, "p"))], rows)
 
@@ -359,28 +322,34 @@ def _percent(share: float) -> str:
     return f"{100 * share:g}{_SPACE}%"
 
 
-def _mean(values: Array | None, digits: int) -> str:
-    return NONE if values is None else f"{values.mean():.{digits}f}"
+def _setting(setting: tuple[str, float]) -> str:
+    return f"{WORDS[setting[0]]}, {_percent(setting[1])}"
 
 
-def _minus(one: Array | None, other: Array | None) -> Array | None:
-    return None if one is None or other is None else one - other
+def _number(values: Array | float, digits: int) -> str:
+    """A mean; NONE if an outcome is missing."""
+    mean = float(np.mean(values))
+    return NONE if np.isnan(mean) else f"{mean:.{digits}f}"
 
 
-def _with_half(values: Array | None) -> str:
+def _better(own: Array, drawn: Array) -> str:
+    """How many random draws are as good or better."""
+    if np.isnan([own.mean(), *drawn]).any():
+        return NONE
+    return f"{(drawn <= own.mean()).sum()} of {len(drawn)}"
+
+
+def _with_half(values: Array, digits: int = 3, sign: str = "") -> str:
     """The mean and half of its 95 % interval over texts."""
-    if values is None:
+    if np.isnan(values).any():
         return NONE
-    found = text_interval(values)
-    return f"{found.value:.3f}{_SPACE}±{_SPACE}{(found.high - found.low) / 2:.3f}"
+    value, low, high = text_interval(values)
+    return f"{value:{sign}.{digits}f}{_SPACE}±{_SPACE}{(high - low) / 2:.{digits}f}"
 
 
-def _interval(values: Array | None) -> str:
-    """A difference with its sign, and half of its 95 % interval over texts."""
-    if values is None:
-        return NONE
-    found = text_interval(values)
-    return f"{found.value:+.4f}{_SPACE}±{_SPACE}{(found.high - found.low) / 2:.4f}"
+def _change(values: Array) -> str:
+    """A difference with its sign."""
+    return _with_half(values, 4, "+")
 
 
 def _corrected(found: Sequence[Array]) -> Array:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from attention_plasticity.tables.intervals import half_width
-from findings.tables import markdown, write_tables
+from findings.tables import markdown, text_interval, write_tables
 from qk_sniffer.demo.books import BOOKS, write_pieces
 from qk_sniffer.demo.weights import demo_model
 from qk_study.command import study
@@ -79,9 +78,8 @@ def _losses(table: pd.DataFrame) -> str:
         cells = []
         for part in range(4):
             difference = by_part[label][part] - by_part[labels[0]][part]  # (texts,)
-            error = difference.std(ddof=1) / len(difference) ** 0.5
-            reach = float(half_width(error, len(difference)))
-            cells.append(f"{difference.mean():+.3f} ± {reach:.3f}")
+            value, low, high = text_interval(difference.to_numpy())
+            cells.append(f"{value:+.3f} ± {(high - low) / 2:.3f}")
         rows.append([f"{label} minus {labels[0]}", *cells])
     return markdown(["model", *_QUARTERS], rows)
 

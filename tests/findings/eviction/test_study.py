@@ -25,10 +25,9 @@ from findings.eviction.plan import (
     report_phases,
 )
 from findings.eviction.prepare import read_heads
-from findings.eviction.results import Results
-from findings.eviction.statistics import chosen_rule, holm, log_ratios, text_interval
+from findings.eviction.results import Results, chosen_rule, log_ratios
 from findings.eviction.tables import HERE, PAGES, Study
-from findings.tables import with_tables
+from findings.tables import holm, text_interval, with_tables
 
 ROOT = Path(__file__).parents[3]
 
@@ -111,10 +110,8 @@ def test_the_default_rule_is_the_chosen_one(study: Study) -> None:
 def test_numbers_in_the_text_of_the_page(study: Study) -> None:
     """Plain means over the rows of the published table."""
     found = study.of(COPIES, 4096, "snapkv", 0.5, "aligned_plasticity", field="right")
-    assert found is not None
     assert round(100 * float(found.mean())) == 63
     equal = study.of(COPIES, 4096, "snapkv", 0.5, FLAT, field="right")
-    assert equal is not None
     assert round(100 * float(equal.mean())) == 13
     assert all(f"{number} of 60" in EVIDENCE[name] for name, number in _better(study).items())
     assert _better(study)["aligned_plasticity"] == 55
@@ -130,8 +127,6 @@ def _better(study: Study) -> dict[str, int]:
             for scorer, compression in study.settings():
                 own = study.of(REPORT, context, scorer, compression, allocation)
                 other = study.of(REPORT, context, scorer, compression, FLAT)
-                assert own is not None
-                assert other is not None
                 logs = [np.log(one) - np.log(two) for one, two in zip(own, other, strict=True)]
                 found[name] += sum(logs) < 0
     return found
