@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.estimate.blocks import (
-    SMALL_BLOCK,
     near_mean,
     row_blocks,
     scale_exponent,
@@ -235,54 +234,24 @@ def reflection_vector(beta: Array) -> Array:
     return _unit(u)
 
 
-def rotate(X: Vectors, signs: Array, u: Array, order: npt.NDArray[np.intp] | None = None) -> Array:
-    """`X·diag(signs)·H` as a rank-one update; `order` optionally reorders the rows."""
+def rotate(X: Vectors, signs: Array, u: Array) -> Array:
+    """(n, d) `X·diag(signs)·H` as a rank-one update."""
     rotated = np.empty(X.shape)
     for rows in row_blocks(*X.shape):
-        _rotate_block(X[rows] if order is None else X[order[rows]], signs, u, rotated[rows])
+        block = np.multiply(X[rows], signs, out=rotated[rows])  # (b, d)
+        block -= np.multiply.outer(block @ (2.0 * u), u)
     return rotated
 
 
-def rotate_with_residuals(
-    X: Vectors,
-    signs: Array,
-    u: Array,
-    order: npt.NDArray[np.intp],
-    t: Array,
-    alpha_rot: Array,
-    beta_rot: Array,
-) -> tuple[Array, Array]:
-    """The rotated queries (n, d), and these minus their fit (d, n), in one pass over the rows.
+def rotated_residuals(rotated: Array, t: Array, alpha: Array, beta: Array) -> Array:
+    """(d, n) rotated queries minus their fit on position, one contiguous row per dimension.
 
-    Residuals have one contiguous row per dimension. `t` (n,) are the positions in the new order.
+    After the rotation, only the first dimension has a slope.
     """
-    n, d = X.shape
-    rotated, residuals = np.empty((n, d)), np.empty((d, n))
-    for rows in row_blocks(n, d):
-        block = rotated[rows]  # (b, d)
-        _rotate_block(X[order[rows]], signs, u, block)
-        _residuals_of_block(t[rows], block, alpha_rot, beta_rot, residuals[:, rows])
-    return rotated, residuals
-
-
-def _rotate_block(X: Vectors, signs: Array, u: Array, out: Array) -> None:
-    np.multiply(X, signs, out=out)
-    out -= np.multiply.outer(out @ (2.0 * u), u)
-
-
-def rotate_vector(x: Array, signs: Array, u: Array) -> Array:
-    """`rotate` for one vector or a stack of vectors."""
-    oriented = x * signs
-    return oriented - 2.0 * np.multiply.outer(oriented @ u, u)
-
-
-def _residuals_of_block(
-    t: Array, X_rot: Array, alpha_rot: Array, beta_rot: Array, out: Array
-) -> None:
-    n, d = X_rot.shape
-    for rows in row_blocks(n, d, SMALL_BLOCK):
-        out[:, rows] = (X_rot[rows] - alpha_rot).T
-    out[0] -= beta_rot[0] * t  # after the rotation, the other dimensions have no slope
+    residuals = np.ascontiguousarray(rotated.T)
+    residuals -= alpha[:, None]
+    residuals[0] -= beta[0] * t
+    return residuals
 
 
 def residual_variance(residuals: Array, mean_square: float) -> Array:

@@ -14,7 +14,6 @@ from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.metrics import TableKind
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.head_roles import require_roles
 from attention_plasticity.tables.intervals import HeadColumn, head_column
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.names import clean
@@ -160,7 +159,6 @@ def _by_role(run: FinishedRun) -> dict[str, list[Head]]:
 def roles_of(run: FinishedRun) -> pd.DataFrame:
     """The table of roles, with roles that an analysis can write."""
     table = run.table("roles")
-    require_roles(table, run.path("roles"))
     return table
 
 

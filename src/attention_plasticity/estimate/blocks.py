@@ -14,7 +14,6 @@ from qk_toolkit.arrays import Array, Vectors
 
 # float64 values per block, so that a block fits into the CPU cache
 BLOCK = 1 << 16
-SMALL_BLOCK = 1 << 13  # for transposing
 LARGE_BLOCK = 1 << 18  # for matrix products and whole columns
 _ORIGIN_ROWS = 64
 

@@ -41,7 +41,6 @@ from attention_plasticity.tables.head_roles import (
     COLOURS,
     is_unsure,
     repeated_decides,
-    require_roles,
 )
 from attention_plasticity.tables.intervals import quantity_groups
 from attention_plasticity.tables.layer_types import layer_types
@@ -203,7 +202,6 @@ def _without_settings(request: Request, text: str) -> str:
 def roles(request: Request) -> Drawing:
     """The role of every head. Heads whose role is unsure have a faded colour."""
     table = request.run.table("roles")
-    require_roles(table, request.run.path("roles"))
     grid, unsure = HeadGrid.of(table), np.asarray(is_unsure(table), np.bool_)  # (heads,)
     colours = np.array([to_rgb(COLOURS[name]) for name in table["likely_role"]])  # (heads, rgb)
     picture = grid.place(np.where(unsure[:, None], _FADED + (1 - _FADED) * colours, colours))

@@ -40,7 +40,7 @@ from attention_plasticity.metrics import METRICS
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.csv_tables import require_columns
 from attention_plasticity.tables.fidelity import LIMITS, QUANTITIES
-from attention_plasticity.tables.head_roles import COLOURS, is_unsure, require_roles
+from attention_plasticity.tables.head_roles import COLOURS, is_unsure
 from attention_plasticity.tables.intervals import (
     half_width,
     head_column,
@@ -240,7 +240,6 @@ def ranks(request: Request) -> Drawing:
 def by_role(request: Request) -> Drawing:
     """Plasticity at one position and rotary phase of the heads of every role."""
     run, metrics, roles = request.run, request.run.head_metrics, request.run.table("roles")
-    require_roles(roles, run.path("roles"))
     columns = request.spec.y
     seen = metrics.merge(roles[[*HEAD, "role"]], on=HEAD).dropna(subset=list(columns))
     sure = seen[~is_unsure(seen)]

@@ -34,8 +34,8 @@ from attention_plasticity.statistics import (
     reflection_vector,
     regress,
     residual_variance,
-    rotate_vector,
-    rotate_with_residuals,
+    rotate,
+    rotated_residuals,
 )
 from qk_dump.reader import HeadRows
 from qk_toolkit.arrays import Array, Ints
@@ -86,12 +86,11 @@ class _Rotated:
         """Regress on position, rotate, and take the residuals."""
         fit = regress(queries.position, queries.vectors)
         u = reflection_vector(fit.beta * signs)
-        alpha, beta = rotate_vector(fit.alpha, signs, u), rotate_vector(fit.beta, signs, u)
+        alpha, beta = rotate(np.stack([fit.alpha, fit.beta]), signs, u)  # (d,) each
         order = np.argsort(queries.bucket, kind="stable")
         position, bucket = queries.position[order], queries.bucket[order]
-        vectors, residuals = rotate_with_residuals(  # (n, d), (d, n)
-            queries.vectors, signs, u, order, position, alpha, beta
-        )
+        vectors = rotate(queries.vectors[order], signs, u)  # (n, d)
+        residuals = rotated_residuals(vectors, position, alpha, beta)  # (d, n)
         resid_var = residual_variance(residuals, fit.mean_square)
         basis = Basis(signs, u)
         return cls(fit, basis, position, bucket, vectors, alpha, beta, residuals, resid_var)

@@ -13,10 +13,6 @@ import numpy as np
 import pandas as pd
 
 from attention_plasticity.metrics import (
-    BUCKET_MEANS,
-    FIDELITY,
-    GROUP_COLUMNS,
-    MASS_COLUMNS,
     TABLES,
     WORDS,
     TableKind,
@@ -29,23 +25,8 @@ _NEEDED: dict[TableKind, tuple[str, ...]] = {
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "bins": ("layer", "q_head", "q_bin", "k_bin", "plasticity", "pooled"),
     "component_weights": ("layer", "q_head", "component", "weight"),
-    "attention": (
-        *("layer", "q_head", "q_bucket", "n_queries", "n_groups", "n_tokens"),
-        *(f"{name}{ending}" for name in (*BUCKET_MEANS, *MASS_COLUMNS) for ending in ("", "_se")),
-    ),
-    "roles": ("layer", "q_head", "role", "likely_role"),
-    "words": ("layer", "q_head", *WORDS.names[3:]),
-    "bands": ("layer", "q_head", "band", "wavelength", "norm_product", "variance_share"),
-    "kernel": ("layer", "q_head", "distance", "mean_logit", "kernel"),
-    "key_heads": ("layer", "k_head", "plasticity", "static_error"),
-    "fidelity": ("layer", "k_head", "score", "value_norm", *FIDELITY.with_error),
-    "drift": ("layer", "q_head", "q_drift_r", "k_drift_r"),
-    "influences": (
-        *("layer", "q_head", "quantity", "bin", "value", "n_groups"),
-        *GROUP_COLUMNS,
-    ),
 }
-"""Columns without which a table cannot be used. Tables of the original tool have fewer columns."""
+"""Columns without which a table of the original tool, or an edited one, cannot be used."""
 _EARLIER = {"ap_bucket": "plasticity", "component_weight": "weight"}
 _COLUMNS = {metric.column: metric for table in TABLES.values() for metric in table.columns}
 _TOKENS = ("query_token", "key_token")
@@ -58,7 +39,7 @@ _TEXTS = [name for name, metric in _COLUMNS.items() if metric.format == "text"]
 _INTEGERS = {name for name, metric in _COLUMNS.items() if metric.format == "index"} - {"bin"}
 
 
-def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.DataFrame:
+def read_table(path: Path, kind: TableKind) -> pd.DataFrame:
     """A table of numbers, with the current names of its columns."""
     try:
         table: pd.DataFrame = pd.read_csv(path, **(_READ_WORDS if kind == "words" else {}))
@@ -71,7 +52,7 @@ def read_table(path: Path, kind: TableKind, needed: Iterable[str] = ()) -> pd.Da
     table = table.rename(
         columns={old: new for old, new in _EARLIER.items() if new not in table.columns}
     )
-    require_columns(table, (*_NEEDED[kind], *needed), path)
+    require_columns(table, _NEEDED.get(kind, ()), path)
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
     for name in table.columns.difference(_TEXTS):

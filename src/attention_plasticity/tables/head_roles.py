@@ -7,9 +7,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.metrics import ROLES
-from attention_plasticity.roles import NAMES, RESTING, UNSURE
+from attention_plasticity.roles import RESTING, UNSURE
 from attention_plasticity.roles import ROLES as ROLES_OF_HEADS
-from qk_toolkit.errors import ConfigError, in_short
 
 SCORES = tuple(metric for metric in ROLES.columns if metric.error)
 """The columns with a standard error."""
@@ -35,17 +34,6 @@ DARK_COLOURS = {
     "mixed": "#8d949c",
 }
 """The same on a dark page."""
-
-
-def require_roles(table: pd.DataFrame, source: object) -> None:
-    """Refuse roles that no analysis writes."""
-    for column, allowed in (("role", (*NAMES, UNSURE)), ("likely_role", NAMES)):
-        wrong = table.loc[~table[column].isin(allowed), column]
-        if len(wrong):
-            raise ConfigError(
-                f"{source}: {column}: unknown role {in_short(str(wrong.iloc[0]))}; the roles are "
-                f"{', '.join(allowed)}"
-            )
 
 
 def is_unsure(table: pd.DataFrame) -> npt.NDArray[np.bool_]:

@@ -6,17 +6,14 @@ import re
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import (
     COLOURS,
     DARK_COLOURS,
     repeated_decides,
-    require_roles,
 )
 from attention_plasticity.tables.intervals import row_half_width
-from qk_toolkit.errors import ConfigError
 
 T_11, T_7 = 2.200985, 2.364624  # of a table of Student's t: 97.5 %, 11 and 7 degrees of freedom
 
@@ -35,17 +32,6 @@ def test_scores_have_intervals_of_their_own_groups() -> None:
     expected = [0.01 * T_7, np.nan, 0.03 * T_7, np.nan]
     np.testing.assert_allclose(row_half_width(table, "repeated_induction"), expected, rtol=1e-6)
     assert np.isnan(row_half_width(table, "self_mass")).all()
-
-
-@pytest.mark.parametrize(
-    ("column", "value"), [("role", "<b>"), ("likely_role", "unsure"), ("role", np.nan)]
-)
-def test_unknown_roles_are_refused(column: str, value: object) -> None:
-    table = pd.DataFrame({"role": ["far", "unsure"], "likely_role": ["far", "far"]}).astype(object)
-    require_roles(table, "table")
-    table.loc[1, column] = value
-    with pytest.raises(ConfigError, match=f"^table: {column}: unknown role .*induction, duplicate"):
-        require_roles(table, "table")
 
 
 def test_repeated_tokens_decide_if_their_scores_are_not_known() -> None:
