@@ -53,26 +53,12 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     assert DEFAULTS.items() <= make_config().model_dump().items()
 
 
-def test_every_field_has_a_help_text() -> None:
-    assert [
-        name for name, field in RunnerConfig.model_fields.items() if not field.description
-    ] == []
-
-
-def test_fields_come_from_a_dict_and_keywords_which_win() -> None:
-    config = make_config({"seed": 1, "p_alpha": 0.05}, seed=2)
-    assert (config.seed, config.p_alpha) == (2, 0.05)
-
-
-def test_a_config_makes_the_same_config_again() -> None:
-    config = make_config(layers="0-3,8", num_q_heads=8, num_k_heads=2, max_rel_dist=1)
+def test_a_config_is_made_of_a_dict_keywords_or_another_config() -> None:
+    config = make_config({"seed": 1, "p_alpha": 0.05}, seed=2, layers="0-3,8", max_rel_dist=1)
+    assert (config.seed, config.p_alpha, config.layers) == (2, 0.05, [0, 1, 2, 3, 8])
     assert make_config(config.model_dump()) == config
-    assert config.layers == [0, 1, 2, 3, 8]
-
-
-def test_a_config_does_not_change() -> None:
     with pytest.raises(ValidationError):
-        make_config().seed = 3  # type: ignore[misc]
+        config.seed = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("indent", ["", "analysis:\n"])
@@ -87,52 +73,27 @@ def test_a_file_is_read_flat_or_under_analysis_and_flags_win(tmp_path: Path, ind
     assert load_config(str(path)).seed == 5
 
 
-def test_a_bad_file_is_told_with_file_key_and_expectation(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("p_alpha: 2\n")
-    with pytest.raises(ConfigError) as caught:
-        load_config(path)
-    assert str(caught.value) == f"{path}: p_alpha: expected a number above 0 and below 1, got 2"
-
-
 @pytest.mark.parametrize(("q_heads", "k_heads"), [(9, 2), (4, 8), (7, 3)])
 def test_heads_that_cannot_be_shared_out_are_refused(q_heads: int, k_heads: int) -> None:
     message = refusal(num_q_heads=q_heads, num_k_heads=k_heads)
     assert f"num_q_heads: {q_heads} is not a multiple of num_k_heads {k_heads}" in message
-
-
-@pytest.mark.parametrize(("q_heads", "k_heads"), [(9, 3), (8, 8), (8, 1), (9, None), (None, 2)])
-def test_heads_that_divide_or_are_half_known_are_taken(
-    q_heads: int | None, k_heads: int | None
-) -> None:
-    config = make_config(num_q_heads=q_heads, num_k_heads=k_heads)
-    assert (config.num_q_heads, config.num_k_heads) == (q_heads, k_heads)
+    assert make_config(num_q_heads=q_heads).num_k_heads is None  # dump.json may have it
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_tokens_per_head", 0),
-        ("num_pairs_per_bucket", 0),
         ("num_pairs_per_bucket", "auto"),
-        ("num_pairs_per_bin", 0),
         ("num_pairs_per_bin", 1_000_001),
-        ("normality_max_dims", 0),
         ("max_workers", 0),
-        ("num_layers", 0),
-        ("num_q_heads", 0),
-        ("num_k_heads", -1),
         ("seed", -1),
-        ("p_alpha", 0.0),
         ("p_alpha", 1.0),
-        ("max_rel_dist", -0.1),
         ("max_rel_dist", 1.1),
         ("max_rel_dist", float("nan")),
         ("query_model", "gaussian"),
         ("pair_sampling", "global"),
         ("distant_from", 300),
         ("near", -1),
-        ("first_query", -1),
         ("engine", "shards"),
         ("layers", [-1]),
         ("single_example", "yes"),
@@ -142,23 +103,15 @@ def test_an_impossible_value_is_refused_by_name(field: str, value: object) -> No
     assert refusal(**{field: value}).startswith(f"{field}: expected ")
 
 
-@pytest.mark.parametrize("value", [0, 0.0, 1])
-def test_the_reach_of_a_pair_includes_its_ends(value: float) -> None:
-    assert make_config(max_rel_dist=value).max_rel_dist == value
-
-
 def test_an_unknown_field_names_the_nearest() -> None:
     assert refusal(num_qheads=4) == "num_qheads: unknown field; did you mean num_q_heads?"
-
-
-def test_workers_are_as_asked() -> None:
-    assert make_config(max_workers=3).workers == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be given here")
 def test_workers_follow_the_cores_this_process_may_use() -> None:
     allowed = os.sched_getaffinity(0)
     assert make_config().workers == len(allowed)
+    assert make_config(max_workers=3).workers == 3
     os.sched_setaffinity(0, {min(allowed)})
     try:
         assert make_config().workers == 1

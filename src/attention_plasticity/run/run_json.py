@@ -22,7 +22,6 @@ from attention_plasticity.metrics import (
     KEY_HEADS,
 )
 from attention_plasticity.read.run_texts import first_query
-from attention_plasticity.run.missing import MissingSums
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.recorded import Recorded
 from attention_plasticity.run.warnings import (
@@ -38,6 +37,7 @@ from attention_plasticity.tables.head_means import (
     eligible_heads,
     mean_estimate,
 )
+from attention_plasticity.tables.missing import missing_records
 from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES
 from qk_dump.buckets import geometry_of
 
@@ -61,7 +61,7 @@ class Collected:
         config = run.config
         self.metrics: list[dict[str, Any]] = []
         self.fidelity: list[dict[str, Any]] = []  # of key heads
-        self.missing = MissingSums()
+        self.missing: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         self.sizes = SampleSizes(
             single_example=config.single_example, equal_texts=config.equal_texts
         )
@@ -74,7 +74,8 @@ class Collected:
         """Add a head."""
         self.metrics.append(result.metrics)
         self.sizes.add(result)
-        self.missing.add(result)
+        for table, reasons in result.missing.items():
+            self._add_missing(table, reasons, (result.layer, result.q_head))
         self.files.append(HeadFiles(result.layer, result.q_head, result.k_head, result.files))
         drift = result.tables.get("drift", {})
         self._drift.append({name: column[0] for name, column in drift.items()})
@@ -83,7 +84,11 @@ class Collected:
     def add_key_head(self, row: KeyHeadRow) -> None:
         """Add a key head."""
         self._key_heads.append(row)
-        self.missing.add_key_head(row)
+        self._add_missing("key_heads", row.missing, (row.layer, row.k_head))
+
+    def _add_missing(self, table: str, reasons: Mapping[str, str], head: tuple[int, int]) -> None:
+        for column, reason in reasons.items():
+            self.missing.setdefault((table, column, reason), []).append(head)
 
     def means(self, eligible: EligibleHeads | None) -> dict[str, Any]:
         """The means over heads, as run.json has them."""
@@ -189,7 +194,7 @@ def run_json(
             for head, reason in found.failed.items()
         ],
         "warnings": [asdict(warning) for warning in warnings],
-        "missing": [asdict(one) for one in collected.missing.found],
+        "missing": missing_records(collected.missing),
         **collected.means(eligible_heads(content or {}, all_heads=all_heads)),
         "fidelity": _fidelity(run, found, collected),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,14 +1,34 @@
-"""Heads as run.json writes them beside the reason of a missing value."""
+"""Missing values and the heads that have them, as run.json has them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.settings import index_list
 
 Head = tuple[int, int]  # (layer, q_head), or (layer, k_head) in the table of key heads
+
+
+def missing_records(
+    found: Mapping[tuple[str, str, str], Sequence[Head]],
+) -> list[dict[str, Any]]:
+    """Missing values for run.json, from heads by table, column and reason.
+
+    Columns with the same heads and the same reason are joined.
+    """
+    joined: dict[tuple[str, str, tuple[Head, ...]], list[str]] = {}
+    for (table, column, reason), heads in found.items():
+        joined.setdefault((table, reason, tuple(heads)), []).append(column)
+    return [
+        {
+            **{"table": table, "columns": columns, "reason": reason},
+            **{"heads": len(heads), "where": by_layer(heads)},
+        }
+        for (table, reason, heads), columns in joined.items()
+    ]
 
 
 def by_layer(heads: Iterable[Head]) -> dict[str, str]:
