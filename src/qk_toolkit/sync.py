@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import StoreError, ToolkitError
@@ -84,6 +84,7 @@ class Sync:
         self._on_bytes = on_bytes
         self._seconds = seconds
         self._sent: set[str] = set()
+        self._sending = Lock()
         self._stopped = Event()
         self._thread = Thread(target=self._work, name="sync", daemon=True)
 
@@ -95,8 +96,9 @@ class Sync:
         self._thread.start()
 
     def send(self) -> None:
-        """Send what is there now."""
-        self._upload([name for name in self._names() if name not in self._sent])
+        """Send what is there now. The thread and its caller never send a file together."""
+        with self._sending:
+            self._upload([name for name in self._names() if name not in self._sent])
 
     def finish(self, last: Sequence[Sequence[str]]) -> None:
         """Send the rest, then the files of `last`, one list after the other, and check all sizes.
