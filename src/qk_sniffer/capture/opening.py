@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from qk_sniffer.config import CaptureConfig, CaptureSettings
 from qk_sniffer.engines.hf.files import Note
+from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model
 from qk_sniffer.engines.hf.unloaded import shape_of
 from qk_sniffer.rows.plan import RowPlan
-from qk_sniffer.rows.source import EngineRows, RowSource
+from qk_sniffer.rows.source import HfRows, RowSource
 from qk_sniffer.vllm.model import VllmModel, open_vllm
 from qk_toolkit.errors import ConfigError
 
@@ -40,8 +41,5 @@ def row_source(model: Model, plan: RowPlan, settings: CaptureSettings, padding: 
     """What runs texts and takes the rows of a plan; no token of a text attends to `padding`."""
     if isinstance(model, VllmModel):
         return model.row_source(plan)
-    layers = [layer.facts.layer for layer in plan.wanted]
-    engine = model.engine(
-        layers, pre_rope=settings.capture_pre_rope, rules=plan.attention, padding=padding
-    )
-    return EngineRows(engine, plan)
+    decoder, pre_rope = decoder_of(model.model), settings.capture_pre_rope
+    return HfRows(decoder, model.layout, plan, pre_rope=pre_rope, padding=padding)

@@ -172,17 +172,6 @@ class CallReceiver(Protocol):
         """Called before the attention of a layer is computed."""
 
 
-class Engine(Protocol):
-    """Runs a model."""
-
-    @property
-    def layout(self) -> ModelLayout:
-        """The layers of the model."""
-
-    def run(self, texts: Sequence[Sequence[int]], receiver: CallReceiver) -> None:
-        """Run the token ids of some texts; the receiver gets every call of a wanted layer."""
-
-
 def rotary_problems(layers: Iterable[LayerFacts], pre_rope: bool) -> dict[str, list[int]]:
     """The layers whose rotation is not known, by reason."""
     found: dict[str, list[int]] = {}

@@ -1,13 +1,16 @@
-"""Where rows come from: an engine in this process, or processes that an engine has started."""
+"""Where rows come from: a model in this process, or processes that an engine has started."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from torch import nn
+
 from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
-from qk_sniffer.engines.engine import Engine
+from qk_sniffer.engines.hf.calls import HfCalls
+from qk_sniffer.engines.hf.layout import HfLayout
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
 from qk_sniffer.rows.taker import RowTaker
 from qk_toolkit.errors import ToolkitError
@@ -31,17 +34,24 @@ class RowSource(Protocol):
         """Run these texts. Raises a `ToolkitError` if a wanted layer was not called."""
 
 
-class EngineRows:
-    """The rows of an engine that runs in this process."""
+class HfRows:
+    """The rows of a model of transformers in this process."""
 
-    def __init__(self, engine: Engine, plan: RowPlan) -> None:
-        self._engine = engine
+    def __init__(
+        self, decoder: nn.Module, layout: HfLayout, plan: RowPlan, *, pre_rope: bool, padding: int
+    ) -> None:
+        """No token of a text attends to the token `padding`."""
+        self._decoder = decoder
+        self._padding = padding
         self._taker = RowTaker(plan)
+        layers = [layer.facts.layer for layer in plan.wanted]
+        how = {"pre_rope": pre_rope, "rules": plan.attention}
+        self._calls = HfCalls(layout, layers, self._taker, **how)
 
     def take(self, texts: ForwardTexts, token_ids: Sequence[Sequence[int]]) -> Taken:
         """Run these texts in one forward."""
         self._taker.expect(texts)
-        self._engine.run(token_ids, self._taker)
+        self._calls.run(self._decoder, token_ids, self._padding)
         taken = self._taker.take()
         if taken.missing:
             raise ToolkitError(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qk_dump.heads import Kind
 from qk_sniffer.engines.engine import AttentionRule, CallReceiver, LayerCall, LayerFacts
 from qk_sniffer.engines.hf.attention_hooks import AttentionCall, attention_hook, rotary_hook
-from qk_sniffer.engines.hf.layout import HfLayout, RotaryPart
+from qk_sniffer.engines.hf.layout import HfLayout, RotaryPart, run_backbone
 from qk_sniffer.engines.hf.logits import HIDDEN_BELOW, mask_of, sinks_of, sum_of_biases
 
 
@@ -66,6 +66,20 @@ class HfCalls:
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def run(self, decoder: nn.Module, texts: Sequence[Sequence[int]], padding: int = 0) -> None:
+        """Run the token ids of some texts in one forward, as if it were the first one.
+
+        `padding` is the token after the end of shorter texts; no token of a text attends to it.
+        """
+        lengths = [len(ids) for ids in texts]
+        tokens = torch.full((len(texts), max(lengths)), padding, dtype=torch.int64)
+        for line, ids in zip(tokens, texts, strict=True):
+            line[: len(ids)] = torch.as_tensor(ids)
+        self._layout.rotary_tables.reset()
+        with self:
+            self.expect(lengths)
+            run_backbone(decoder, tokens)
 
     def expect(self, lengths: Sequence[int]) -> None:
         """Set the lengths of the texts of the next forward; without any, it is left out."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,6 @@ import transformers
 from torch import nn
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
-from qk_sniffer.engines.hf.engine import HfEngine
 from qk_sniffer.engines.hf.files import Note, files_hash, require_unchanged
 from qk_sniffer.engines.hf.gguf import (
     add_special_tokens_of,
@@ -95,10 +94,6 @@ class LoadedModel:
     def angles_depend_on_batch(self) -> bool:
         """Whether the rotary angles of a text depend on the longest text of its batch."""
         return bool(self.layout.rotary_tables)
-
-    def engine(self, layers: Collection[int], **how: Any) -> HfEngine:
-        """What runs texts and gives the calls of some layers; `how` as for `HfEngine`."""
-        return HfEngine(decoder_of(self.model), self.layout, layers, **how)
 
     @property
     def context(self) -> int | None:

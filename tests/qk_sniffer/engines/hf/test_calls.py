@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from qk_sniffer.engines.engine import LayerCall
 from qk_sniffer.engines.hf.attention_hooks import AttentionCall, attention_hook
 from qk_sniffer.engines.hf.calls import HfCalls
-from qk_sniffer.engines.hf.engine import HfEngine
 from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.engines.hf.probing import probe
 from tiny_models import ARCHITECTURES, LAYERS, VOCABULARY, needs
@@ -44,7 +43,7 @@ def text(length: int) -> list[int]:
 def run(model: Any, texts: Sequence[Sequence[int]], **options: Any) -> Kept:
     layout, kept = probe(model), Kept()
     layers = options.pop("layers", [facts.layer for facts in layout.layers])
-    HfEngine(decoder_of(model), layout, layers, **options).run(texts, kept)
+    HfCalls(layout, layers, kept, **options).run(decoder_of(model), texts)
     return kept
 
 
