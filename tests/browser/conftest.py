@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from attention_plasticity.metrics import GROUP_COLUMNS
+from attention_plasticity.tables.finished_run import FinishedRun
+from attention_runs import add_attention
+from drift_runs import add_drift
+from fidelity_runs import add_fidelity
+from key_head_runs import add_key_heads
+from report_pages import FEW, HOSTILE, WITHOUT_ATTENTION, open_runs, settled, show, without_errors
+from report_runs import write_baselines, write_run
+from role_runs import add_roles
 
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -27,3 +41,63 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS.split())
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="package")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
+    """The runs of the page that most tests share.
+
+    `full` has every table, errors and baselines, and a head without attention. `other` has another
+    seed, attention without errors, and no roles. `few` has three texts and roles without words.
+    `bucket` has heads and cells alone. `hostile` has tokens that try to leave their place.
+    """
+    folder = tmp_path_factory.mktemp("runs")
+    full = add_attention(write_run(folder / "full", position=True))
+    table = pd.read_csv(full / "head_attention.csv")
+    unknown = (table[["layer", "q_head"]] == list(WITHOUT_ATTENTION)).all(axis=1)
+    table[~unknown].to_csv(full / "head_attention.csv", index=False)
+    write_baselines(add_fidelity(add_key_heads(add_drift(add_roles(full, bands=True)))))
+    add_drift(add_attention(write_run(folder / "other", 1, position=True), seed=1, errors=False))
+    few = add_roles(
+        write_run(folder / "few", position=True), words=False, capture={"tokens": False}
+    )
+    _forget_errors(few)
+    write_run(folder / "bucket", seed=4)
+    add_roles(write_run(folder / "hostile", seed=5), tokens=HOSTILE)
+    names = ("full", "other", "few", "bucket", "hostile")
+    return {name: FinishedRun.open(folder / name) for name in names}
+
+
+def _forget_errors(folder: Path) -> None:
+    """Change a run as if its dump had three texts."""
+    metrics = pd.read_csv(folder / "head_metrics.csv")
+    errors = [name for name in metrics if name.endswith("_se")]
+    metrics = metrics.assign(**dict.fromkeys(errors, np.nan), n_text_groups=3)
+    metrics.to_csv(folder / "head_metrics.csv", index=False)
+    influences = pd.read_csv(folder / "head_influences.csv")
+    influences[list(GROUP_COLUMNS)] = np.nan
+    influences.assign(n_groups=3).to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
+    info = json.loads((folder / "run.json").read_text())
+    record = {"table": "head_metrics", "columns": errors, "reason": FEW, "heads": 29}
+    info["missing"] = [{**record, "where": {str(layer): "0-5" for layer in range(5)}}]
+    (folder / "run.json").write_text(json.dumps(info))
+
+
+@pytest.fixture(scope="package")
+def shared(
+    browser: Browser, runs: dict[str, FinishedRun], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Page]:
+    """One page for most tests: making and loading it is what takes time."""
+    with open_runs(browser, tmp_path_factory.mktemp("page"), runs) as page:
+        yield page
+
+
+@pytest.fixture
+def page(shared: Page) -> Iterator[Page]:
+    """The shared page with a head of the run `full`."""
+    with without_errors(shared):
+        show(shared, "run=full&head=1.2&metric=ap_aligned")
+        yield shared
+        shared.fill("#search", "")
+        shared.emulate_media(color_scheme="light", media="screen")
+        settled(shared)

@@ -16,6 +16,12 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
 
 READY = "html[data-state=ready]"
+FEW = "the rows come from fewer than 4 groups of texts"
+WITHOUT_ATTENTION = (4, 5)  # a head of the run `full`
+SCRIPT = "</script><script>document.title = 'attacked'</script>"
+IMAGE = "<img src=x onerror=\"document.title='attacked'\">"
+HOSTILE = {" the": SCRIPT, "\n": IMAGE, "whale": "\u202eabc"}
+"""Tokens of the run `hostile`, in place of those of other runs."""
 
 
 @contextmanager

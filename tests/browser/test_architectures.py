@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
@@ -78,33 +76,6 @@ def test_heads_are_compared_only_within_an_architecture(page: Page) -> None:
     show(page, "run=base&beside=checkpoint")
     expect(page.locator("#subtitle")).not_to_contain_text("Only means")
     assert page.locator(".map-plot").count() == 2
-
-
-def test_every_type_of_layers_has_its_own_colour(page: Page) -> None:
-    show(page, "run=many")
-    bars = page.evaluate(
-        f"{MAP}.layout.shapes.map(({{name, y0, y1, fillcolor}}) => [name, y0, y1, fillcolor])"
-    )
-    assert [bar[:3] for bar in bars] == [
-        [name, layer - 0.5, layer + 0.5] for layer, name in enumerate(MANY) if layer
-    ]
-    assert len({colour for *_, colour in bars}) == 4
-    legend = page.locator("#type-legend span")
-    assert legend.all_text_contents() == [
-        *("sliding window, layer 1", "chunked attention, layer 2", "mamba, layer 3"),
-        "odd<b>& attention, layer 4",
-    ]
-    marks = legend.locator("i").evaluate_all("all => all.map(i => i.style.background)")
-    assert len(set(marks)) == 4
-    search = page.locator("#search")
-    for text in ("mamba", "odd<b>& attention", "ODD<b>&"):
-        search.fill(text)
-        expect(page.locator("#found")).to_have_text(f"{HEADS} of 29 heads")
-    search.press("Escape")
-    with page.expect_download() as waiting:
-        page.locator('[data-image="map-0.svg"]').click()
-    image = "".join(ElementTree.parse(waiting.value.path()).getroot().itertext())
-    assert re.search("■ chunked attention.*■ mamba.*■ odd<b>& attention", image)
 
 
 def test_selected_layers_are_named(page: Page) -> None:

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from playwright.sync_api import Page, expect
 
-import pytest
-from playwright.sync_api import Browser, Page, expect
-
-from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.names import FIDELITY_CAUTION
-from fidelity_runs import KINDS, add_fidelity
-from key_head_runs import add_key_heads
-from report_pages import READY, open_report, show, with_half, without_errors
-from report_runs import write_run
+from fidelity_runs import KINDS
+from report_pages import READY, show, with_half
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    folder = write_run(tmp_path_factory.mktemp("tables") / "run", position=True)
-    return FinishedRun.open(add_fidelity(add_key_heads(folder)))
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory, run: FinishedRun) -> Path:
-    bare = FinishedRun.open(write_run(tmp_path_factory.mktemp("bare") / "run"))
-    folder = tmp_path_factory.mktemp("page")
-    return make_report([run, bare], labels=["one", "bare"]).save(folder / "report.html")
-
-
-@pytest.fixture
-def page(browser: Browser, path: Path) -> Iterator[Page]:
-    with open_report(browser, path) as page, without_errors(page):
-        show(page, "run=one&head=1.2")
-        yield page
-
-
-def test_the_key_head_of_the_selected_head_is_marked(page: Page, run: FinishedRun) -> None:
+def test_the_key_head_of_the_selected_head_is_marked(
+    page: Page, runs: dict[str, FinishedRun]
+) -> None:
+    run = runs["full"]
     page.locator("#key-heads-panel summary").click()
     rows = page.locator("#key-heads-table tbody tr")
     expect(rows).to_have_count(len(run.table("key_heads")))
     current = page.locator("#key-heads-table tr[aria-current=true]")
     for head, k_head in ((2, 0), (4, 1)):
-        show(page, f"run=one&head=1.{head}")
+        show(page, f"run=full&head=1.{head}")
         expect(current).to_have_count(1)
         expect(current.locator("th")).to_have_text(f"layer 1, key head {k_head}")
     table = run.table("key_heads")
@@ -54,7 +30,10 @@ def test_the_key_head_of_the_selected_head_is_marked(page: Page, run: FinishedRu
     assert text in current.locator("td").all_text_contents()
 
 
-def test_scores_have_their_mean_and_the_selected_key_head(page: Page, run: FinishedRun) -> None:
+def test_scores_have_their_mean_and_the_selected_key_head(
+    page: Page, runs: dict[str, FinishedRun]
+) -> None:
+    run = runs["full"]
     page.locator("#fidelity-panel summary").click()
     expect(page.locator("#fidelity-table tbody tr")).to_have_count(len(KINDS))
     expect(page.locator("#fidelity-caution")).to_have_text(FIDELITY_CAUTION)
@@ -72,20 +51,18 @@ def test_scores_have_their_mean_and_the_selected_key_head(page: Page, run: Finis
 
 
 def test_a_run_without_these_tables_has_no_card_of_them(page: Page) -> None:
-    show(page, "run=bare")
+    show(page, "run=bucket")
     for name in ("key-heads", "fidelity", "role", "attention", "drift"):
         expect(page.locator(f"#{name}-panel")).to_be_hidden()
 
 
-def test_a_printed_page_is_light_and_has_no_controls(browser: Browser, path: Path) -> None:
-    with browser.new_context(offline=True, color_scheme="dark") as context:
-        page = context.new_page()
-        page.goto(path.as_uri())
-        page.wait_for_selector(READY)
-        page.emulate_media(media="print", color_scheme="dark")
-        page.wait_for_selector(f"{READY}[data-theme=light]")
-        expect(page.locator(".controls")).to_be_hidden()
-        expect(page.locator("#profile")).to_be_visible()
-        assert page.pdf(prefer_css_page_size=True)
-        page.emulate_media(media="screen", color_scheme="dark")
-        page.wait_for_selector(f"{READY}[data-theme=dark]")
+def test_a_printed_page_is_light_and_has_no_controls(page: Page) -> None:
+    page.emulate_media(media="screen", color_scheme="dark")
+    page.wait_for_selector(f"{READY}[data-theme=dark]")
+    page.emulate_media(media="print", color_scheme="dark")
+    page.wait_for_selector(f"{READY}[data-theme=light]")
+    expect(page.locator(".controls")).to_be_hidden()
+    expect(page.locator("#profile")).to_be_visible()
+    assert page.pdf(prefer_css_page_size=True)
+    page.emulate_media(media="screen", color_scheme="dark")
+    page.wait_for_selector(f"{READY}[data-theme=dark]")

@@ -118,28 +118,6 @@ def test_layers_of_one_type_can_be_chosen(page: Page, runs: list[FinishedRun]) -
     assert veiled_layers(page) == set()
 
 
-def test_windowed_layers_are_marked_on_the_map(page: Page) -> None:
-    shapes = page.evaluate(f"{MAP}.layout.shapes.map(({{name, y0, y1}}) => [name, y0, y1])")
-    assert shapes == [["sliding_attention", 0.5, 1.5]]
-    expect(page.locator("#type-legend")).to_have_text("sliding window, layer 1")
-    assert "head 2 · sliding window" in page.evaluate(f"{MAP}.data[0].text[1][2]")
-
-
-def test_the_colours_of_windows_are_classes(page: Page) -> None:
-    page.select_option("#metric", "sliding_window")
-    settled(page)
-    classes = page.locator("#legend .class")
-    assert classes.all_text_contents() == ["256 tokens", "full attention"]
-    heads = page.evaluate(f"(({{z, text}}) => [z, text])({MAP}.data[0])")
-    assert [heads[0][layer][0] for layer in range(LAYERS)] == [1, 0, 1, 1, 1]
-    assert "<b>full attention</b>" in heads[1][0][0]
-    assert "<b>256</b>" in heads[1][1][0]
-    expect(page.locator("#heads-rows tr.row td").last).to_have_text("full attention")
-    show(page, "metric=d_model")
-    settled(page)
-    expect(page.locator("#legend-colours")).to_have_text("12")
-
-
 def test_a_strip_has_the_number_of_texts_of_each_bin(page: Page) -> None:
     [strip] = [trace for trace in data_of(page, "profile") if trace.get("name") == "texts"]
     assert strip["z"] == [[20 - number for number in range(1, BINS)]]
@@ -195,16 +173,6 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     assert box["y"] < row["y"] <= box["y"] + box["height"] - row["height"] + 1
     page.locator("tr.row").first.click()
     expect(reason).to_have_text("")
-
-
-def test_the_first_head_without_intervals_has_the_largest_drop(
-    page: Page, runs: list[FinishedRun]
-) -> None:
-    table = runs[2].head_metrics
-    show(page, "run=small")
-    expect(page.locator("#head-reason")).to_contain_text("Selected at first: the head with the")
-    layer, head = table.loc[table[DROP].idxmax(), ["layer", "q_head"]].astype(int)
-    expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
 
 
 def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
@@ -356,14 +324,3 @@ def test_models_of_other_sizes_are_compared_by_means_alone(
     mean = run_content(runs[2], "x")[1]["mean_0"]
     np.testing.assert_allclose(data_of(page, "profile")[-2]["y"], mean["plasticity"])
     expect(page.locator(".card .number .other").first).to_have_text(mean_text(runs[2], LEVEL))
-
-
-def test_tooltips_lie_above_the_frame_of_the_selected_head(page: Page) -> None:
-    order = page.evaluate(
-        f"""['.hoverlayer', '.map-mark'].map(name => {{
-            const found = {MAP}.querySelector(name);
-            return Number(getComputedStyle(found.closest('svg') ?? found).zIndex);
-        }})"""
-    )
-    assert order[0] > order[1]
-    assert page.evaluate(f"getComputedStyle({MAP}).isolation") == "isolate"

@@ -34,7 +34,7 @@ function tableColumns(run, other, metric) {
   return columns;
 }
 
-const SPARE_WIDTH = 14; // for the mark and the bold numbers of rows that are not in the document
+const SPARE_WIDTH = 32; // for the mark and the bold numbers of rows that are not in the document
 
 function isTooWide(box) {
   const table = byId("heads-table");
