@@ -145,8 +145,7 @@ def _script(name: str, arguments: Sequence[str], file: str) -> int:
     from attention_plasticity.figures.settings import ScriptSettings
 
     spec, program = spec_of(name), f"python scripts/{file}"
-    kind = "components" if name == "components" else name
-    example = f"commands to paste:\n  {program} --config configs/plots/smollm2-135m-{kind}.yaml\n"
+    example = f"commands to paste:\n  {program} --config configs/plots/smollm2-135m-{name}.yaml\n"
     parser = command_parser(program, f"{spec.shows[:1].upper()}{spec.shows[1:]}.", example)
     settings = command_settings(parser, ScriptSettings, arguments)
     from attention_plasticity.figures.saving import (

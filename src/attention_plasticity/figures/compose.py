@@ -112,7 +112,9 @@ def _colour_bars(figure: Figure, axes: list[Axes], panels: Sequence[Panel], heig
             options["ticks"] = MaxNLocator(6, integer=True)
         drawn = figure.colorbar(bar.colours, ax=own, location=side, **options)
         drawn.outline.set_visible(False)
-        length = height - 0.4 if side == "right" else 1.3
+        length = height - 0.4
+        if side == "bottom":
+            length = figure.get_figwidth() / len(bars) - 0.4
         drawn.set_label("\n".join(in_lines(figure_text(bar.label), 72 * length, NORMAL)))
         drawn.ax.tick_params(length=2.0)
 

@@ -48,7 +48,6 @@ _POINTS = ("color", "intervals")
 FIGURES: tuple[Spec, ...] = (
     Spec(
         "plasticity",
-        "lines",
         "plasticity over the context: one line per head, and the mean",
         "bins",
         "over_context.plasticity",
@@ -56,7 +55,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "profile",
-        "lines",
         "plasticity over the context: mean over heads, and spread over heads",
         "bins",
         "over_context.profile",
@@ -64,7 +62,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "depth",
-        "lines",
         "one metric by layer: every head, and the mean of a layer",
         "head_metrics",
         "points.depth",
@@ -72,7 +69,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "heatmap",
-        "grid",
         "plasticity by query position and key position",
         "bins",
         "heatmap.heatmap",
@@ -80,7 +76,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "map",
-        "grid",
         "one metric of every head, layer × head",
         "head_metrics",
         "maps.of_heads",
@@ -94,7 +89,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "key-heads",
-        "grid",
         "one metric of every key head: its static error",
         "key_heads",
         "maps.of_heads",
@@ -104,7 +98,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "roles",
-        "grid",
         "the role of every head, layer × head",
         "roles",
         "maps.roles",
@@ -113,7 +106,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "bands",
-        "grid",
         "one metric of the rotary bands of every head",
         "bands",
         "maps.bands",
@@ -124,7 +116,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "phase",
-        "scatter",
         "plasticity at one position against plasticity over a bin",
         "head_metrics",
         "points.scatter",
@@ -141,7 +132,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "predictability",
-        "scatter",
         "variance from position against plasticity",
         "head_metrics",
         "points.scatter",
@@ -154,7 +144,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "attended",
-        "scatter",
         "plasticity against attended plasticity, both at one position",
         "head_metrics",
         "points.scatter",
@@ -169,7 +158,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "drift",
-        "scatter",
         "drift of queries against drift of keys, before and after RoPE",
         "drift",
         "points.scatter",
@@ -185,7 +173,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "ranks",
-        "dots",
         "heads with the largest and smallest values, with intervals of ranks",
         "head_metrics",
         "points.ranks",
@@ -193,7 +180,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "by-role",
-        "dots",
         "plasticity at one position and rotary phase by role",
         "roles",
         "points.by_role",
@@ -207,7 +193,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "fidelity",
-        "dots",
         "how well scores without a query rank keys",
         "fidelity",
         "points.fidelity",
@@ -224,7 +209,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "attention",
-        "bars",
         "attention by distance: mean over heads, and spread over heads",
         "attention",
         "distances.attention",
@@ -238,7 +222,6 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "components",
-        "bars",
         "share of the linear position R² in each query dimension",
         "component_weights",
         "distances.components",

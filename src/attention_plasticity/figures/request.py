@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy.typing as npt
@@ -91,7 +92,9 @@ def draw_figure(
     chosen = run.select(options.layers, options.layer_type, options.heads)
     if reason := spec.obstacle(chosen):
         raise ConfigError(f"{run.place}: {spec.name}: cannot be drawn; it needs {reason}")
-    drawing = spec.function()(Request(spec, chosen, options, at_starts))
+    module, _, name = spec.data.partition(".")
+    function = getattr(import_module(f"attention_plasticity.figures.{module}"), name)
+    drawing: Drawing = function(Request(spec, chosen, options, at_starts))
     words = _words(drawing, spec, chosen, options)
     width = TEXT if options.width == "text" else COLUMN
     return compose(drawing.panels, words, width=width, layout=drawing.layout)

@@ -1,4 +1,4 @@
-"""What the registry holds: a figure as a table, columns, a shape, and what it needs.
+"""What the registry holds: a figure as a table, columns, and what it needs.
 
 Whether a figure can be drawn, and why not, follows from its entry. This file imports no library for
 numbers or figures, so that the help is fast.
@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.figures.settings import FigureOptions
 from attention_plasticity.metric import Metric
 from attention_plasticity.metrics import TABLES, TableKind
 
 if TYPE_CHECKING:
-    from attention_plasticity.figures.request import Drawing, Request
     from attention_plasticity.tables.finished_run import FinishedRun
 
-Shape = Literal["lines", "grid", "scatter", "dots", "bars"]
 NONE_AT_ONE_POSITION = (
     "has no plasticity at one position; it needs the rotary records of the dump: "
     "attention-plasticity add-rotary, and analyze again"
@@ -51,10 +48,9 @@ class Spec:
     """One entry of the registry. Labels come from the columns in metrics.py."""
 
     name: str
-    shape: Shape
     shows: str  # one line for the help
     table: TableKind
-    data: str  # the function that shapes its data: from `Request` to `Drawing`, as `maps.roles`
+    data: str  # the function that shapes its data: of `Request` to `Drawing`, as `maps.roles`
     x: tuple[str, ...] = ()  # columns across; each has a panel of its own
     y: tuple[str, ...] = ()  # columns up
     diagonal: bool = False  # a line of equal values
@@ -64,14 +60,6 @@ class Spec:
     options: tuple[str, ...] = ()  # beside those of every figure
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Files of `plot all` by their names, with their options; empty: one with the name."""
-
-    def function(self) -> Callable[[Request], Drawing]:
-        """The function that shapes its data."""
-        module, _, name = self.data.partition(".")
-        found: Callable[[Request], Drawing] = getattr(
-            import_module(f"attention_plasticity.figures.{module}"), name
-        )
-        return found
 
     @property
     def files(self) -> Mapping[str, Mapping[str, Any]]:

@@ -166,7 +166,7 @@ def test_needs_follow_the_values_of_a_run(tmp_path: Path) -> None:
 
 
 def test_what_a_figure_needs_follows_from_its_entry(run: ap.Run) -> None:
-    never = Spec("never", "lines", "", "bins", "x.y", needs=(Need("a moon", lambda run: False),))
+    never = Spec("never", "", "bins", "x.y", needs=(Need("a moon", lambda run: False),))
     assert never.obstacle(run) == "a moon"
 
 
