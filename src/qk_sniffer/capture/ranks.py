@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ConfigError
 
-_LONGEST_WAIT = timedelta(hours=2)  # one process may load the model much later than another
 _NAMES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
@@ -27,7 +25,6 @@ class Ranks:
     rank: int = 0
     world: int = 1
     local: int = 0
-    starts_first: bool = False  # the others start when this process has opened the folder
     knows_folder_is_shared: bool = False  # it was tested before
 
     @property
@@ -41,31 +38,6 @@ class Ranks:
         if not torch.cuda.is_available():
             return "cpu"
         return f"cuda:{self.local % torch.cuda.device_count()}"
-
-    def wait_for_all(self) -> None:
-        """Wait until every process has called this method. Only `overwrite` needs it."""
-        if self.world == 1 or self.starts_first:
-            return
-        import torch.distributed as dist
-
-        try:
-            dist.init_process_group(
-                "gloo", rank=self.rank, world_size=self.world, timeout=_LONGEST_WAIT
-            )
-        except (ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"overwrite: the processes cannot connect to each other ({error}). Start them with "
-                "torchrun, or remove the folder by hand and leave overwrite out."
-            ) from error
-        try:
-            dist.barrier()
-        except RuntimeError as error:
-            raise ToolkitError(
-                "another process of this capture has ended; read its message, then run the same "
-                "command again"
-            ) from error
-        finally:
-            dist.destroy_process_group()
 
 
 def ranks_from(environment: Mapping[str, str] = os.environ) -> Ranks:

@@ -13,7 +13,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,6 @@ def _run_rank(
         os.chdir(working_folder)
     overwrite = config.overwrite and not _begun(shared).exists()
     config = config.model_copy(update={"overwrite": overwrite})
-    ranks = replace(ranks, starts_first=overwrite)
     return run_rank(config, _Sender(messages, ranks.rank, _begun(shared)), ranks)
 
 

@@ -8,8 +8,7 @@ Each holds one or two batches, so memory does not grow with the number of texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,6 +66,12 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
         16
     """
     watcher = watcher or Watcher()
+    world = ranks_from().world
+    if config.overwrite and world > 1:
+        raise ConfigError(
+            f"overwrite: {world} processes would empty the folder at different times; remove "
+            f"{config.data_root} first, and leave overwrite out"
+        )
     if config.engine == "ray":
         import_ray()  # before anything is written, also to a URL
     if config.engine == "vllm":
@@ -100,7 +105,9 @@ def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureRe
     with made_folder(folder), out_of_memory_advice(_LESS_MEMORY):
         setup = _prepared(config, folder, ranks, watcher)
         note_setup(setup, watcher)
-        with _opened(folder, setup, ranks) as capture:
+        plan, size = capture_plan(setup), chunk_size(setup)
+        opened = open_capture(folder, plan, size, overwrite=config.overwrite)
+        with closing(opened) as capture:
             was_complete = capture.complete
             if was_complete:
                 _check_number(setup.texts.total, folder)
@@ -117,20 +124,6 @@ def _prepared(config: CaptureConfig, folder: Path, ranks: Ranks, watcher: Watche
         return prepare(config, ranks, watcher.note, begun)
     finally:
         watcher.stop()
-
-
-@contextmanager
-def _opened(folder: Path, setup: Setup, ranks: Ranks) -> Iterator[CaptureFolder]:
-    """Open the folder of the capture; with `overwrite`, one process empties it for all."""
-    overwrite = setup.config.overwrite
-    if overwrite and ranks.rank > 0:
-        ranks.wait_for_all()  # until the first process has emptied the folder
-    first = ranks.rank == 0 or ranks.starts_first
-    plan, size = capture_plan(setup), chunk_size(setup)
-    with closing(open_capture(folder, plan, size, overwrite=overwrite and first)) as capture:
-        if overwrite and first:
-            ranks.wait_for_all()  # the others go on
-        yield capture
 
 
 def _work_and_finish(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> bool:

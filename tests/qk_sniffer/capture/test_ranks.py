@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from qk_sniffer.capture.ranks import Ranks, ranks_from
+from qk_sniffer.capture.run import run_capture
+from qk_sniffer.config import make_config
 from qk_toolkit.errors import ConfigError
 
 TORCHRUN = {
@@ -86,32 +85,17 @@ def test_invalid_variables_are_named_in_one_line() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_processes_wait_for_each_other() -> None:
-    code = (
-        "import time; from qk_sniffer.capture.ranks import ranks_from; ranks = ranks_from();"
-        "time.sleep(0.5 * ranks.rank); came = time.time(); ranks.wait_for_all();"
-        "print(came, time.time())"
+def test_several_processes_do_not_overwrite(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    config = make_config(
+        model={"name": "model"},
+        dataset={"path": "texts"},
+        output={"data_root": str(tmp_path / "dump")},
+        overwrite=True,
     )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**os.environ, **meeting, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    told = [process.communicate(timeout=60)[0].split() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    came, left = zip(*told, strict=True)
-    assert min(map(float, left)) >= max(map(float, came))
-
-
-def test_processes_that_cannot_meet_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match="Start them with torchrun"):
-        Ranks(0, 2).wait_for_all()
+    with pytest.raises(ConfigError, match=r"overwrite: 2 processes .*; remove .*dump first"):
+        run_capture(config)
+    assert not (tmp_path / "dump").exists()
