@@ -35,7 +35,6 @@ from qk_toolkit.arrays import Array
 
 PHASE_DROP = "ap_phase_drop"
 """Rotary phase in the first part minus that in this part."""
-LENGTH_METRICS = (ALIGNED, PHASE, ALIGNED_DROP, PHASE_DROP)
 FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
 _FIRST = 8192  # tokens of the first part, if the longest text has more than 16,384
 _KILO = 1024

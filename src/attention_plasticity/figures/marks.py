@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PatchCollection, PolyCollection
-from matplotlib.container import ErrorbarContainer
+from matplotlib.collections import PatchCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
@@ -58,41 +57,19 @@ class Mark(Protocol):
 
 
 def whiskers(
-    axes: Axes,
-    x: Any,
-    y: Any,
-    half: Any,
-    colour: Any,
-    *,
-    horizontal: bool = False,
-    cap: float = 3.0,
-) -> ErrorbarContainer | None:
-    """Draw `value ± half` at every point where both are known; None if there is none.
-
-    `cap` is the length of the lines at both ends, in points.
-    """
-    places, values, halves = (np.asarray(part, np.float64) for part in (x, y, half))
-    known = np.isfinite(places) & np.isfinite(values) & np.isfinite(halves)
-    if not known.any():
-        return None
-    return axes.errorbar(
-        places[known],
-        values[known],
-        xerr=halves[known] if horizontal else None,
-        yerr=None if horizontal else halves[known],
-        fmt="none",
-        ecolor=colour,
-        elinewidth=0.9,
-        capsize=cap,
-        capthick=0.9,
-    )
+    axes: Axes, x: Any, y: Any, half: Any, colour: Any, *, cap: float, horizontal: bool = False
+) -> None:
+    """Draw `value ± half` where both are known, with ends of `cap` points."""
+    if np.isfinite(half).any():
+        error: Any = {"xerr" if horizontal else "yerr": np.asarray(half, np.float64)}
+        look: Any = {"ecolor": colour, "elinewidth": 0.9, "capsize": cap, "capthick": 0.9}
+        axes.errorbar(x, y, fmt="none", **error, **look)
 
 
-def band(axes: Axes, x: Floats, y: Floats, half: Floats, **options: Any) -> PolyCollection | None:
-    """Fill `value ± half`, with gaps where it is not known; None if it is known nowhere."""
-    if not np.isfinite(y + half).any():
-        return None
-    return axes.fill_between(x, y - half, y + half, linewidth=0, **options)
+def band(axes: Axes, x: Floats, y: Floats, half: Floats, **options: Any) -> None:
+    """Fill `value ± half`, with gaps where it is not known."""
+    if np.isfinite(y + half).any():
+        axes.fill_between(x, y - half, y + half, linewidth=0, **options)
 
 
 def interval_note(mark: str, half: Floats, eligible: int | None = None) -> str | None:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.figures.compose import Words
+from attention_plasticity.figures.marks import interval_note
 from attention_plasticity.tables.layer_types import type_words
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
@@ -62,10 +63,7 @@ def half_widths(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
 
 def interval_line(frame: pd.DataFrame, mark: str) -> str:
     """The note about bands or whiskers of a figure."""
-    known = np.isfinite(half_widths(frame))
-    if not known.any():
-        return "errors are not known"
-    return f"{mark}: 95 % interval over texts" + ("" if known.all() else ", where it is known")
+    return interval_note(mark, half_widths(frame)) or "errors are not known"
 
 
 def require_rows(frame: pd.DataFrame, what: str) -> None:
