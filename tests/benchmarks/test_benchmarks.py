@@ -74,14 +74,17 @@ def test_reading_over_s3_and_from_the_disk(
 def test_growth_and_first_heads(
     options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scale, "slope", lambda sizes, times: 1.0)
     monkeypatch.setattr(scale, "FILES", {"four files": Shape(1_000, 8, q_heads=1, files=2)})
-    scale.growth("heads", {2: make_dump(options().data, TINY)}, 1)
+    other = Shape(2_000, 8, q_heads=2)
+    dumps = {rows.rows: make_dump(options().data, rows) for rows in (TINY, other)}
+    scale.growth("rows", dumps, 1)
     scale.first_heads(options().data, 1)
     rows = _cells(capsys.readouterr().out)
-    assert [row[0] for row in rows] == ["heads", "2", "slope", "dump", "four files"]
-
-
-def test_the_growth_is_an_exponent() -> None:
-    sizes = [1, 10, 100, 1000]
-    assert scale.slope(sizes, [2 + 0.01 * size**0.9 for size in sizes]) == pytest.approx(0.9)
+    assert [row[0] for row in rows] == [
+        "rows",
+        "1,000",
+        "2,000",
+        "each further",
+        "dump",
+        "four files",
+    ]

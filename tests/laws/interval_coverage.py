@@ -19,10 +19,10 @@ import numpy as np
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_half_width
+from findings.tables import write_tables
 from simulated_heads import Population, analyse, draw_rows, key_head
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "coverage.md"
-BEGIN, END = "<!-- coverage -->", "<!-- end of coverage -->"
 COLUMNS = {
     "ap_aligned": "one position",
     "ap_aligned_first20": "first fifth",
@@ -33,7 +33,6 @@ COLUMNS = {
 }
 BIN, MEAN, PAIRED = "bin", "model mean", "paired"
 QUANTITIES = (BIN, *COLUMNS.values(), MEAN, PAIRED)
-SAMPLED_BEGIN, SAMPLED_END = "<!-- sampled heads -->", "<!-- end of sampled heads -->"
 SAMPLED_QUANTITIES = ("sampled", "texts alone", "same heads")
 
 
@@ -251,7 +250,7 @@ def main() -> None:
         size = population.texts * population.queries
         lines.append(f"| {name} | {size} | {shares} | {biases} |")
         print(lines[-1], flush=True)
-    write_table(lines, BEGIN, END)
+    write_tables(DOCUMENT, {"coverage": "\n".join(lines)})
     write_sampled()
 
 
@@ -266,16 +265,7 @@ def write_sampled() -> None:
         shares = " | ".join(f"{100 * found.share(quantity):.0f}" for quantity in SAMPLED_QUANTITIES)
         lines.append(f"| {name} | {heads} of {eligible} | {shares} |")
         print(lines[-1], flush=True)
-    write_table(lines, SAMPLED_BEGIN, SAMPLED_END)
-
-
-def write_table(lines: list[str], begin: str, end: str) -> None:
-    """Put a table between two marks of the document."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    head, rest = text.split(begin, 1)
-    table = "\n".join(lines)
-    text = f"{head}{begin}\n\n{table}\n\n{end}{rest.split(end, 1)[1]}"
-    DOCUMENT.write_text(text, encoding="utf-8")
+    write_tables(DOCUMENT, {"sampled heads": "\n".join(lines)})
 
 
 if __name__ == "__main__":

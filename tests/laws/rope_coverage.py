@@ -16,10 +16,10 @@ import numpy as np
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import half_width
-from interval_coverage import Coverage, Influences, write_table
+from findings.tables import write_tables
+from interval_coverage import DOCUMENT, Coverage, Influences
 from simulated_rope import RopePopulation, draw_rope_head, true_values
 
-BEGIN, END = "<!-- one position -->", "<!-- end of one position -->"
 COLUMNS = {
     "ap_aligned": "one position",
     "ap_aligned_first20": "first fifth",
@@ -104,7 +104,7 @@ def main() -> None:
         lines.append(f"| {name} | {' | '.join(cells)} |")
         known = {one: found.share(f"{one} known") for one in COLUMNS}
         print(lines[-1], {one: share for one, share in known.items() if share < 1}, flush=True)
-    write_table(lines, BEGIN, END)
+    write_tables(DOCUMENT, {"one position": "\n".join(lines)})
 
 
 if __name__ == "__main__":
