@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import glob
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -68,7 +67,6 @@ class CachedCommit:
         blobs = _folder(self.cache, self.place) / "blobs"
         wanted = {self.files[path] for path in paths}
         needed = sum(file.size for file in wanted if not (blobs / file.digest).exists())
-        self._require_space(needed)
         if needed:
             on_left(needed)
         options: dict[str, Any] = {
@@ -112,15 +110,6 @@ class CachedCommit:
     def _is_checked(self, path: str) -> bool:
         stamp = _stamp(self.local(path))
         return stamp is not None and stamp == self.checked.get(path)
-
-    def _require_space(self, needed: int) -> None:
-        self.cache.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.cache).free
-        if needed > free:
-            raise HubError(
-                f"{self.place}: the download has {needed:,} bytes, {self.cache} has {free:,} free; "
-                "choose another folder for downloads, or fewer layers"
-            )
 
     def save(self) -> None:
         """Record the commit under its id and the name of the revision, unless nothing is new."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import huggingface_hub.constants as constants
@@ -45,19 +44,6 @@ def test_a_listing_in_several_pages_is_complete() -> None:
         found = list_files(hub.api(), HubPlace(REPO, "b"), commit)
         assert len(hub.requests("tree")) == 7
     assert set(found) == {".gitattributes", *files}
-
-
-@pytest.mark.usefixtures("client")
-def test_a_dump_that_does_not_fit_is_refused(
-    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    upload(hub, dump)
-    usage = shutil.disk_usage(dump)._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    message = pull_refusal()
-    assert "bytes, " in message
-    assert "has 1,000 free; choose another folder for downloads" in message
-    assert not downloads(hub)
 
 
 @pytest.mark.usefixtures("client")
