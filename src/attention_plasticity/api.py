@@ -52,13 +52,16 @@ class Run(FinishedRun):
 def analyze_dump(
     dump: Dump | str | os.PathLike[str],
     config: RunnerConfig | Mapping[str, Any] | None = None,
+    *,
+    progress: bool = False,
     **fields: Any,
 ) -> Run:
     """Analyse every head of a dump and write the tables, as the command line does.
 
     `fields` are settings of `RunnerConfig`, on top of `config`. A run that was interrupted
     continues. The dump may be on the Hub, `hf://datasets/owner/name@branch`. Raises when no head
-    could be analysed; `Run.failures` lists those that failed.
+    could be analysed; `Run.failures` lists those that failed. With `progress`, lines on standard
+    error say what is done and how long it takes, as those of the command.
 
     Returns:
         The run. `head_metrics` has one row per query head, `bucket_plasticity` one per query head,
@@ -72,6 +75,7 @@ def analyze_dump(
         0      0       0        0.73
     """
     from attention_plasticity.run.runner import run_analysis
+    from qk_toolkit.terminal import TerminalWatcher
 
     for name in {"dataset_local_root", "dry_run"} & set(fields):
         raise ConfigError(f"{name}: cannot be given here; the dump is the first argument")
@@ -84,7 +88,9 @@ def analyze_dump(
     fetched = (
         dump if isinstance(dump, Dump) and dump.origin else None
     )  # run.json records its origin
-    outcome = run_analysis(make_config(given), dump=fetched)
+    outcome = run_analysis(
+        make_config(given), TerminalWatcher() if progress else None, dump=fetched
+    )
     if not outcome.info["heads"]["analysed"]:
         raise ToolkitError(
             f"no head could be analysed; the first reason: {outcome.failures[0].reason}"

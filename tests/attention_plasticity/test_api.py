@@ -42,6 +42,16 @@ def test_a_dump_becomes_data_frames_that_no_other_run_replaces(dump: Path, tmp_p
     assert len(late.bucket_plasticity) > 0
 
 
+def test_progress_is_shown_if_asked_for(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for progress in (False, True):
+        ap.analyze_dump(dump, output_dir=str(tmp_path), max_workers=1, progress=progress)
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert ("4 of 4 heads were finished earlier" in told.err) == progress
+
+
 def require_rows_of_one_head(dump: Path, run: ap.Run) -> None:
     """The analysis of one head gives the rows of the tables."""
     opened = ap.open_dump(dump)
