@@ -42,8 +42,8 @@ _SURE_ROLES = Need(
 )
 _HAS_BANDS = known("bands", "variance_share", _RECORDS)
 _CONTEXT = ("plasticity", "range", "intervals", "baselines")
-_COLOURS = ("range", "vmin", "vmax")
-_POINTS = ("color", "intervals")
+_COLOURS = ("cmap", "range", "vmin", "vmax")
+_POINTS = ("color", "cmap", "intervals")
 
 FIGURES: tuple[Spec, ...] = (
     Spec(
@@ -51,7 +51,7 @@ FIGURES: tuple[Spec, ...] = (
         "plasticity over the context: one line per head, and the mean",
         "bins",
         "over_context.plasticity",
-        options=(*_CONTEXT, "color", "trend_threshold", "alpha", "line_width"),
+        options=(*_CONTEXT, "color", "cmap", "trend_threshold", "alpha", "line_width"),
     ),
     Spec(
         "profile",

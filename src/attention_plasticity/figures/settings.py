@@ -17,7 +17,7 @@ class FigureOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     everywhere: ClassVar[tuple[str, ...]] = (
-        *("layers", "layer_type", "heads", "cmap", "width", "title", "footnote", "model_name"),
+        *("layers", "layer_type", "heads", "width", "title", "footnote", "model_name"),
     )
     """Options that every figure takes."""
 

@@ -205,6 +205,7 @@ def test_a_selection_is_named(run: ap.Run) -> None:
         ("maps", {}, "'maps': unknown figure; did you mean map?"),
         (3, {}, "kind: expected one of plasticity, profile"),
         ("roles", {"metric": "x"}, "metric: is no option of roles"),
+        ("attention", {"cmap": "viridis"}, "cmap: is no option of attention"),
         ("map", {"metrc": "x"}, "metrc: is no option of map; did you mean metric?"),
         ("map", {"metric": "ap_alined"}, "did you mean ap_aligned?"),
         ("map", {"metric": "layer_type"}, "no such column of numbers"),
