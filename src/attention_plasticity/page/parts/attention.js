@@ -6,7 +6,6 @@ import { headsBeside, inLayers, kindOf, meanWords, redraw, state } from "./state
 import { showHeadValue, showShare, wordsOf } from "./values.js";
 import { theme } from "./colours.js";
 import { baseAxis, CHART_MARGIN, draw, savedCharts, sizeOf } from "./charts.js";
-import { select } from "./map.js";
 import { queriesWords } from "./head.js";
 
 const SINKS = -1; // in the place of a smallest distance: the first four tokens of the text

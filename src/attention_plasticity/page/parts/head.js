@@ -2,20 +2,13 @@
 
 import { byId, capital, headName, make, plain, plural, show, whole, withHalf } from "./words.js";
 import { contextOf, hasRows, metricOf, rowsOfHead } from "./data.js";
-import {
-  absentWords, cellsWords, eligibleHeads, headsBeside, kindOf, meanProfile, meanWords, page, partWord,
-  shownKind, state,
-} from "./state.js";
-import {
-  fadedWords, firstHeads, halfWidthOf, hasIntervals, isFaded, reasonOf, showHeadValue, showIn, showShare,
-  windowWords, wordsOf,
-} from "./values.js";
+import { absentWords, cellsWords, eligibleHeads, headsBeside, kindOf, meanProfile, meanWords, page, partWord, shownKind, state } from "./state.js";
+import { fadedWords, firstHeads, halfWidthOf, hasIntervals, isFaded, reasonOf, showHeadValue, showIn, showShare, windowWords, wordsOf } from "./values.js";
 import { baselineColour, gradient, roleMark, stopsOf, theme, VIRIDIS } from "./colours.js";
 import {
-  axisName, bandWords, baseAxis, CHART_MARGIN, draw, intervalTexts, intervalTraces, isShareAxis, placesOf,
-  plasticityAxis, positionAxis, positionName, savedCharts, showAxisChoice, sizeOf, tickStep,
+  axisName, bandWords, baseAxis, CHART_MARGIN, draw, intervalTexts, intervalTraces, isShareAxis, placesOf, plasticityAxis, positionAxis,
+  positionName, savedCharts, showAxisChoice, sizeOf, tickStep,
 } from "./charts.js";
-import { select } from "./map.js";
 
 /** Why this head is shown before a head is chosen. */
 function firstHeadWords(run, key) {

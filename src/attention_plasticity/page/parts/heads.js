@@ -1,6 +1,6 @@
 // The card of the table of heads, with sort and search. Only visible rows are in the document.
 
-import { byId, capital, fillEstimate, make, NONE, plural, show, showChange, whole } from "./words.js";
+import { byId, capital, fillEstimate, make, NONE, plural, showChange, whole } from "./words.js";
 import { keyOf, metricOf, spreadOf } from "./data.js";
 import { inLayers, page, runShown, shownKind, state } from "./state.js";
 import { fadedWords, isFaded, ROLE, roleOf, showHeadValue, UNSURE, wordsOf } from "./values.js";
@@ -221,5 +221,6 @@ export const headsCard = {
     byId("search").placeholder = `plasticity>${(Math.floor(10 * quarter) / 10).toFixed(1)}`;
     fillHeads(run, beside);
   },
+  drawRun: () => revealSelected(), // the map above has its height now
   drawHead: () => revealSelected(),
 };

@@ -1,7 +1,7 @@
 // Words of the page, explained behind the "?" of each card.
 
-import { byId, make, whole } from "./words.js";
-import { hasTypes, page, runsShown } from "./state.js";
+import { byId, make } from "./words.js";
+import { hasTypes, runsShown } from "./state.js";
 import { anyIntervals } from "./values.js";
 
 const GLOSSARY = {

@@ -2,13 +2,10 @@
 
 import { byId, capital, make, plain, plural, show, whole } from "./words.js";
 import { keyOf, metricOf } from "./data.js";
+import { absentWords, hasTypes, headsBeside, inLayers, isDrop, layersWords, mapRuns, redraw, runShown, state, typeOf, typeWords } from "./state.js";
 import {
-  absentWords, hasTypes, headsBeside, inLayers, isDrop, layersWords, mapRuns, redraw, runShown, state, typeOf,
-  typeWords,
-} from "./state.js";
-import {
-  anyIntervals, canBeUnsure, commonReason, isFaded, isSure, isUnsure, mapGroups, reasonOf, ROLE, roleOf,
-  showHeadValue, showIn, spreadBetweenHeads, windowWords, wordsOf,
+  anyIntervals, canBeUnsure, commonReason, isFaded, isSure, isUnsure, mapGroups, reasonOf, ROLE, roleOf, showHeadValue, showIn,
+  spreadBetweenHeads, windowWords, wordsOf,
 } from "./values.js";
 import { colourOfType, gradient, scaleOf, stopsOf, theme } from "./colours.js";
 import { baseAxis, baseLayout, imageButtons, PLOT_CONFIG, savedCharts, sizeOf, sizes, tickStep } from "./charts.js";
@@ -339,7 +336,9 @@ export const mapCard = {
   },
   drawRun() {
     const shown = mapRuns(), scale = scaleOf(state.metric, shown), rows = mapLayers().length;
-    return mapPlots().map((plot, place) => drawMap(plot, shown[place], state.metric, scale, rows));
+    const charts = mapPlots().map((plot, place) => drawMap(plot, shown[place], state.metric, scale, rows));
+    this.drawHead(); // by the new sizes
+    return charts;
   },
   drawHead: () => mapPlots().forEach((plot, place) => markHead(plot, mapRuns()[place], state.layer, state.head)),
 };

@@ -3,8 +3,8 @@
 import { byId, fillEstimate, make, NONE, plural, unbroken, whole, withHalf } from "./words.js";
 import { contextOf, contextsDiffer, spreadOf } from "./data.js";
 import {
-  architectureDifference, eligibleHeads, gridWords, groupOf, hasTypes, isDrop, layersWords, mixedWords,
-  overBucketsNote, page, runsShown, shownKind, state, typeNamed, typeWords,
+  architectureDifference, eligibleHeads, gridWords, groupOf, hasTypes, isDrop, layersWords, mixedWords, overBucketsNote, page, runsShown,
+  shownKind, state, typeNamed, typeWords,
 } from "./state.js";
 import { anyIntervals, commonReason, showMean, showShare } from "./values.js";
 import { slug } from "./charts.js";

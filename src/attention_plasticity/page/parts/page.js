@@ -2,16 +2,13 @@
 
 import { byId, fillMenu, make } from "./words.js";
 import { hasRows, inflated, keyOf, openRun } from "./data.js";
-import {
-  headsBeside, layersWords, otherRun, page, redraw, runShown, runsShown, sameArchitecture, selectedKey,
-  shownKind, state, typeNamed,
-} from "./state.js";
+import { headsBeside, layersWords, otherRun, page, redraw, runShown, runsShown, sameArchitecture, selectedKey, shownKind, state, typeNamed } from "./state.js";
 import { canShow, firstHead } from "./values.js";
-import { applyTheme, keepTheme, savedTheme, theme } from "./colours.js";
+import { applyTheme, keepTheme, savedTheme } from "./colours.js";
 import { imageButtons, sizes } from "./charts.js";
 import { addGlossary, helpButton } from "./help.js";
 import { showCards, showSubtitle, showWarnings } from "./model.js";
-import { mapCard, select } from "./map.js";
+import { mapCard } from "./map.js";
 import { headsCard } from "./heads.js";
 import { headCard } from "./head.js";
 import { roleCard } from "./role.js";
@@ -87,7 +84,7 @@ function drawAll() {
   sizes.clear();
   showTexts();
   const view = viewOf(), cards = cardsShown(view);
-  return settle([...callCards(cards, "drawRun", view), ...callCards(cards, "drawHead", view), ...callCards(cards, "drawCharts", view)]);
+  return settle([...callCards(cards, "drawRun", view), ...callCards(cards, "drawCharts", view)]);
 }
 
 /** Set the state of the document to "ready" when all charts are drawn. */

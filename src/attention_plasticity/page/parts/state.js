@@ -1,6 +1,6 @@
 // The state of the page: its runs, the selection, and what of it is compared.
 
-import { byId, plural, show, whole } from "./words.js";
+import { byId, plural, whole } from "./words.js";
 import { keyOf } from "./data.js";
 
 export const page = JSON.parse(byId("page-data").textContent);

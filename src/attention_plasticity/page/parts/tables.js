@@ -6,10 +6,9 @@ import { cellsWords, hasTypes, layersWords, meanProfile, page, redraw, runsShown
 import { showMean, wordsOf } from "./values.js";
 import { colourOfRun } from "./colours.js";
 import {
-  axisName, CHART_MARGIN, draw, intervalTexts, intervalTraces, placesOf, plasticityAxis, positionAxis,
-  positionName, savedCharts, showAxisChoice, sizeOf,
+  axisName, CHART_MARGIN, draw, intervalTexts, intervalTraces, placesOf, plasticityAxis, positionAxis, positionName, savedCharts,
+  showAxisChoice, sizeOf,
 } from "./charts.js";
-import { select } from "./map.js";
 
 /** The key head of a query head, as `layer.head`; null if it is not known. */
 function keyHeadOf(run, key) {
