@@ -23,7 +23,7 @@ from report_pages import (
     show,
     with_half,
 )
-from report_runs import REASON
+from report_runs import REASON, TEXT_GROUPS
 
 LEVEL, DROP, FIRST = "ap_aligned", "ap_aligned_drop", "ap_aligned_first20"
 
@@ -70,7 +70,8 @@ def test_plus_minus_is_half_of_the_interval_everywhere(
     expect(page.locator("#announcement")).to_have_text(announced)
     cell = page.locator(f'[data-metric="{LEVEL}"]')
     expect(cell).to_have_text(level)
-    expect(cell).to_have_attribute("title", f"{LEVEL}: {row[LEVEL]}")
+    title = f"{LEVEL}: {row[LEVEL]}; interval from {TEXT_GROUPS} groups of texts"
+    expect(cell).to_have_attribute("title", title)
     expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{row['ap_overall']:.3f}")
     expect(page.locator('tr[aria-selected="true"] td').nth(1)).to_have_text(level)
     assert f"<b>{level}</b> plasticity" in map_traces(page)["heads"]["text"][1][2]

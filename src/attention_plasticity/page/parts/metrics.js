@@ -1,9 +1,9 @@
 // The cards of numbers of the selected head: all metrics, and drift with position. A bar shows the place of a number among all heads.
 
-import { byId, capital, fillEstimate, headName, make, NONE, plural, show, showHalf, showTo, whole } from "./words.js";
+import { byId, capital, fillEstimate, headName, make, plural, show, showTo } from "./words.js";
 import { contextOf, metricOf, numberOf, spreadOf } from "./data.js";
 import { page } from "./state.js";
-import { anyIntervals, groupsOf, halfWidthOf, hasIntervals, metricGroups, reasonOf, showHeadValue, showIn, wordsOf } from "./values.js";
+import { groupsOf, halfWidthOf, metricGroups, reasonOf, showHeadValue, showIn, wordsOf } from "./values.js";
 import { FIRST_METRICS } from "./map.js";
 
 /** The table of metrics. It is rebuilt for other runs and filled for another head. */
@@ -19,7 +19,6 @@ function makeMetrics(run, other) {
     const table = (kept) => make("table", "", {}, [make("tbody", "", {}, kept.map(({ row }) => row))]);
     const first = made.filter(({ name }) => FIRST_METRICS.has(name)), more = made.filter(({ name }) => !FIRST_METRICS.has(name));
     const folded = more.length ? [fold(plural(more.length, first.length ? "more column" : "column"), table(more))] : [];
-    if (title === "How sure" && anyIntervals(run)) folded.push(sureTable(run));
     return make("section", "", { class: "metric-group" }, [make("h3", title), ...(first.length ? [table(first)] : []), ...folded]);
   }));
   showAllMetrics();
@@ -51,7 +50,8 @@ function showMetrics(run, other, key) {
     const value = metricOf(run, key, name), reason = reasonOf(run, key, name);
     meaning.textContent = reason ? `missing: ${reason}` : wordsOf(name).meaning;
     fillEstimate(mine, showHeadValue(run, key, name));
-    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}`;
+    const groups = Number.isFinite(halfWidthOf(run, key, name)) ? `; interval from ${plural(groupsOf(run, key, name), "group")} of texts` : "";
+    mine.title = `${name}: ${run.tables.heads.columns[name][run.rowOf.get(key)]}${groups}`;
     placeDot(dot, spreadOf(run, name), value);
     if (!other) continue;
     const otherValue = metricOf(other, key, name);
@@ -59,7 +59,6 @@ function showMetrics(run, other, key) {
     theirs.title = [other.label, reasonOf(other, key, name)].filter(Boolean).join(": ");
     placeDot(otherDot, spreadOf(run, name), otherValue);
   }
-  fillSureTable(run, key);
 }
 
 /** A bar with the range, middle 50 % and mean over heads, and a dot for the selected head. */
@@ -78,22 +77,6 @@ const percentOf = ({ low, high }, value) => Math.min(100, Math.max(0, (100 * (va
 function placeDot(dot, spread, value) {
   dot.hidden = !spread || !Number.isFinite(value);
   if (!dot.hidden) dot.style.left = `${percentOf(spread, value)}%`;
-}
-
-/** The table "How sure", behind a fold: a row per value with an interval. `fillSureTable` fills it for a head. */
-function sureTable(run) {
-  const names = page.groups.flatMap(([, metrics]) => metrics).filter((name) => hasIntervals(run, name));
-  const head = ["", "value", "± half of the 95 % interval", "groups of texts"].map((text) => make("th", text, { scope: "col" }));
-  const rows = names.map((name) => make("tr", "", { "data-sure": name }, [make("th", capital(wordsOf(name).label), { scope: "row" }), make("td"), make("td"), make("td")]));
-  return fold(`${plural(names.length, "value")} with an interval`, make("table", "", { class: "scores" }, [make("thead", "", {}, [make("tr", "", {}, head)]), make("tbody", "", {}, rows)]));
-}
-
-function fillSureTable(run, key) {
-  for (const row of document.querySelectorAll("[data-sure]")) {
-    const name = row.dataset.sure, half = halfWidthOf(run, key, name);
-    const texts = [showIn(name, metricOf(run, key, name), half), Number.isFinite(half) ? showHalf(half) : NONE, groupsOf(run, key, name) ? whole(groupsOf(run, key, name)) : NONE];
-    texts.forEach((text, place) => { row.cells[place + 1].textContent = text; });
-  }
 }
 
 export const metricsCard = {

@@ -51,7 +51,7 @@ export function make(tag, text = "", attributes = {}, children = []) {
 export const byId = (id) => document.getElementById(id);
 
 /** Half of an interval: three decimals, or one digit if it is smaller. */
-export const showHalf = (half) => (half > 0 && half < 0.0005 ? half.toPrecision(1) : half.toFixed(3));
+const showHalf = (half) => (half > 0 && half < 0.0005 ? half.toPrecision(1) : half.toFixed(3));
 
 /** `0.687 ± 0.003`, or the value alone if its interval is not known. */
 export const withHalf = (text, half) => (Number.isFinite(half) ? `${text} ± ${showHalf(half)}` : text);
