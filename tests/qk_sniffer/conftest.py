@@ -10,8 +10,9 @@ from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, which no test may change."""
     return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
