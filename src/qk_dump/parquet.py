@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from qk_dump.columns import LSE, RECORD, VECTOR, digest_of
+from qk_dump.columns import RECORD, VECTOR, digest_of
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
 from qk_dump.read_ahead import RemoteFile, read_in_turn, steps
 from qk_dump.remote import DumpPath, RemotePath, size_of
@@ -226,15 +226,6 @@ def reason_of(error: Exception) -> str:
     """The reason of an error in one line, without the file name."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()).rstrip(".")
-
-
-def has_attention_columns(files: Sequence[DumpPath]) -> bool:
-    """Whether every file of a head has the attention columns."""
-    for path in files:
-        with opened_parquet(path) as parquet:
-            if LSE not in parquet.schema.names:
-                return False
-    return True
 
 
 def read_side_table(path: DumpPath) -> pa.Table | None:
