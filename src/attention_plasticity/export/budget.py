@@ -15,6 +15,7 @@ from attention_plasticity.export.division import PERCENTS, RULES, default_rule, 
 from attention_plasticity.export.folder import CONFIG, Content, array_file, json_file, text_file
 from attention_plasticity.export.order import UNIFORM, OrderedHeads, is_share
 from attention_plasticity.export.settings import ExportSettings
+from attention_plasticity.tables.intervals import half_width
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count, index_ranges
@@ -54,7 +55,6 @@ _BUDGETS = (
 _NOT_COUNTED = "heads of layers with a window or chunks lose no keys: their cache is bounded"
 _SHOWN = (25, 50, 75, 90)  # percent of total compression in the table
 _EXTREMES = 4  # heads with the largest values, and with the smallest
-_HALF_INTERVAL = 1.96  # of 95 %, in standard errors
 
 
 def kept_at(heads: OrderedHeads, percent: int) -> Array:
@@ -152,7 +152,9 @@ def _entries(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _print_budget(heads: OrderedHeads, rule: str, table: pd.DataFrame, console: Console) -> None:
     """Print the extremes of budget.csv, and how sure the order is."""
-    run, counted = heads.run, table[table["counted"] == 1]
+    run = heads.run
+    table = table.assign(half=half_width(heads.standard_error, heads.groups))
+    counted = table[table["counted"] == 1]
     kept = counted["kept_at_50"]
     texts = "" if math.isnan(run.context) else f", texts of up to {run.context:,.0f} tokens"
     how = heads.order if heads.order == UNIFORM else f"{heads.order}, rule {rule}"
@@ -177,7 +179,7 @@ def _extremes(table: pd.DataFrame) -> str:
     ordered = table.sort_values("rank", kind="stable")
     first = ordered.head(_EXTREMES)
     shown = pd.concat([first, ordered.drop(first.index).tail(_EXTREMES)])
-    shown["± (95 %)"] = _HALF_INTERVAL * shown["value_se"]
+    shown = shown.rename(columns={"half": "± (95 %)"})
     columns = ["layer", "k_head", "value", "± (95 %)", "rank", "rank_low", "rank_high"]
     return shown[[*columns, "kept_at_50"]].to_string(
         index=False, na_rep="–", float_format="{:.4g}".format

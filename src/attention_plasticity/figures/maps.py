@@ -298,10 +298,10 @@ def _layer_axis(layers: Ints, starts: Ints, heads: int) -> Axis:
 
 def _band_bar(request: Request, words: Metric, values: Floats) -> Bar:
     """The colours of a metric of bands. Few sizes are large; these have the last colour."""
+    if words.format == "share":
+        return _bar(request, words, values)
     unit = " (logits)" if words.column == "norm_product" else ""
     label = figure_text(words.label) + unit
-    if words.format == "share":
-        return Bar(label, *request.colour_limits(0.0, 1.0), request.cmap(SEQUENTIAL))
     sizes = np.abs(values)
     high, largest = float(np.nanquantile(sizes, _LARGEST)), float(np.nanmax(sizes))
     beyond = 0.0 < high < 0.8 * largest

@@ -243,6 +243,11 @@ def test_bands_of_all_heads(run: ap.Run) -> None:
     assert "works against the others" in str(caption_of(figure))
     low, high = panels(figure)[0].images[0].get_clim()
     assert low == -high  # negative shares have a colour of their own
+    for asked, ends in (("unit", (0.0, 1.0)), ("data", None)):
+        shown = run.plot("bands", metric="q_concentration", range=asked)
+        known = table["q_concentration"].dropna()
+        expected = ends or (known.min(), known.max())
+        assert panels(shown)[0].images[0].get_clim() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
