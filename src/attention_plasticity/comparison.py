@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -44,7 +42,6 @@ from attention_plasticity.tables.main_plasticity import (
 )
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import require_writable, user_path, write_text
 from qk_toolkit.formatting import count
 
 if TYPE_CHECKING:  # tables do not need matplotlib, which is slow to import
@@ -139,10 +136,6 @@ class Comparison:
 
         return profiles_figure(self.runs)
 
-    def save(self, folder: str | os.PathLike[str], figures: str = "png") -> list[Path]:
-        """Write the tables and the figure (png, svg or pdf), and return their paths."""
-        return list(write_comparison(self, user_path(folder), figures))
-
 
 def compare_runs(
     runs: Sequence[AnyRun], labels: Sequence[str] | None = None, force: bool = False
@@ -164,20 +157,13 @@ def compare_runs(
         1   last layer                   2  0.76
         2   last layer  first layer      4  0.08
     """
-    return compared(runs, labels, None if force else "force=True")
-
-
-def compared(
-    runs: Sequence[AnyRun | NamedRun], labels: Sequence[str] | None, remedy: str | None
-) -> Comparison:
-    """Compare runs. `remedy` is how a caller forces a comparison; None: it is forced."""
     named = named_runs(runs, labels)
     if len(named) < 2:
         raise ConfigError(f"runs: expected two runs or more, got {len(named)}")
     found = obstacles(named)
-    if found and remedy is not None:
+    if found and not force:
         reasons = "; ".join(caution.text for caution in found)
-        raise ConfigError(f"these runs cannot be compared: {reasons}. {remedy} shows them anyway")
+        raise ConfigError(f"these runs cannot be compared: {reasons}. force=True shows them anyway")
     return Comparison(tuple(named))
 
 
@@ -190,40 +176,6 @@ def _tables(data: Comparison) -> Iterator[Table]:
         yield data.baselines_table
     if not data.key_heads.empty:
         yield key_heads_table(data.key_heads)
-
-
-_FILES = (
-    *("compare.csv", "compare.md", "compare.tex", "layer_types.csv", "key_heads.csv"),
-    *("baselines.csv", "notes.csv"),
-)
-
-
-def require_files(folder: Path, form: str) -> None:
-    """Raise a `ConfigError` if a file of a comparison cannot be written."""
-    from attention_plasticity.figures.saving import require_target
-
-    require_target(folder / f"profiles.{form}")
-    for name in _FILES:
-        require_writable(folder / name, "Choose another folder.")
-
-
-def write_comparison(data: Comparison, folder: Path, form: str) -> Iterator[Path]:
-    """Write all files and yield the path of each finished file."""
-    from attention_plasticity.figures.saving import caption_path, save_figure
-
-    require_files(folder, form)
-    files = table_files("compare", data.summary, data.tables)
-    for name in ("layer_types", "key_heads", "baselines", "notes"):
-        frame = getattr(data, name)
-        if len(frame):
-            files[f"{name}.csv"] = csv_text(frame)
-    for name, content in files.items():
-        write_text(folder / name, content)
-        yield folder / name
-    figure = folder / f"profiles.{form}"
-    save_figure(data.plot(), figure)
-    yield figure
-    yield caption_path(figure)
 
 
 def print_comparison(data: Comparison, console: Console) -> None:
