@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -109,17 +107,3 @@ def test_a_page_of_runs_and_folders(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ap.ConfigError, match=r"holds neither run\.json nor tables"):
         ap.open_run(tmp_path)
-
-
-def test_a_script_needs_no_main_guard(dump: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import attention_plasticity as ap\n"
-        f"settings = dict(output_dir={str(tmp_path / 'out')!r}, max_workers=1)\n"
-        f"run = ap.analyze_dump({str(dump)!r}, settings)\n"
-        "print(len(run.head_metrics))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.stdout == "4\n", done.stderr

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity import ToolkitError, make_config, open_dump
@@ -80,23 +78,6 @@ def test_the_command_tells_it_and_takes_little_memory(
     assert done.returncode == (0 if flags else 1)
     assert "holds 10,000 buckets" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("kind", ["fixed", "list"])
-def test_wide_vectors_are_refused_before_a_row_is_read(tmp_path: Path, kind: str) -> None:
-    width, n = 65_536, 100  # many zeros in a file of a few kilobytes
-    flat = pa.array(np.zeros(n * width, np.float32))
-    vector = pa.FixedSizeListArray.from_arrays(flat, width)
-    if kind == "list":
-        vector = vector.cast(pa.list_(pa.float32()))
-    rows = rows_in(8, n)
-    columns = {name: pa.array(rows[name]) for name in ("bucket", "example_id", "position")}
-    for name in ("l00h00q", "l00h00k"):
-        (tmp_path / name).mkdir()
-        pq.write_table(pa.table({**columns, "vector": vector}), tmp_path / name / "data.parquet")
-    assert (tmp_path / "l00h00q" / "data.parquet").stat().st_size < 10**6
-    told = refusal(tmp_path)
-    assert "vectors of 65,536 dimensions, at most 4,096 can be read" in told
 
 
 def test_many_buckets_of_wide_vectors_are_refused(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 import math
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +18,6 @@ from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.run.preparation import prepare
 from attention_plasticity.run.records import Records, Unit, packed
 from dumps import add_rotary, make_dump
-from fidelity_dumps import make_fidelity_dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from runs_here import (
@@ -168,22 +165,6 @@ def test_a_record_with_a_changed_bit_is_whole_or_not_there(
         assert kept.has(unit) == (kept.read(unit) is not None)
 
 
-@pytest.mark.parametrize("kind", ["h", "k"])
-def test_flipped_bits_of_a_record_are_repaired_or_without_effect(kind: str, tmp_path: Path) -> None:
-    dump = make_fidelity_dump(tmp_path / "dump", k_heads=1, group=1, texts=4, length=24)
-    how: dict[str, Any] = {"fidelity": True, "near": 2}
-    analyse(dump, tmp_path / "out", **how)
-    whole, [path] = tables(tmp_path / "out"), records(tmp_path / "out", kind)
-    content, size = path.read_bytes(), path.stat().st_size
-    for place in (0, 3, 8, size // 3, size - 6):
-        path.write_bytes(flipped(content, place, 1))
-        for name in whole:
-            (tmp_path / "out" / name).unlink(missing_ok=True)
-        analyse(dump, tmp_path / "out", **how)
-        assert tables(tmp_path / "out") == whole
-        assert gzip.decompress(path.read_bytes()) == gzip.decompress(content)
-
-
 def test_a_damaged_record_of_a_head_that_fails_now_gives_the_reason(
     dump: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,14 +196,6 @@ def test_drafts_of_killed_processes_are_removed_later(dump: Path, out: Path) -> 
     assert not any(draft.exists() for draft in old)
     assert new.exists()
     assert not list((out / ".heads").glob("tables-*"))
-
-
-def test_what_the_folder_of_records_stands_for_is_beside_them(dump: Path, out: Path) -> None:
-    described = json.loads((records(out)[0].parent / "settings.json").read_text())
-    assert described["seed"] == 0
-    assert {"version", "numpy", "texts", "files", "pair_sampling"} <= set(described)
-    (records(out)[0].parent / "settings.json").write_text("junk")  # nothing depends on it
-    assert computed(dump, out) == []
 
 
 def test_preparing_writes_nothing(dump: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -12,11 +11,8 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.config import make_config
 from attention_plasticity.metrics import KEY_HEADS
-from attention_plasticity.run.preparation import prepare
-from attention_plasticity.run.printed import print_plan
 from attention_plasticity.run.runner import run_analysis
 from dumps import add_rotary, make_dump
-from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
 from runs_here import Here, Notes, analyse, run_info, settings
@@ -92,22 +88,6 @@ def test_a_bar_does_not_outlive_a_dump_that_cannot_be_fetched() -> None:
     with pytest.raises(ConfigError, match="expected owner/name@branch"):
         run_analysis(make_config(dataset_local_root="hf://models/a/b"), log)
     assert log.events == ["stop"]
-
-
-def test_a_plan_tells_what_is_finished(
-    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    add_rotary(dump, 2, 4)
-    write_examples(dump, [Example(number, f"text {number}", 1024, "") for number in range(4)])
-    analyse(dump, tmp_path / "out", layers=[0])
-    (dump / "l01h01q" / "data.parquet").write_text("spoilt")
-    print_plan(prepare(settings(dump, tmp_path / "out")))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "To analyse 4 query heads of 2 key heads" in told
-    assert "Finished 2 heads, with these settings and files" in told
-    assert re.search(r"Memory about \d+ MB per worker, 1 worker", told)
-    assert f"Will fail {dump}/l01h01q/data.parquet" in told
-    assert told.endswith("Nothing was computed or written.")
 
 
 def test_the_table_of_key_heads_and_its_means(tmp_path: Path) -> None:

@@ -201,18 +201,6 @@ def test_two_commands_on_the_same_heads_compute_each_once(
     assert_same(tmp_path, whole)
 
 
-@pytest.mark.long
-def test_two_processes_on_the_same_heads_compute_each_once(
-    dump: Path, whole: Path, tmp_path: Path
-) -> None:
-    processes = [forked_runs.start(dump, tmp_path, FAST) for _ in range(2)]
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert forked_runs.computed_heads(tmp_path) == HEADS
-    assert_same(tmp_path, whole)
-
-
 def test_a_killed_command_blocks_nobody(dump: Path, whole: Path, tmp_path: Path) -> None:
     """It is killed while it holds the lock of a key head, and has records of others."""
     process = forked_runs.start(dump, tmp_path, FAST, hold_at=(1, 0))

@@ -172,17 +172,6 @@ def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) 
     assert set(run.bucket_plasticity["n_texts"]) == {2, 3}
 
 
-def test_a_run_with_enough_of_everything_has_none(tmp_path: Path) -> None:
-    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, n=2000, examples=12))
-    assert found_in(dump, tmp_path / "out", bin_size=256) == []
-
-
-def test_a_single_example_says_only_that_texts_are_not_known(tmp_path: Path) -> None:
-    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, n=2000, examples=12))
-    (note,) = found_in(dump, tmp_path / "out", single_example=True)
-    assert note.kind == "texts_unknown"
-
-
 def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, n=2000, examples=12)
     write_manifest(dump, DumpManifest(layers=[{"layer": 0, "rope": False}]))

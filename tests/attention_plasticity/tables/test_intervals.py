@@ -16,7 +16,6 @@ import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.page.content import run_content
-from attention_plasticity.tables.head_means import mean_estimate
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     bucket_errors,
@@ -130,21 +129,3 @@ def test_bins_have_errors_and_those_without_a_value_take_part_in_no_mean(
         mean = means.set_index("q_bucket").loc[number]
         assert mean["plasticity"] == pytest.approx(rows["value"].mean())
         assert mean["half_width"] == pytest.approx(factor * np.linalg.norm(shares.mean(axis=0)))
-
-
-def test_influences_are_averaged_before_they_are_squared() -> None:
-    one, other = [0.1, -0.1] + [0.0] * 14, [-0.1, 0.1] + [0.0] * 14
-    mean = mean_estimate([0.5, 0.6], [one, other], [5, 4])
-    assert mean.value == pytest.approx(0.55)
-    assert mean.standard_error == 0.0  # the texts move both heads in opposite directions
-    assert mean.heads == 2
-    alike = mean_estimate([0.5, 0.6], [one, one], [5, 5])
-    assert alike.standard_error == pytest.approx(math.hypot(0.1, 0.1))
-
-
-def test_heads_without_a_value_are_left_out() -> None:
-    nan = [math.nan] * 16
-    mean = mean_estimate([0.5, math.nan], [nan, nan], [4, math.nan])
-    assert (mean.value, mean.heads) == (0.5, 1)
-    assert math.isnan(mean.standard_error)
-    assert mean_estimate([math.nan], [nan], [0]).heads == 0

@@ -20,7 +20,6 @@ from attention_plasticity.tables.layer_types import (
 from dumps import head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.heads import HeadId
-from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError
 
 TYPES = {0: "sliding_attention", 1: "full_attention", 2: "sliding_attention", 7: "linear_thing"}
@@ -107,11 +106,3 @@ def test_a_run_of_some_layers_has_their_rows_in_every_table(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="vmin: must be below vmax, got 2 and 0"):
         run.plot("map", vmin=2.0)
     assert repr(run) == f"<Run '{tmp_path / 'out'}': out, 6 heads>"
-
-
-def test_dump_json_names_the_types(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path, layers=3, q_heads=2, k_heads=1, n=100)
-    entries = [{"layer": 1, "type": "chunked_attention"}, {"layer": 2, "type": "no, words"}]
-    write_manifest(dump, DumpManifest(layers=entries, layer_types=["full_attention", "x", "y"]))
-    found = [ap.analyze_head(layer, 1, dump=dump).metrics["layer_type"] for layer in range(3)]
-    assert found == ["full_attention", "chunked_attention", "full_attention"]
