@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
     from attention_plasticity.run.engines import Engine
 
 _INTERRUPTED = "finished heads are kept; run the same command again to continue"
+_CONTINUED = "finished work is kept; run the same command again to continue"
+_SENT = "what was sent or fetched is kept; run the same command again to continue"
+_VERBS = {
+    "demo": ("attention_plasticity.demo.command", _CONTINUED),
+    "export": ("attention_plasticity.export.command", "nothing was written"),
+    "plot": ("attention_plasticity.figures.command", "finished figures are kept"),
+    "pull": ("qk_dump.hub.commands", _SENT),
+    "push": ("qk_dump.hub.commands", _SENT),
+    "report": ("attention_plasticity.page.command", "nothing was written"),
+}
+"""Module of a verb, which has a function of this name, and what an interruption keeps."""
 _VERB_ENTRY_POINTS = "attention_plasticity.verbs"
 """Entry points by which other packages add verbs, so that nothing here imports qk_sniffer."""
 
@@ -69,21 +81,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    verbs = {"analyze": _analyze, "demo": _demo, "push": _push, "pull": _pull}
-    verbs |= {"plot": _plot, "report": _report}
-    verbs |= {"export": _export}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_OVERVIEW, end="")
         return 0 if arguments else 2
     if arguments[0] in ("-V", "--version"):
         print(__version__)
         return 0
-    if arguments[0] in verbs:
-        return verbs[arguments[0]](arguments[1:])
-    return _entry_point_verb(arguments, verbs)
+    if arguments[0] == "analyze":
+        return _analyze(arguments[1:])
+    if arguments[0] in _VERBS:
+        module, kept = _VERBS[arguments[0]]
+        verb = getattr(import_module(module), arguments[0])
+        return guarded(lambda: int(verb(arguments[1:])), kept)
+    return _entry_point_verb(arguments)
 
 
-def _entry_point_verb(arguments: list[str], own: Iterable[str]) -> int:
+def _entry_point_verb(arguments: list[str]) -> int:
     """Run a verb of another package."""
     from importlib.metadata import entry_points
 
@@ -92,7 +105,7 @@ def _entry_point_verb(arguments: list[str], own: Iterable[str]) -> int:
         return int(others[arguments[0]].load()(arguments[1:]))
     from qk_toolkit.settings import SEE_HELP, nearest
 
-    hint = nearest(arguments[0], [*own, *others.names], otherwise=SEE_HELP)
+    hint = nearest(arguments[0], ["analyze", *_VERBS, *others.names], otherwise=SEE_HELP)
     raise ConfigError(f"{arguments[0]!r}: unknown command{hint}")
 
 
@@ -152,41 +165,3 @@ def _dry_run(config: RunnerConfig) -> int:
 
     print_plan(prepare(config, TerminalWatcher()))
     return 0
-
-
-def _plot(arguments: Sequence[str]) -> int:
-    from attention_plasticity.figures.command import plot
-
-    return guarded(lambda: plot(arguments), "finished figures are kept")
-
-
-def _report(arguments: Sequence[str]) -> int:
-    from attention_plasticity.page.command import report
-
-    return guarded(lambda: report(arguments), "nothing was written")
-
-
-def _export(arguments: Sequence[str]) -> int:
-    from attention_plasticity.export.command import export
-
-    return guarded(lambda: export(arguments), "nothing was written")
-
-
-def _push(arguments: Sequence[str]) -> int:
-    from qk_dump.hub.commands import INTERRUPTED, push
-
-    return guarded(lambda: push(arguments), INTERRUPTED)
-
-
-def _pull(arguments: Sequence[str]) -> int:
-    from qk_dump.hub.commands import INTERRUPTED, pull
-
-    return guarded(lambda: pull(arguments), INTERRUPTED)
-
-
-def _demo(arguments: Sequence[str]) -> int:
-    from attention_plasticity.demo.command import demo
-
-    return guarded(
-        lambda: demo(arguments), "finished work is kept; run the same command again to continue"
-    )

@@ -10,8 +10,6 @@ from qk_toolkit.command_line import command_parser
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import parse_flags
 
-INTERRUPTED = "what was sent or fetched is kept; run the same command again to continue"
-
 _PUSH_STORY = """\
 Publish a dump on the Hugging Face Hub: one dataset, one branch per model. The branch changes in one
 commit: readers see the old dump or the new one, never a mixture. Publishing the same dump again
