@@ -77,7 +77,7 @@ def benchmark(options: Namespace) -> None:
             load, click = np.min(found, axis=0)
             size = f"{pages[page].stat().st_size / 1e6:.1f} MB"
             rows.append([page, size, f"{load / 1e3:.1f} s", f"{click:.0f} ms"])
-        print(f"Chromium {opened.version}, {sum(cells.shape):,} rows and columns")
+        print(f"Chromium {opened.version}, without a GPU")
         show([f"{COPIES * 270:,} heads, {cells.size:,} cells", "size", "load", "click"], rows)
         opened.close()
 
