@@ -257,45 +257,21 @@ class RunnerConfig(BaseModel):
     dry_run: bool = Field(title=_RUN, default=False, description="print the plan and stop")
 
     @model_validator(mode="after")
-    def _thresholds_of_roles(self) -> RunnerConfig:
+    def _fields_fit_together(self) -> RunnerConfig:
         check_thresholds(self.role_thresholds)
-        return self
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> RunnerConfig:
         require_multiple(self.num_q_heads, self.num_k_heads)
-        return self
-
-    @model_validator(mode="after")
-    def _equal_texts_need_texts(self) -> RunnerConfig:
         if self.equal_texts and self.single_example:
             raise ValueError("equal_texts: cannot be used together with single_example; choose one")
-        return self
-
-    @model_validator(mode="after")
-    def _distance_is_a_power_of_two(self) -> RunnerConfig:
         if self.distant_from.bit_count() != 1:
             raise ValueError(f"distant_from: expected a power of two, got {self.distant_from}")
-        return self
-
-    @model_validator(mode="after")
-    def _address_belongs_to_ray(self) -> RunnerConfig:
         if self.ray_address is not None and self.engine != "ray":
             raise ValueError(
                 f"ray_address: works with engine: ray only, got engine: {self.engine}; set engine "
                 "to ray, or leave ray_address out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _no_url_has_a_password(self) -> RunnerConfig:
         for value in vars(self).values():
             if isinstance(value, str) and is_remote(value):
                 refuse_password(value)
-        return self
-
-    @model_validator(mode="after")
-    def _place_on_the_hub_is_complete(self) -> RunnerConfig:
         if self.output_url is not None and is_hub_path(self.output_url):
             parse_place(self.output_url)
         return self
