@@ -328,7 +328,7 @@ class CaptureConfig(_Section):
     overwrite: bool = Field(
         title="how to run",
         default=False,
-        description="discard the dump in the folder and start again; only with one process",
+        description="discard the dump and start again; one process only",
     )
     dry_run: bool = Field(
         title="how to run",
