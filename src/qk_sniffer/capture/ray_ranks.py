@@ -101,7 +101,7 @@ class _Ranks:
         gpus = self.config.gpus_per_actor
         self.watcher.note(f"engine ray: {number} actors, {gpus:g} GPUs each")
         self.watcher.busy("loading texts and model in the actors")
-        messages, waiting = Queue(actor_options={"num_cpus": 0}), deque(range(number))
+        messages, waiting = Queue(actor_options=_at_the_command(self.ray)), deque(range(number))
         hidden = {} if gpus else {"CUDA_VISIBLE_DEVICES": ""}
         task = self.ray.remote(
             num_cpus=1,
@@ -180,6 +180,16 @@ class _Ranks:
             f"Ray cluster at {self.connection.address}: all actors ended before the dump was "
             f"complete{reason}. Finished texts are kept; run the same command again to continue."
         )
+
+
+def _at_the_command(ray: Any) -> dict[str, Any]:
+    """Options of an actor that no node can take with it but that of the command."""
+    if ray.util.client.ray.is_connected():  # a server of the cluster does all else
+        return {"num_cpus": 0}
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = ray.get_runtime_context().get_node_id()
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
 
 
 def _begun(shared: Path) -> Path:
