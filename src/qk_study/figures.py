@@ -133,6 +133,8 @@ FIGURES: dict[str, Draw] = {
     "matched-heads": _matched,
 }
 """A figure of several models, or the reason why it cannot be drawn."""
+_OF_SEVERAL = {"profiles", "relations", "trajectories", "matched-heads"}
+"""Figures that a study of one model does not name, unless they are asked for."""
 
 
 def wanted_figures(settings: StudySettings) -> tuple[str, ...] | None:
@@ -168,13 +170,15 @@ def draw_figures(
     for name, draw in FIGURES.items():
         if not _is_wanted(name, wanted):
             continue
-        show(name)
+        if wanted is None and len(results.runs) < 2 and name in _OF_SEVERAL:
+            continue
         file = f"{name}.{form}"
         try:
             figure = draw(results)
             if isinstance(figure, str):
                 drawn.left_out.append(f"{name} ({figure})")
                 continue
+            show(name)
             save_figure(figure, folder / file)
             drawn.of_study.append(file)
         except ToolkitError as error:
