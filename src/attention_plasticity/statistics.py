@@ -248,7 +248,7 @@ def rotated_residuals(rotated: Array, t: Array, alpha: Array, beta: Array) -> Ar
 
     After the rotation, only the first dimension has a slope.
     """
-    residuals = np.ascontiguousarray(rotated.T)
+    residuals = np.array(rotated.T, order="C")  # a copy, also of one dimension
     residuals -= alpha[:, None]
     residuals[0] -= beta[0] * t
     return residuals
