@@ -21,7 +21,7 @@ def shown_on_cards(run: FinishedRun, page: Page) -> None:
         rows = lines.locator(".baselines div")
         expect(rows).to_have_count(len(WORDS))
         for row, words in zip(rows.all(), WORDS, strict=True):
-            value = mean_text(run.baselines[words], metric)
+            value = mean_text(run.baselines[words][0], metric)
             assert row.inner_text().replace("\n", " ") == f"{words} {value}"
             assert row.get_attribute("title") == "baseline, 8 texts"
 
@@ -36,7 +36,7 @@ def test_cards_and_profile_show_the_baselines(page: Page, runs: dict[str, Finish
     run = runs["full"]
     show(page, "run=full")
     shown_on_cards(run, page)
-    bins = run.baselines["random weights"].table("bins")["q_bin"].nunique()
+    bins = run.baselines["random weights"][0].table("bins")["q_bin"].nunique()
     assert [len(lines(page)[words]) for words in WORDS] == [bins, bins]
     bands = [trace["name"] for trace in data_of(page, "profile") if trace.get("fill") == "toself"]
     assert {f"interval, {words}" for words in WORDS} <= set(bands)

@@ -22,7 +22,7 @@ def baseline_summary(runs: Sequence[NamedRun]) -> pd.DataFrame:
     """
     rows: list[tuple[object, ...]] = []
     for one in runs:
-        draws = {f"{one.label} ({words})": own for words, own in one.run.baseline_draws.items()}
+        draws = {f"{one.label} ({words})": own for words, own in one.run.baselines.items()}
         named = {one.label: [one.run], **draws}
         for metric in HEAD_METRICS.averaged if draws else ():
             levels = {

@@ -254,7 +254,7 @@ def _mean_and_baselines(request: Request, profiles: Profiles) -> tuple[list[Line
     mean = Line(profiles.mean_x, profiles.mean, half, "mean over heads", halo=True)
     lines: list[Line] = [mean]
     parts: list[str] = []
-    baselines = request.run.baseline_draws if request.options.baselines else {}
+    baselines = request.run.baselines if request.options.baselines else {}
     for name, draws in baselines.items():
         if profiles.part == "bin" and not all(run.has("bins") for run in draws):
             continue

@@ -65,7 +65,7 @@ def _head_means(run: FinishedRun) -> dict[str, list[float]]:
 def baselines(run: FinishedRun, at_one_position: bool, tables: Tables) -> list[dict[str, Any]]:
     """The baselines of a run that show the same kind of plasticity; `look` is that of a line."""
     found: list[dict[str, Any]] = []
-    for words, draws in run.baseline_draws.items():
+    for words, draws in run.baselines.items():
         cells = [ShownCells.of(draw) for draw in draws]
         if any(one.at_one_position != at_one_position for one in cells):
             continue

@@ -287,17 +287,12 @@ class FinishedRun:
                 yield layer, q_head
 
     @cached_property
-    def baselines(self) -> dict[str, Self]:
-        """Small runs of the same heads with `random weights` and with `shuffled tokens`.
+    def baselines(self) -> dict[str, list[Self]]:
+        """Small runs of the same heads with `random weights` and with `shuffled tokens`: all draws.
 
-        `study --baselines` makes them. Of several draws of random weights this is the first. Those
-        with another capture or other settings of the analysis than this run are left out.
+        `study --baselines` makes them. Those with another capture or other settings of the analysis
+        than this run are left out.
         """
-        return {words: draws[0] for words, draws in self.baseline_draws.items()}
-
-    @cached_property
-    def baseline_draws(self) -> dict[str, list[Self]]:
-        """All draws of each baseline."""
         found: dict[str, list[Self]] = {}
         for one in baselines_of(self.folder, self.info):
             if one.fits:

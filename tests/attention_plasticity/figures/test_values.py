@@ -427,7 +427,7 @@ def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path: Path) -> None
     report_runs.write_baselines(run, draws=3)
     opened = ap.open_run(run)
     figure = opened.plot("profile")
-    draws = [ap.open_run(one.folder) for one in opened.baseline_draws["random weights"]]
+    draws = [ap.open_run(one.folder) for one in opened.baselines["random weights"]]
     means = np.array([mean_line(one) for one in draws])
     line = panels(figure)[0].lines[1]
     assert line.get_ydata() == pytest.approx(means.mean(axis=0))
@@ -445,7 +445,7 @@ def test_baselines_are_lines_with_their_own_values(tmp_path: Path) -> None:
     opened = ap.open_run(run)
     figure = opened.plot("profile")
     assert legend(figure)[-2:] == ["random weights", "shuffled tokens"]
-    for line, one in zip(panels(figure)[0].lines[1:], opened.baselines.values(), strict=True):
+    for line, [one] in zip(panels(figure)[0].lines[1:], opened.baselines.values(), strict=True):
         own = plain_profiles(one.table("bins"), None)
         last = max(max(values) for values in own.values())
         expected = np.mean([values[last] for values in own.values() if last in values])

@@ -274,7 +274,7 @@ def test_a_baseline_has_the_mean_over_its_draws(tmp_path: Path) -> None:
     run = FinishedRun.open(folder)
     about, tables = run_content(run, "x")
     first = about["baselines"][0]
-    draws = run.baseline_draws["random weights"]
+    draws = run.baselines["random weights"]
     assert (first["words"], first["draws"]) == ("random weights", 2)
     means = [mean_over_heads(draw, LEVEL).value for draw in draws]
     assert first["groups"][0]["means"][LEVEL][0] == pytest.approx(np.mean(means))
