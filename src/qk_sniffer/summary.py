@@ -15,7 +15,9 @@ from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
 from qk_sniffer.capture.setup_notes import empty_note
-from qk_toolkit.formatting import index_ranges
+from qk_sniffer.capture.speeds import capture_seconds
+from qk_toolkit.cpus import available_cpus
+from qk_toolkit.formatting import duration, index_ranges
 from qk_toolkit.terminal import command_console
 from qk_toolkit.watcher import Watcher
 
@@ -106,6 +108,8 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             "size",
             f"{decimal(round(found.bytes_per_text * number))} at most; twice that while it is made",
         )
+    if found.memory_in_vllm:
+        _add_vllm(table, config, found)
     table.add_row("folder", config.data_root)
     command_console(wrap=False).print(table)
     if found.setup.choice is not None:
@@ -125,6 +129,18 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             "weights can be read is known after the conversion."
         )
     print(f"Lengths are those of the first {len(found.lengths)} texts. Nothing was written.")
+
+
+def _add_vllm(table: Table, config: CaptureConfig, found: Estimate) -> None:
+    """Memory and time of a capture with vLLM."""
+    parts = [f"{decimal(number)} of {use}" for use, number in found.memory_in_vllm.items()]
+    ranks = config.vllm.tensor_parallel
+    where = "on one device" if ranks == 1 else f"divided among {ranks} devices"
+    table.add_row("memory in vLLM", f"{', '.join(parts)}; {where}")
+    if found.texts is not None:
+        operations = found.operations_per_text * found.texts
+        gpu, cpu = (duration(max(1, one)) for one in capture_seconds(operations, available_cpus()))
+        table.add_row("time", f"about {gpu} on one H200, {cpu} on these CPUs (transformers' speed)")
 
 
 def _per_kind(rows: dict[Kind, float], form: str, wanted: Sequence[WantedLayer]) -> str:

@@ -17,10 +17,11 @@ from qk_sniffer.capture.work_folder import plan_in
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.engines.hf.gguf import conversion_time, converted_model, gguf_path
 from qk_sniffer.engines.hf.layout import decoder_of
-from qk_sniffer.engines.hf.loading import LoadedModel
+from qk_sniffer.engines.hf.loading import LoadedModel, load_model_config, precision_of
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, bucket_counts
 from qk_sniffer.sampling.heads import KINDS
 from qk_sniffer.texts.sources import Text
+from qk_sniffer.vllm.memory import memory_needs
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 from qk_toolkit.urls import is_remote
@@ -111,6 +112,22 @@ class Estimate:
         return bucket_counts(self.setup.sampler, self.lengths, times).warning()
 
     @property
+    def memory_in_vllm(self) -> dict[str, int]:
+        """Bytes that vLLM needs, by their use; nothing for other engines."""
+        setup = self.setup
+        if setup.config.engine != "vllm":
+            return {}
+        settings = setup.config.model
+        return memory_needs(
+            setup.config,
+            setup.layout,
+            setup.row_plan,
+            weights=sum(one.numel() for one in self._model.parameters()),
+            longest=max(self.lengths),
+            element=precision_of(settings, load_model_config(settings)).itemsize,
+        )
+
+    @property
     def operations_per_text(self) -> float:
         """Floating-point operations of a forward, on average.
 
@@ -118,8 +135,7 @@ class Estimate:
         weights are counted, so it is too many. A pair of a query and a key that it sees takes four
         per dimension: half for the logit, half for the weighted sum of values.
         """
-        assert isinstance(self.setup.loaded, LoadedModel)
-        decoder: Any = decoder_of(self.setup.loaded.model)
+        decoder: Any = decoder_of(self._model)
         embedding = {id(one) for one in decoder.get_input_embeddings().parameters()}
         weights: int = sum(one.numel() for one in decoder.parameters() if id(one) not in embedding)
         total = 2.0 * weights * sum(self.lengths)
@@ -129,6 +145,11 @@ class Estimate:
                 pairs = length * seen - seen**2 / 2
                 total += 4.0 * layer.q_heads * layer.width * pairs
         return total / len(self.lengths)
+
+    @property
+    def _model(self) -> Any:
+        assert isinstance(self.setup.loaded, LoadedModel)
+        return self.setup.loaded.model
 
 
 def estimate(config: CaptureConfig) -> Estimate:

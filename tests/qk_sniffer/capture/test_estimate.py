@@ -15,6 +15,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from qk_sniffer.capture.estimate import estimate
 from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.engines.hf.loading import load_model
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.summary import print_estimate
 from qk_toolkit.errors import ConfigError
@@ -225,6 +226,26 @@ def test_windows_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     gemma = save_tiny_model(tmp_path / "gemma", "gemma3_text")
     config = config_for(gemma, save_texts(tmp_path / "texts", [50]))
     assert printed_by(config, capsys)["sliding windows"] == "8 tokens"
+
+
+def test_memory_and_time_in_vllm(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags: dict[str, Any] = {"engine": "vllm", "inference": {"batch_size": 3}}
+    found = estimate(config_for(model, texts, **flags)).memory_in_vllm
+    weights = load_model(config_for(model, texts).model, "cpu").model.parameters()
+    assert found["weights"] == sum(one.numel() * 4 for one in weights)
+    layers, heads, key_heads, width = 4, 4, 2, 16
+    assert found["cache"] == 3 * max(TOKENS) * layers * 2 * key_heads * width * 4
+    assert "held queries and keys" not in found
+    config = config_for(model, texts, **flags, vllm={"tokens_per_step": 8})
+    numbers = (heads + key_heads) * width + key_heads  # queries, keys, and lengths of values
+    held = estimate(config).memory_in_vllm["held queries and keys"]
+    assert held == 3 * max(TOKENS) * layers * numbers * 4
+    print_estimate(config, estimate(config))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "memory in vLLM" in told
+    assert "on one H200" in told
 
 
 def test_names_in_brackets_are_printed_as_they_are(

@@ -18,6 +18,7 @@ from qk_sniffer.rows.taker import RowTaker
 from qk_sniffer.sampling.attended_keys import AttendedSampler
 from qk_sniffer.sampling.heads import choose_heads
 from qk_sniffer.sampling.positions import PositionSampler
+from qk_sniffer.vllm.memory import held_bytes
 from qk_sniffer.vllm.shares import share_of
 from qk_sniffer.vllm.text_calls import Piece, TextCalls
 from qk_toolkit.errors import ToolkitError
@@ -141,3 +142,16 @@ def test_generated_tokens_and_other_layers_are_left_out() -> None:
     calls.add(LAYERS[0], Piece(53, *tokens))
     found = calls.take().rows()
     assert found.keys() == expected.keys()
+
+
+def test_bytes_that_are_held() -> None:
+    """Counted from the tensors that a piece makes room for."""
+    engine = FakeEngine()
+    plan = plan_of(engine)
+    whole(engine, plan)
+    tensors = []
+    for layer in LAYERS:
+        piece = piece_of(engine.calls[layer], 0, 5, range(Q_HEADS), range(K_HEADS))
+        room = piece.with_norms().room(53)
+        tensors += [room.query, room.key, room.value]
+    assert held_bytes(plan, 53, 4) == sum(one.numel() * one.element_size() for one in tensors)
