@@ -31,6 +31,16 @@ _VERBS = {
 """Module of a verb, which has a function of this name, and what an interruption keeps."""
 _VERB_ENTRY_POINTS = "attention_plasticity.verbs"
 """Entry points by which other packages add verbs, so that nothing here imports qk_sniffer."""
+_SUCCESSORS = {
+    "atlas": "study MODEL --texts PATH",
+    "baseline": "study RUN --baselines",
+    "compare": "study RUN RUN",
+    "budget": "export RUN OUT --to kvpress-budget",
+    "merge": "analyze: commands with other --layers can share an output_dir",
+    "fidelity": "analyze --fidelity true",
+    "power": "analyze, whose summary has a line of advice",
+}
+"""What replaces commands of earlier versions. For one release."""
 
 _ANALYZE_STORY = """\
 Analyse a dump of queries and keys, head by head: how much of a query is predictable from position,
@@ -103,6 +113,9 @@ def _entry_point_verb(arguments: list[str]) -> int:
     others = entry_points(group=_VERB_ENTRY_POINTS)
     if arguments[0] in others.names:
         return int(others[arguments[0]].load()(arguments[1:]))
+    if arguments[0] in _SUCCESSORS:
+        successor = f"attention-plasticity {_SUCCESSORS[arguments[0]]}"
+        raise ConfigError(f"{arguments[0]!r}: this command is now {successor}")
     from qk_toolkit.settings import SEE_HELP, nearest
 
     hint = nearest(arguments[0], ["analyze", *_VERBS, *others.names], otherwise=SEE_HELP)

@@ -91,6 +91,10 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["analyse"], "'analyse': unknown command; did you mean analyze?"),
         (["captur"], "'captur': unknown command; did you mean capture?"),
+        (
+            ["compare", "a", "b"],
+            "'compare': this command is now attention-plasticity study RUN RUN",
+        ),
         (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean --seed?"),
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "--seed"], "--seed: expected one argument"),

@@ -9,6 +9,7 @@ from qk_dump.layout import UNFINISHED
 from qk_sniffer.capture.setup import Setup
 from qk_sniffer.capture.work_folder import ENDED
 from qk_sniffer.engines.engine import rotary_problems
+from qk_sniffer.engines.hf.loading import LoadedModel
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.watcher import Watcher
 
@@ -34,6 +35,12 @@ def _notes(setup: Setup) -> Iterator[str]:
     layout = setup.layout
     if setup.choice is not None:
         yield setup.choice.describe(setup.config.capture.min_bucket_size)
+    slower = setup.loaded.slower_than_float32() if isinstance(setup.loaded, LoadedModel) else 1.0
+    if slower > 3:
+        yield (
+            f"{setup.loaded.dtype} is about {slower:.0f} times slower than float32 on this CPU; "
+            "model.dtype: float32 is faster"
+        )
     silent, compressed = layout.layers_without_attention, layout.compressed_layers
     selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
     if silent:

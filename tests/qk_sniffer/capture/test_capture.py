@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -47,6 +48,25 @@ def keys_rate_and_float16(
 
 def tokens_of(length: int) -> int:
     return min(length + 1, CONTEXT) if length else 0
+
+
+def test_a_slow_precision_is_told(
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """How slow bfloat16 is depends on the processor, so the measurement is put in its place."""
+    monkeypatch.setattr(
+        "qk_sniffer.engines.hf.loading._product_seconds",
+        lambda dtype: 1.0 if dtype == torch.float32 else 20.0,
+    )
+    options = {"model__dtype": "bfloat16", "dataset__max_samples": 1}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # without bfloat16
+        assert sniff(model, texts, tmp_path, **options) == 0
+    assert "bfloat16 is about 20 times slower than float32 on this CPU" in capsys.readouterr().err
 
 
 def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) -> None:

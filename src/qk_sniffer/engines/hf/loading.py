@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +67,13 @@ class LoadedModel:
         """Precision of the weights."""
         return str(self.model.dtype).removeprefix("torch.")
 
+    def slower_than_float32(self) -> float:
+        """Time of a CPU matrix product relative to float32; 1 on other devices."""
+        dtype = self.model.dtype
+        if self.model.device.type != "cpu" or dtype == torch.float32:
+            return 1.0
+        return _product_seconds(dtype) / _product_seconds(torch.float32)
+
     @property
     def attention(self) -> str:
         """The attention implementation in use."""
@@ -99,6 +108,19 @@ class LoadedModel:
     def context(self) -> int | None:
         """The context length in the model's config."""
         return context_of(self.text_config)
+
+
+def _product_seconds(dtype: torch.dtype) -> float:
+    """The shortest of five measured times of a small matrix product on the CPU."""
+    left, right = torch.ones(64, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    seconds = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns about a slower implementation
+        for _ in range(5):
+            began = time.perf_counter()
+            left @ right
+            seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
 def context_of(config: Any) -> int | None:
