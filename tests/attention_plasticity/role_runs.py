@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import ROLES
+from attention_plasticity.metrics import KERNEL, ROLES
 from attention_plasticity.tables.head_roles import SCORES
 
 GROUPS, REPEATED_GROUPS = 12, 8
@@ -68,6 +68,20 @@ def bands_table(heads: pd.DataFrame) -> pd.DataFrame:
     return table.assign(norm_product=size, norm_product_se=0.5, n_groups=12, **shares)
 
 
+def kernel_table(heads: pd.DataFrame) -> pd.DataFrame:
+    """Three distances per head, the last with few pairs; the kernel is 2 below the logit."""
+    rows = [
+        {"layer": layer, "q_head": head, "k_head": 0, "first_distance": distance, "n_pairs": pairs}
+        for layer, head in heads[["layer", "q_head"]].to_numpy().tolist()
+        for distance, pairs in ((1, 70), (10, 64), (100, 63))
+    ]
+    table = pd.DataFrame(rows)
+    logit = 3.0 - np.log10(table["first_distance"])
+    table["last_distance"] = table["distance"] = table["first_distance"]
+    table = table.assign(mean_logit=logit, mean_logit_se=0.2, kernel=logit - 2.0, n_groups=GROUPS)
+    return table[list(KERNEL.names)]
+
+
 def add_roles(
     folder: Path,
     *,
@@ -87,8 +101,7 @@ def add_roles(
         tables["words"] = words_table(heads).replace(dict(tokens or {}))
     if bands:
         tables["bands"] = bands_table(heads)
-        tables["kernel"] = pd.DataFrame({"layer": [0], "q_head": [0], "distance": [1.0]})
-        tables["kernel"] = tables["kernel"].assign(mean_logit=0.0, kernel=0.0)
+        tables["kernel"] = kernel_table(heads)
     info = json.loads((folder / "run.json").read_text())
     for kind, table in tables.items():
         quoting = csv.QUOTE_NONNUMERIC if kind == "words" else csv.QUOTE_MINIMAL

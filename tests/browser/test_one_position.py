@@ -85,8 +85,9 @@ def test_the_cells_are_downloaded_as_the_table_of_bins(
     found, expected = pd.read_csv(tmp_path / "bins.csv"), runs["full"].table("bins")
     assert list(found.columns[:5]) == list(expected.columns[:5])
     assert set(found.columns) < set(expected.columns)
-    for name in ("plasticity", "plasticity_se", "pooled"):
+    for name in ("plasticity", "pooled"):
         assert found[name].astype(np.float32).tolist() == singles(expected[name])
+    np.testing.assert_allclose(found["plasticity_se"], expected["plasticity_se"], rtol=2e-4)
 
 
 def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(

@@ -47,10 +47,13 @@ class Shown:
     kind: TableKind
     keys: tuple[str, ...]
     columns: tuple[str, ...]
+    drawn: bool = False  # in charts only: values with four digits take half the bytes
 
 
 SHOWN = {
-    "components": Shown("component_weights", (*HEAD, "component"), ("k_head", "weight", "r2")),
+    "components": Shown(
+        "component_weights", (*HEAD, "component"), ("k_head", "weight", "r2"), True
+    ),
     "roles": Shown(
         "roles",
         (*HEAD,),
@@ -61,7 +64,12 @@ SHOWN = {
             "effective_keys",
         ),
     ),
-    "bands": Shown("bands", (*HEAD, "band"), ("wavelength", "norm_product", "variance_share")),
+    "bands": Shown(
+        "bands", (*HEAD, "band"), ("wavelength", "norm_product", "variance_share"), True
+    ),
+    "kernel": Shown(
+        "kernel", (*HEAD, "first_distance"), ("distance", "mean_logit", "kernel", "n_pairs"), True
+    ),
     "drift": Shown(
         "drift",
         (*HEAD,),
@@ -98,7 +106,9 @@ def table_columns(run: FinishedRun, name: str) -> Columns:
             half = row_half_width(table, column)
             if np.isfinite(half).any():
                 found[f"{column}_half_width"] = _single(half)
-    return found
+    if not shown.drawn:
+        return found
+    return {name: _rounded(one) if one.dtype.kind == "f" else one for name, one in found.items()}
 
 
 def head_columns(heads: pd.DataFrame, influences: pd.DataFrame | None) -> Columns:
@@ -149,8 +159,11 @@ def word_columns(run: FinishedRun) -> Columns:
 
 
 def columns_of(table: pd.DataFrame, *, single: bool = False) -> Columns:
-    """All columns of a table; with `single`, floats are rounded to 32 bits."""
-    return {str(name): _stored(table[name]) if single else table[name].to_numpy() for name in table}
+    """All columns of a table; with `single`, floats have 32 bits, and errors four digits."""
+    if not single:
+        return {str(name): table[name].to_numpy() for name in table}
+    found = {str(name): _stored(table[name]) for name in table}
+    return {name: _rounded(one) if name.endswith("_se") else one for name, one in found.items()}
 
 
 def ordered(table: pd.DataFrame, keys: Sequence[str], source: object) -> pd.DataFrame:
@@ -194,6 +207,12 @@ def _stored(column: pd.Series[Any]) -> Column:
 def _single(values: Column) -> Column:
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
+
+
+def _rounded(values: Column) -> Column:
+    """Floats of 32 bits with 12 bits behind the binary point of the mantissa."""
+    bits = values.view(np.uint32) + np.uint32(1 << 10)
+    return (bits & np.uint32(0xFFFFF800)).view(np.float32)
 
 
 def _integers(shares: Column) -> Column:

@@ -165,7 +165,7 @@ def test_bands_have_half_widths(folder: Path) -> None:
     bands = tables_of(folder)["bands"]
     assert bands["band"][:BANDS].tolist() == list(range(BANDS))
     np.testing.assert_allclose(bands["norm_product"][:BANDS], [2, 3, 4, 5])
-    np.testing.assert_allclose(bands["norm_product_half_width"], 0.5 * FACTOR, rtol=1e-6)
+    np.testing.assert_allclose(bands["norm_product_half_width"], 0.5 * FACTOR, rtol=2e-4)
     assert np.isnan(bands["wavelength"][BANDS - 1])
 
 
@@ -213,3 +213,12 @@ def test_fidelity_has_means_with_half_widths(folder: Path) -> None:
     mean = run.fidelity_means["gaussian", 0]["kept_50"]
     half = half_width(mean.standard_error, mean.groups)
     assert row["kept_50_half_width"] == pytest.approx(half, rel=1e-6)
+
+
+def test_values_of_charts_have_four_digits(folder: Path) -> None:
+    columns = tables_of(add_roles(folder, bands=True))["kernel"]
+    table = FinishedRun.open(folder).table("kernel").query("n_pairs >= 64")
+    np.testing.assert_allclose(columns["mean_logit_half_width"], 0.2 * FACTOR, rtol=1.3e-4)
+    for name in ("mean_logit", "kernel"):
+        np.testing.assert_allclose(columns[name], table[name], rtol=1.3e-4)
+        assert not (columns[name].view(np.uint32) & 0x7FF).any()

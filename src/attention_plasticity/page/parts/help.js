@@ -24,6 +24,7 @@ const GLOSSARY = {
   filter: ["Search", "A place: l12h3, 12.3, layer 3-5, head 2. A type of layers: full, sliding. A role, on pages with roles: role:induction, role:unsure; several roles are joined by “or”. A comparison: plasticity>0.5, drop<0, phase>0.2, last fifth<=0.5. Plasticity is that which the page shows first. Parts are joined by spaces or commas, and all must be met."],
   head: ["Head", "A query head of an attention layer. Several query heads can use one key head."],
   interval: ["95 % interval", "A range around the value, from the differences between groups of texts. It is made so that in 95 of 100 samples of texts the range contains the true value. With fewer than four groups it is not known."],
+  kernel: ["Rotary kernel", "The logit of the mean query and the mean key, turned by RoPE to every distance: what distance alone does, whatever the tokens are. If it follows the mean logit (R² near 1), the head prefers distances by these means alone. Both lines are shown without their mean, because a constant does not change attention."],
   keyBucket: ["Key bucket", "A range of positions of keys, such as 0–511. The two keys of a pair come from one key bucket, or from one bin, unless the run draws pairs in another way."],
   layerType: ["Layers", "Full attention: a query can attend to all earlier keys. Sliding window: only to the last keys, such as 512. Means over both are means of different things."],
   mean: ["Mean of heads", "The mean over all captured heads, or over the heads of the chosen layers."],

@@ -12,6 +12,7 @@ import { mapCard } from "./map.js";
 import { headsCard } from "./heads.js";
 import { headCard } from "./head.js";
 import { roleCard } from "./role.js";
+import { kernelCard } from "./kernel.js";
 import { attentionCard } from "./attention.js";
 import { driftCard, metricsCard } from "./metrics.js";
 import { fidelityCard, keyHeadsCard, provenanceCard, runsCard } from "./tables.js";
@@ -24,7 +25,7 @@ import { addDownloadListeners } from "./downloads.js";
  * runs or settings, `drawHead` for another head. Then the charts are drawn: `drawRun` and `drawCharts` return promises.
  * `run` is the shown run, `other` the second one, `beside` the second one if its heads correspond, and `key` the head.
  */
-const CARDS = [mapCard, headsCard, headCard, roleCard, attentionCard, driftCard, metricsCard, keyHeadsCard, fidelityCard, runsCard, provenanceCard];
+const CARDS = [mapCard, headsCard, headCard, roleCard, attentionCard, kernelCard, driftCard, metricsCard, keyHeadsCard, fidelityCard, runsCard, provenanceCard];
 
 const panelOf = ({ id }) => byId(`${id}-panel`);
 
