@@ -157,6 +157,9 @@ def _measured(dump: Dump, model: ModelSettings) -> RotaryFile:
                 "has no examples.parquet with the lengths",
             }
         entries.append(entry)
+    number = manifest and manifest.num_layers
+    if number not in (None, len(entries)):
+        raise _no_fit(dump, f"num_layers is {number} in the dump and {len(entries)} in the model")
     name = (manifest and manifest.model) or model.name
     records = RotaryFile("", "", entries, pre_rope, name, rope_parameters(config) or {})
     other = difference(records, dump)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from qk_toolkit.errors import SettingError
 
 _SECONDS = 10.0  # to wait for an answer
-_FIRST_FILE = {"model": "config.json", "dataset": "README.md"}
 
 
-def require_reachable(
-    setting: str, name: str, revision: str | None, kind: Literal["model", "dataset"] = "model"
-) -> None:
+def require_reachable(setting: str, name: str, kind: Literal["model", "dataset"] = "model") -> None:
     """Refuse a name that is in no cache while the Hub does not answer.
 
     What the Hub answers, such as that there is no such model, is left to the libraries.
@@ -24,10 +22,9 @@ def require_reachable(
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return
     try:
-        cached = huggingface_hub.try_to_load_from_cache(
-            name, _FIRST_FILE[kind], revision=revision, repo_type=kind
-        )
-        if not isinstance(cached, str):
+        folder = huggingface_hub.file_download.repo_folder_name(repo_id=name, repo_type=kind)
+        cached = Path(huggingface_hub.constants.HF_HUB_CACHE, folder, "snapshots")
+        if not cached.is_dir():
             huggingface_hub.HfApi().repo_info(name, repo_type=kind, timeout=_SECONDS)
     except client.HFValidationError:
         return

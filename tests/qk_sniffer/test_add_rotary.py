@@ -85,6 +85,7 @@ def test_records_are_added_to_dump_json(
             lambda told: told["layers"][1].update(layer=9),
             "layer 9 is 'listed' in the dump and 'missing' in the model",
         ),
+        (lambda told: told.update(num_layers=9), "num_layers is 9 in the dump and 4 in the model"),
         (
             lambda told: told["rope_parameters"].update(rope_theta=2e6 + 1),
             "rope_parameters.rope_theta is 2000001.0 in the dump",

@@ -11,6 +11,7 @@ import pytest
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.engines.hf.loading import load_model_config, load_tokenizer
+from qk_sniffer.reachable import require_reachable
 from qk_sniffer.text_settings import DatasetSettings
 from qk_sniffer.texts.sources import open_texts
 from qk_toolkit.errors import ConfigError
@@ -48,3 +49,9 @@ def test_a_wrong_name_of_texts_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match=r"dataset.path: texs: is no local path, and the Hub"):
         open_texts(DatasetSettings(path="texs"))
     assert time.monotonic() - began < 15
+
+
+def test_a_cached_name_needs_no_answer(tmp_path: Path) -> None:
+    """Also without config.json, as in a repository of GGUF files or of a tokenizer."""
+    (tmp_path / "models--nobody--nothing" / "snapshots" / "0123").mkdir(parents=True)
+    require_reachable("model.name", MODEL.name)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
 from attention_plasticity.compare.bands import by_band
 from attention_plasticity.compare.lengths import Columns, by_bin, by_fifth, by_length
@@ -146,7 +145,7 @@ def _by_role(run: FinishedRun) -> dict[str, list[Head]]:
     """The heads of each likely role; empty if the run has no roles."""
     if not run.has("roles"):
         return {}
-    table = roles_of(run).sort_values(HEAD)
+    table = run.table("roles").sort_values(HEAD)
     heads = list(zip(table["layer"].tolist(), table["q_head"].tolist(), strict=True))
     likely = table["likely_role"].tolist()
     found = {
@@ -154,12 +153,6 @@ def _by_role(run: FinishedRun) -> dict[str, list[Head]]:
         for role in NAMES
     }
     return {role: own for role, own in found.items() if own}
-
-
-def roles_of(run: FinishedRun) -> pd.DataFrame:
-    """The table of roles, with roles that an analysis can write."""
-    table = run.table("roles")
-    return table
 
 
 def head_name(layer: int, head: int) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.compare.groups import Head, head_name, roles_of
+from attention_plasticity.compare.groups import Head, head_name
 from attention_plasticity.compare.runs import NamedRun, Pair
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.roles import NAMES, UNSURE, default_thresholds, possible_roles
@@ -98,7 +98,7 @@ def role_counts(runs: Sequence[NamedRun]) -> pd.DataFrame:
     for one in runs:
         if not one.run.has("roles"):
             continue
-        table = roles_of(one.run)
+        table = one.run.table("roles")
         possible = Counter(role for roles in _possible(one.run) for role in roles)
         sure, likely = (Counter(table[name]) for name in ("role", "likely_role"))
         for role in NAMES:
@@ -144,7 +144,7 @@ def role_changes(pairs: Sequence[Pair]) -> pd.DataFrame:
 
 def _roles_by_head(run: FinishedRun) -> dict[Head, tuple[str, str]]:
     """Role and likely role of each head."""
-    table = roles_of(run)[[*HEAD, "role", "likely_role"]]
+    table = run.table("roles")[[*HEAD, "role", "likely_role"]]
     return {
         (layer, head): (role, likely) for layer, head, role, likely in table.itertuples(index=False)
     }

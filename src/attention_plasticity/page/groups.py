@@ -78,7 +78,10 @@ def baselines(run: FinishedRun, at_one_position: bool, tables: Tables) -> list[d
         for group in groups[0]:
             name = group["profile"]
             group["profile"] = f"baseline_{len(found)}_{name}"
-            tables[group["profile"]] = _mean_profile([into[name] for into in own], of_texts)
+            with_bins = [number for number, into in enumerate(own) if name in into]
+            if with_bins:
+                shown = [own[number][name] for number in with_bins]
+                tables[group["profile"]] = _mean_profile(shown, of_texts[with_bins])
         for number, group in enumerate(groups[0]):
             group["means"] = _means([parts[number]["means"] for parts in groups], of_texts)
         found.append(

@@ -45,11 +45,13 @@ class _LowCounts:
         self.name = name  # of a bin in messages
         self.limit = limit
         self.heads = 0
+        self.most = 0  # in any bin
         self.smallest: dict[int, int] = {}  # by bin
 
     def add(self, bins: Sequence[int], sizes: Sequence[float], known: Collection[int] = ()) -> None:
         """Add the cells of a head; a bin has several of them. The bins `known` are never small."""
         of_bin = dict(zip(bins, map(int, sizes), strict=True))
+        self.most = max([self.most, *of_bin.values()])
         small = {one: n for one, n in of_bin.items() if n < self.limit and one not in known}
         self.heads += bool(small)
         for number, size in small.items():
@@ -114,9 +116,9 @@ class SampleSizes:
     ) -> Iterator[RunWarning]:
         """Warnings about the counted heads."""
         bins = None if bin_size is None else BucketGeometry("uniform", bin_size)
-        remedy = (
-            "" if self._equal_texts else ", or set equal_texts to use the same texts everywhere"
-        )
+        fewest = min(self._texts.smallest.values(), default=0)
+        nothing_changes = self._equal_texts or self._texts.most == fewest
+        remedy = "" if nothing_changes else ", or set equal_texts to use the same texts everywhere"
         for kind, low, where, what, advice in (
             (
                 *("few_queries", self._queries, bins, "Plasticity at one position is unreliable"),

@@ -40,6 +40,8 @@ def parse_place(text: str) -> HubPlace:
     A slash in a branch name is written `%2F`. A folder may follow after a plain slash.
     """
     match = _PLACE.fullmatch(text.removeprefix(SCHEME).rstrip("/"))
+    if match is not None and match[2] == "*":
+        raise ConfigError(f"{text}: name one branch; study DUMP DUMP analyses several dumps")
     if match is None or "/" in (match[2] or "") or (is_hub_path(text) and SCHEME not in text):
         raise ConfigError(f"{text}: expected owner/name@branch, or {SCHEME}owner/name@branch")
     return HubPlace(match[1], (match[2] or "main").replace("%2F", "/"), match[3])

@@ -31,6 +31,7 @@ from qk_toolkit.watcher import Watcher
 RunRank = Callable[[CaptureConfig, Watcher, Ranks], CaptureResult]
 
 _RETRIES = 2  # of a rank whose process dies
+_SECONDS_FOR_MESSAGES = 5.0
 _SECONDS_TO_SAVE = 60.0  # for the running text, after an interruption
 _SECONDS_TO_SAVE_IN_A_HURRY = 5.0  # without the head of the cluster, Ray soon ends this process
 
@@ -73,7 +74,7 @@ def _file_to_find(folder: Path) -> Iterator[Path]:
         try:
             yield path
         finally:
-            for file in (path, _begun(path)):
+            for file in folder.glob(f"{path.name}*"):
                 file.unlink(missing_ok=True)
 
 
@@ -156,7 +157,14 @@ class _Ranks:
     def _show(self, messages: Any) -> None:
         """Show notes of all ranks, and the progress of the first, which counts all texts."""
         first = min(self.running.values(), default=0)
-        for rank, name, given, named in messages.get_nowait_batch(messages.qsize()):
+        try:
+            number = self.ray.get(messages.actor.qsize.remote(), timeout=_SECONDS_FOR_MESSAGES)
+            waiting = messages.actor.get_nowait_batch.remote(number)
+            found = self.ray.get(waiting, timeout=_SECONDS_FOR_MESSAGES)
+        except (self.ray.exceptions.RayError, TimeoutError):
+            self.connection.was_interrupted()  # raises if the cluster is lost
+            return
+        for rank, name, given, named in found:
             if name == "note" and given[0] not in self.notes:
                 self.notes.add(given[0])
                 self.watcher.note(given[0])
@@ -197,6 +205,11 @@ def _begun(shared: Path) -> Path:
     return shared.with_name(f"{shared.name}-begun")
 
 
+def _started(shared: Path, rank: int) -> Path:
+    """The file that says that a process of the rank has started."""
+    return shared.with_name(f"{shared.name}-started-{rank}")
+
+
 def _run_rank(
     run_rank: RunRank,
     config: CaptureConfig,
@@ -220,7 +233,11 @@ def _run_rank(
         os.chdir(working_folder)
     overwrite = config.overwrite and not _begun(shared).exists()
     config = config.model_copy(update={"overwrite": overwrite})
-    return run_rank(config, _Sender(messages, ranks.rank, _begun(shared)), ranks)
+    sender, started = _Sender(messages, ranks.rank, _begun(shared)), _started(shared, ranks.rank)
+    if started.exists():
+        sender.note(f"actor {ranks.rank}: its process died, and it is started again")
+    started.touch()
+    return run_rank(config, sender, ranks)
 
 
 class _Sender(Watcher):
@@ -243,7 +260,10 @@ class _Sender(Watcher):
         self._send("show", task, done, total, in_bytes=in_bytes)
 
     def _send(self, name: str, *given: object, **named: object) -> None:
-        self._messages.put((self._rank, name, given, named))
+        import ray
+
+        with suppress(ray.exceptions.RayError):  # without its messages a rank goes on
+            self._messages.put((self._rank, name, given, named))
 
 
 def _number_of_actors(ray: Any, config: CaptureConfig, watcher: Watcher) -> int:

@@ -145,7 +145,7 @@ def open_texts(settings: DatasetSettings) -> Texts:
             _refuse_a_missing_path(settings.path)
             made = Path(datasets.config.HF_DATASETS_CACHE) / settings.path.replace("/", "___")
             if not made.exists():
-                require_reachable("dataset.path", settings.path, settings.revision, "dataset")
+                require_reachable("dataset.path", settings.path, "dataset")
             rows = datasets.load_dataset(
                 settings.path,
                 settings.name,

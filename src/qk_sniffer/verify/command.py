@@ -154,7 +154,7 @@ def _parse(arguments: Sequence[str]) -> tuple[ModelSettings, VerifySettings]:
     settings = settings_from(VerifySettings, flags=flags)
     shared = ModelSettings.model_fields.keys() & VerifySettings.model_fields.keys()
     values: dict[str, Any] = settings.model_dump(include=set(shared))
-    values |= {"name": name, "attn_implementation": "eager"}  # only eager attention returns weights
+    values |= {"name": name, "attn_implementation": "eager"}  # the reference
     return validated(ModelSettings, values, lambda field: f"model.{field}"), settings
 
 

@@ -279,3 +279,20 @@ def test_a_baseline_has_the_mean_over_its_draws(tmp_path: Path) -> None:
     own = [run_content(draw, "x")[1]["mean_0"]["plasticity"] for draw in draws]
     drawn = tables[first["groups"][0]["profile"]]["plasticity"]
     np.testing.assert_allclose(drawn, np.mean(own, axis=0))
+
+
+def test_a_baseline_without_bins_of_a_type_of_layers_has_no_profile_of_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", position=True)
+    for name, place in write_baselines(folder, draws=2).items():
+        info = json.loads((place / "run.json").read_text())
+        info.pop("sha256", None)
+        (place / "run.json").write_text(json.dumps(info))
+        table = pd.read_csv(place / "head_metrics.csv")
+        table["layer_type"] = np.where(table["layer"] == 0, "sliding_attention", "full_attention")
+        table.to_csv(place / "head_metrics.csv", index=False)
+        bins = pd.read_csv(place / "head_bin_plasticity.csv")
+        kept = bins[bins["layer"] > 0] if "random" in name else bins
+        kept.to_csv(place / "head_bin_plasticity.csv", index=False)
+    about, tables = run_content(FinishedRun.open(folder), "x")
+    groups = about["baselines"][0]["groups"]
+    assert [group["profile"] in tables for group in groups] == [True, False, True]

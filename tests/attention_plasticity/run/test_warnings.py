@@ -99,6 +99,8 @@ def test_bins_that_few_texts_reach_are_left_out() -> None:
     )
     (equal,) = warnings_of(head({1: 50, 2: 50}, {1: 3, 2: 2}), equal_texts=True)
     assert equal.text.endswith("have no values there. Capture more texts of this length.")
+    (alike,) = warnings_of(head({1: 50, 2: 50}, {1: 3, 2: 3}))  # other texts would change nothing
+    assert alike.text.endswith("have no values there. Capture more texts of this length.")
 
 
 def test_all_texts_of_a_small_dump_are_enough() -> None:

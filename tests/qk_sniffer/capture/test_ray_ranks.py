@@ -115,6 +115,7 @@ def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
     for expected in (
         "4 given, but there are places for 2",
         "engine ray: 2 actors, 0 GPUs each",
+        "actor 0: its process died, and it is started again",
         "16 query and 8 key heads",
     ):
         assert any(expected in note for note in notes.notes), expected
@@ -136,7 +137,10 @@ def test_when_all_ranks_die_the_reason_is_told(inputs: tuple[Path, Path], tmp_pa
         "died (killed, or memory was short)). Finished texts are kept; run the same command again "
         "to continue."
     )
-    assert notes.notes[1:] == ["actor 0: its process died (killed, or memory was short)"]
+    assert notes.notes[1:] == [
+        "actor 0: its process died, and it is started again",
+        "actor 0: its process died (killed, or memory was short)",
+    ]
     assert not (tmp_path / "dump").exists()
 
 

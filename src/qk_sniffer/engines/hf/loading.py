@@ -352,7 +352,7 @@ def load_tokenizer(
     setting = "tokenizer.name" if is_tokenizer_fault else "model.name"
     with _loading_errors(setting, name):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
-            _source(name, setting, options.get("revision")),
+            _source(name, setting),
             **{key: value for key, value in options.items() if value is not None},
         )
         if settings.name is None and model.gguf_file is not None:
@@ -375,10 +375,10 @@ def _options(settings: ModelSettings) -> dict[str, Any]:
 
 
 def _model_source(settings: ModelSettings) -> str:
-    return _source(settings.name, "model.name", settings.revision)
+    return _source(settings.name, "model.name")
 
 
-def _source(name: str, setting: str, revision: str | None) -> str:
+def _source(name: str, setting: str) -> str:
     path = user_path(name)
     if path.is_dir():
         return str(path)
@@ -387,7 +387,7 @@ def _source(name: str, setting: str, revision: str | None) -> str:
         raise ConfigError(f"{setting}: {name}: is a file; give its folder{hint}")
     if name.startswith((".", "/", "~")):
         raise ConfigError(f"{setting}: {name}: does not exist")
-    require_reachable(setting, name, revision)
+    require_reachable(setting, name)
     return name
 
 
