@@ -28,9 +28,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts backg
 
 
 LONG_FILES = (  # begun first, so that at the end no process waits for the other
-    "tests/test_docs_examples.py",
     "tests/end_to_end/test_capture_interruptions.py",
-    "tests/reliability/test_reliability.py",
+    "tests/qk_study/test_command.py",
+    "tests/attention_plasticity/figures/test_registry.py",
 )
 
 

@@ -41,6 +41,7 @@ def _missing(request: Request) -> list[str]:
     return [] if request.failure == "net::ERR_ABORTED" else [request.url]
 
 
+@pytest.mark.long
 def test_every_formula_of_every_page_is_set(page: Page, site: Path) -> None:
     """No error of KaTeX, no message in the console, and no source of a formula in the text."""
     messages: list[str] = []
@@ -69,6 +70,7 @@ def test_formulas_have_their_fonts_and_fit_on_a_phone(page: Page, site: Path) ->
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["index.html", "api/errors.html"])
 def test_the_search_works_from_the_disk(page: Page, site: Path, name: str) -> None:
     page.goto((site / name).as_uri())

@@ -113,9 +113,8 @@ def test_ctrl_c_keeps_finished_texts_and_says_so(
     assert_same(dump, whole)
 
 
-@pytest.mark.parametrize(
-    ("texts_before", "forked"), [(0, True), pytest.param(7, False, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("texts_before", "forked"), [(0, True), (7, False)])
 def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
     inputs: tuple[Path, Path],
     whole: Path,

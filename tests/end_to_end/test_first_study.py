@@ -28,16 +28,9 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line]
 
 
-@pytest.mark.parametrize(
-    "studies",
-    [False, pytest.param(True, marks=pytest.mark.long)],
-    ids=["without studies", "whole"],
-)
+@pytest.mark.long
 def test_the_commands_of_the_page_run_in_their_order(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    studies: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(style._STYLE, "savefig.dpi", 60)  # faster
@@ -47,8 +40,6 @@ def test_the_commands_of_the_page_run_in_their_order(
     for words in commands():
         if not words or words[0] not in PROGRAMS:
             assert words[:2] in ([], ["pip", "install"], ["python3", "-m"])
-            continue
-        if words[1] == "study" and not studies:
             continue
         words = [model if word == MODEL else word for word in words]
         words = [TOKENS if word == "3584" else word for word in words]

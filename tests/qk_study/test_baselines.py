@@ -187,6 +187,7 @@ def test_baselines_of_other_settings_are_not_shown(finished: Path, tmp_path: Pat
     assert shown == "context"
 
 
+@pytest.mark.long
 def test_a_killed_command_continues_and_ends_the_same(
     analysed: Path, finished: Path, tmp_path: Path
 ) -> None:

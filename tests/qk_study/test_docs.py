@@ -22,6 +22,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 
 
+@pytest.mark.long
 def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_dump(tmp_path / "path" / "to" / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     (tmp_path / "study.yaml").write_text(blocks("yaml")[0])

@@ -13,6 +13,7 @@ from reliability.table import ATTACKS, BEGIN, DOCS, END
 QUICK = [attack for attack in ATTACKS if attack.step is not None]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings(CLIENT_WARNINGS)
 @pytest.mark.parametrize("attack", QUICK, ids=lambda attack: attack.cases.__name__)
 def test_no_attack_ends_badly(attack: Attack, tmp_path: Path) -> None:

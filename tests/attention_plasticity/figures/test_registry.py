@@ -170,7 +170,7 @@ def test_what_a_figure_needs_follows_from_its_entry(run: ap.Run) -> None:
     assert never.obstacle(run) == "a moon"
 
 
-@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+@pytest.mark.parametrize("kind", ["svg", "png", pytest.param("pdf", marks=pytest.mark.long)])
 def test_the_same_run_gives_the_same_bytes(run: ap.Run, tmp_path: Path, kind: str) -> None:
     for name in ("map", "plasticity", "by-role"):
         files = [tmp_path / f"{name}-{part}.{kind}" for part in "ab"]

@@ -182,6 +182,7 @@ def test_a_cluster_without_a_free_cpu_is_noted(
     assert watcher.notes.count("waiting for a free CPU of the Ray cluster") == 1
 
 
+@pytest.mark.long
 def test_a_head_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "lethal", layers=2, q_heads=2, k_heads=1, n=60)
     outcome = run_analysis(settings(dump, tmp_path / "out", engine="ray"))

@@ -20,6 +20,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_wheel(tmp_path, monkeypatch)
 
 
+@pytest.mark.long
 def test_from_a_wheel_and_a_book_to_figures_and_a_page(
     wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
