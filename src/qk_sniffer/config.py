@@ -328,7 +328,7 @@ class CaptureConfig(_Section):
     overwrite: bool = Field(
         title="how to run",
         default=False,
-        description="discard the dump and start again; not with torchrun or srun",
+        description="discard the dump, start again; not with torchrun",
     )
     dry_run: bool = Field(
         title="how to run",
