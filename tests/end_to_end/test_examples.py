@@ -17,6 +17,7 @@ def _cells() -> list[dict[str, Any]]:
     return cells
 
 
+@pytest.mark.long
 def test_the_notebook_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_dump_that_was_pulled_gives_the_same_tables(
     assert "hub" in json.loads((tmp_path / "theirs" / "run.json").read_text())["input"]
 
 
+@pytest.mark.long
 def test_a_dump_on_the_hub_gives_the_same_tables_also_offline_from_the_cache(
     hub: HubServer, mine: dict[str, bytes], tmp_path: Path
 ) -> None:

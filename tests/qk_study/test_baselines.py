@@ -168,6 +168,7 @@ def test_a_difference_is_welchs() -> None:
     assert satterthwaite([(1.0, 4.0), (0.0, 1.0)]) == pytest.approx(4.0)
 
 
+@pytest.mark.long
 def test_baselines_of_other_settings_are_not_shown(finished: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(finished, tmp_path / "place"))
     with chdir(place):

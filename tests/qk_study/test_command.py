@@ -166,6 +166,7 @@ def test_a_repeated_command_changes_no_file(
     assert "model 1 of 3, tiny: results/study/dumps/tiny is captured already" in told
 
 
+@pytest.mark.long
 def test_a_dump_can_be_removed_after_its_analysis(
     made: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ def _small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(style._STYLE, "savefig.dpi", 40)  # faster
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("error")
 def test_any_name_can_be_drawn_compared_and_put_on_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
