@@ -179,7 +179,13 @@ def pushes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pushes]:
         yield Pushes(hub, folder)
 
 
-@pytest.mark.parametrize("request_kind", REQUESTS)
+USUAL = ("create the branch", "send a Parquet file", "commit the dump")
+
+
+@pytest.mark.parametrize(
+    "request_kind",
+    [name if name in USUAL else pytest.param(name, marks=pytest.mark.long) for name in REQUESTS],
+)
 def test_a_push_ends_well_or_says_what_to_do(
     pushes: Pushes, request_kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
