@@ -142,6 +142,7 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
+@pytest.mark.long
 def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
     """The lines of CONTRIBUTING.md, in a copy of the package: CSV, map and page."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

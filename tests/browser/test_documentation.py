@@ -61,6 +61,7 @@ def test_every_formula_of_every_page_is_set(page: Page, site: Path) -> None:
     assert formulas["index.html"] > 0
 
 
+@pytest.mark.long
 def test_formulas_have_their_fonts_and_fit_on_a_phone(page: Page, site: Path) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.goto((site / "method.html").as_uri())

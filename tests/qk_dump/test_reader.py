@@ -203,6 +203,7 @@ print(pyarrow.default_memory_pool().max_memory() + tracemalloc.get_traced_memory
 """
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
     sizes = (50_000, 400_000)

@@ -271,6 +271,7 @@ def test_a_study_without_a_finished_model_says_so(
     assert "report.html" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_scores_are_correlated_with_the_metrics(
     made: Path, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -399,6 +400,7 @@ def test_several_processes_are_refused(
     assert not (place / "new").exists()
 
 
+@pytest.mark.long
 def test_figures_show_the_chosen_metrics(made: Path, place: Path) -> None:
     runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
     models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
