@@ -10,10 +10,14 @@ from hub_server import CLIENT_WARNINGS
 from reliability.outcomes import Attack, tally
 from reliability.table import ATTACKS, BEGIN, DOCS, END
 
-QUICK = [attack for attack in ATTACKS if attack.step is not None]
+LONG = {"interrupted_commands", "faulty_store", "faulty_hub", "architectures"}
+QUICK = [
+    pytest.param(attack, marks=[pytest.mark.long] * (attack.cases.__name__ in LONG))
+    for attack in ATTACKS
+    if attack.step is not None
+]
 
 
-@pytest.mark.long
 @pytest.mark.filterwarnings(CLIENT_WARNINGS)
 @pytest.mark.parametrize("attack", QUICK, ids=lambda attack: attack.cases.__name__)
 def test_no_attack_ends_badly(attack: Attack, tmp_path: Path) -> None:

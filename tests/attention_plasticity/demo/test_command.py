@@ -37,7 +37,6 @@ def test_the_demo_ends_with_figures_and_a_page(
     assert "±: half of the 95 % interval over texts" in told
 
 
-@pytest.mark.long
 def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["demo", "--known_answer", "--output_dir", str(tmp_path / "demo")]
     assert main(words) == 0
