@@ -15,6 +15,7 @@ from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_dump.source import open_dump
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.verify.comparison import verify_model
+from rotary_records import assert_records
 from tiny_models import RARE, VOCABULARY, Architecture, needs_rare
 
 EVERY = [pytest.param(architecture, id=name) for name, architecture in RARE.items()]
@@ -50,6 +51,7 @@ def test_layout_and_weights(architecture: Architecture) -> None:
         assert tuple(facts.window for facts in found) == architecture.windows
         assert tuple(facts.selective for facts in found) == architecture.selective
         assert tuple(facts.rope for facts in found) == architecture.rope
+        assert_records(architecture.model_type, model, layout)
     verified = verify_model(model_of(architecture, "eager"), tokens()[0].tolist())
     assert tuple(layer.facts.layer for layer in verified.layers) == architecture.layers
     assert not verified.failed
