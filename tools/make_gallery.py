@@ -1,4 +1,4 @@
-"""Makes docs/gallery.md and its images: every figure of one run with its command and caption.
+"""Makes docs/gallery.md and its images: every figure of one run with its command.
 
 The runs are results/smollm2-135m, the sample of the package, and a small model with random weights
 and sliding windows. The figures are those of the registry; `MORE` has further options.
@@ -6,7 +6,6 @@ and sliding windows. The figures are those of the registry; `MORE` has further o
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -19,7 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import attention_plasticity as ap
-from attention_plasticity.figures import FIGURES, caption_of
+from attention_plasticity.figures import FIGURES
 from attention_plasticity.figures.spec import Spec
 from attention_plasticity.figures.style import figure_style
 
@@ -41,12 +40,12 @@ BEGINNING = """\
 <!-- Made by `make gallery` (tools/make_gallery.py). -->
 # Gallery
 
-Every figure of one run with the command that draws it and the caption that is written beside it.
-Sentences that an earlier caption on this page has are left out; the file beside a figure has all.
-The options are in [figures.md](figures.md). Most figures show
-[SmolLM2-135M](findings-smollm2.md) on twelve pieces of Moby-Dick, some only the heads of the
-embedded sample. Figures of `random-weights` show a small model with sliding windows, random weights
-and random tokens. They are examples of the layout, not results.
+Every figure of one run with the command that draws it. The command also writes a caption beside the
+figure, with what it shows, the number of heads and texts, and what intervals mean. Options and
+notes are in [figures.md](figures.md). Most figures show [SmolLM2-135M](findings-smollm2.md) on
+twelve pieces of Moby-Dick, some only the heads of the embedded sample. Figures of `results/mine`
+show a small model with sliding windows, random weights and random tokens. They are examples of the
+layout, not results.
 """
 
 
@@ -98,7 +97,6 @@ def main() -> None:
     for earlier in IMAGES.glob("*.png"):
         earlier.unlink()
     parts, heading = [BEGINNING], ""
-    said: set[str] = set()
     with TemporaryDirectory() as folder:
         runs = Runs(Path(folder))
         for name, place, spec, options in pictures(runs):
@@ -108,26 +106,16 @@ def main() -> None:
             if spec.name != heading:
                 heading = spec.name
                 parts.append(f"## {heading}\n\n{spec.shows[:1].upper()}{spec.shows[1:]}.\n")
-            caption = only_new(str(caption_of(figure)), said)
-            parts.append(_section(name, place, spec, options, caption))
+            parts.append(_section(name, place, spec, options))
             print(path, file=sys.stderr)
     DOCUMENT.write_text("\n".join(parts), encoding="utf-8")
 
 
-def only_new(caption: str, said: set[str]) -> str:
-    """The sentences of a caption that no earlier one has; they are added to `said`."""
-    sentences = re.split(r"(?<=\.) (?=[A-Z0-9])", caption)
-    new = [sentence for sentence in sentences if sentence not in said]
-    said.update(new)
-    return " ".join(new)
-
-
-def _section(name: str, place: str, spec: Spec, options: dict[str, Any], caption: str) -> str:
+def _section(name: str, place: str, spec: Spec, options: dict[str, Any]) -> str:
     flags = "".join(f" --{key} {str(value).lower()}" for key, value in options.items())
     command = f"attention-plasticity plot {spec.name} {place}{flags} --output {name}.png"
     image = (IMAGES / f"{name}.png").relative_to(DOCUMENT.parent)
-    told = f"\n{caption}\n" if caption else ""
-    return f"```bash\n{command}\n```\n\n![{name}]({image})\n{told}"
+    return f"```bash\n{command}\n```\n\n![{name}]({image})\n"
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -13,13 +13,11 @@ from pathlib import Path
 
 from attention_plasticity.metric import Metric, Table
 from attention_plasticity.metrics import BEFORE_ROPE, IDS, TABLES
-from qk_dump.columns import MASS_BINS, MASSES, RECEIVED, TABLE, VECTOR, Column
+from qk_dump.columns import MASS_BINS, MASSES, NOT_KNOWN, RECEIVED, TABLE, VECTOR, Column
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
-_DUMP_HEADER = (
-    "| column | rows | written as | accepted when reading | meaning |\n|---|---|---|---|---|"
-)
-_HEADER = "| column | name | unit | meaning |\n|---|---|---|---|"
+_DUMP_HEADER = "| column | rows | type | values | meaning |\n|---|---|---|---|---|"
+_HEADER = "| column | meaning |\n|---|---|"
 _MOST_NAMES = 8
 
 
@@ -42,21 +40,20 @@ def _with_part(page: str, kind: str, lines: Sequence[str]) -> str:
 
 
 def _dump_row(column: Column) -> str:
-    """A column of a dump: the type that is written, those that are read, and the meaning."""
+    """A column of a dump: the type that is written, the values, and the meaning."""
     rows = {"q": "queries", "k": "keys", "qk": "all"}[column.kind]
-    law = f"; {column.law}" if column.law else ""
-    null = f"; null: {column.null}" if column.null else ""
-    cells = (rows, _written(column), f"{column.accepted.words}{law}", f"{column.meaning}{null}")
+    null = f"; null: {column.null}" if column.null not in ("", NOT_KNOWN) else ""
+    cells = (rows, _written(column), column.law, f"{column.meaning}{null}")
     return f"| `{column.name}` | {' | '.join(cells)} |"
 
 
 def _written(column: Column) -> str:
     if column.name == VECTOR:
-        return "list of d float32 or float16"
+        return "d float32 or float16"
     if column.name == RECEIVED:
-        return "list of g float32"
+        return "g float32"
     if column.name == MASSES:
-        return f"list of {MASS_BINS} float32"
+        return f"{MASS_BINS} float32"
     return {"float": "float32", "double": "float64"}.get(str(column.type), str(column.type))
 
 
@@ -69,8 +66,7 @@ def _rows(table: Table) -> Iterator[str]:
         first, names = metrics[0], [metric.column for metric in metrics]
         names += pairs.get(first.column, [])
         several = [metric for metric in metrics if metric.error_of is None]
-        name = first.label if len(several) == 1 else _common_name(first)
-        yield _row(names, name, first.unit, _meaning(first))
+        yield _row(names, first.label if len(several) == 1 else "", _meaning(first))
 
 
 def _before_rope(table: Table) -> dict[str, list[str]]:
@@ -81,10 +77,6 @@ def _before_rope(table: Table) -> dict[str, list[str]]:
         if name in table.names and name != (metric.error_of or metric.column):
             found.setdefault(name, []).append(metric.column)
     return found
-
-
-def _common_name(metric: Metric) -> str:
-    return metric.label.rsplit(" ", 1)[0]  # without the number of the group or bin
 
 
 def _row_of(metric: Metric, table: Table) -> str:
@@ -98,13 +90,16 @@ def _row_of(metric: Metric, table: Table) -> str:
     return metric.meaning
 
 
-def _row(names: list[str], name: str, unit: str, meaning: str) -> str:
+def _row(names: list[str], name: str, meaning: str) -> str:
+    """Columns and their meaning, with the name on figures and the page if it tells more."""
     quoted = [f"`{name}`" for name in names]
     if len(quoted) > _MOST_NAMES:
         with_errors = 1 + names[-1].endswith("_se")
         ends = (", ".join(part) for part in (quoted[:with_errors], quoted[-with_errors:]))
         quoted = [" … ".join(ends)]
-    return f"| {', '.join(quoted)} | {name} | {unit} | {meaning.replace('|', chr(92) + '|')} |"
+    is_told = name in meaning or name == names[0].replace("_", " ")
+    told = meaning if is_told else f"{name}: {meaning}"
+    return f"| {', '.join(quoted)} | {told.replace('|', chr(92) + '|')} |"
 
 
 def _meaning(metric: Metric) -> str:

@@ -37,7 +37,6 @@ class Metric:
     meaning: str
     group: str = ""  # heading on the page; empty: the column names a head, a bucket and so on
     format: Format = "number"
-    unit: str = ""
     signed: bool = False  # a map has two colours, with zero in the middle
     error: bool = False  # its bias is removed, and there is a column `_se` with its standard error
     averaged: bool = False  # run.json has its mean over heads
@@ -57,7 +56,6 @@ class Metric:
             "standard error over texts",
             group=HOW_SURE,
             format="error",
-            unit=self.unit,
             optional=True,
             any_scale=self.any_scale,
             error_of=self.column,

@@ -126,7 +126,7 @@ def _wrong_argmax(rows: Rows, seen: Array) -> Bools:
 
 
 _INT, _F32, _F64 = pa.int32(), pa.float32(), pa.float64()
-_NOT_KNOWN = "not known"
+NOT_KNOWN = "not known"
 _ATTENTION, _KEYS, _TOKENS = "attention", "keys of attention", "attention by token"
 _TOKEN, _VALUE, _RECEIVED, _LAYER, _HEAD = "token", "value", "received", "layer", "head"
 
@@ -140,7 +140,7 @@ def _of_query(
     type_: pa.DataType = _F32,
 ) -> Column:
     """An attention column of query files."""
-    return Column(name, type_, _accepted(type_), meaning, "q", unit, _NOT_KNOWN, law, broken)
+    return Column(name, type_, _accepted(type_), meaning, "q", unit, NOT_KNOWN, law, broken)
 
 
 def _accepted(type_: pa.DataType) -> Accepted:
@@ -195,7 +195,7 @@ TABLE: tuple[Column, ...] = (
     _of_query(
         MASSES,
         _ATTENTION,
-        "weight at distance 0, 1, 2–3, 4–7, 8–15, …; the last bin also has all larger distances",
+        "weight at distance 0, 1, 2–3, 4–7, …; the last bin has all larger distances",
         "0 to 1, sum at most 1",
         _wrong_masses,
         pa.list_(_F32, MASS_BINS),
@@ -210,7 +210,7 @@ TABLE: tuple[Column, ...] = (
     _of_query(
         ARGMAX_POSITION,
         _KEYS,
-        "position of the key with the largest weight; the earliest of several equal ones",
+        "position of the key with the largest weight",
         "a visible key",
         _wrong_argmax,
         _INT,
@@ -234,8 +234,7 @@ TABLE: tuple[Column, ...] = (
     _of_query(
         INDUCTION_MASS,
         _TOKENS,
-        "weight of keys whose previous token is the token of the query; the key of the query "
-        "itself can be one",
+        "weight of keys whose previous token is the token of the query",
         "0 to 1",
         _no_weight(INDUCTION_MASS),
     ),
@@ -247,7 +246,7 @@ TABLE: tuple[Column, ...] = (
         lambda rows, seen: rows[INDUCTION_KEYS] > seen,
         _INT,
     ),
-    Column(TOKEN_ID, _INT, _INTEGER, "token of the row", unit=_TOKEN, null=_NOT_KNOWN),
+    Column(TOKEN_ID, _INT, _INTEGER, "token of the row", unit=_TOKEN, null=NOT_KNOWN),
     Column(
         VALUE_NORM,
         _F32,
@@ -255,7 +254,7 @@ TABLE: tuple[Column, ...] = (
         "length of the value vector as passed to attention",
         "k",
         _VALUE,
-        _NOT_KNOWN,
+        NOT_KNOWN,
         "not negative",
         lambda rows, _: rows[VALUE_NORM] < 0,
     ),
@@ -263,12 +262,11 @@ TABLE: tuple[Column, ...] = (
         RECEIVED,
         pa.list_(_F32),
         _FLOATS,
-        "mean weight that evenly spaced queries of the text give the key, 0 from queries that do "
-        "not see it; one value for every query head of the key head, in their order, captured or "
-        "not",
+        "mean weight that evenly spaced queries of the text give the key; one value for every "
+        "query head of the key head",
         "k",
         _RECEIVED,
-        _NOT_KNOWN,
+        NOT_KNOWN,
         "0 to 1",
         lambda rows, _: np.asarray(_outside(rows[RECEIVED], 0, 1, 1e-3).any(axis=1)),
     ),

@@ -101,8 +101,7 @@ def test_a_value_is_shown_with_half_of_its_interval() -> None:
 
 
 def test_a_metric_with_an_error_brings_its_column() -> None:
-    metric = Metric("x", "size", "a size", unit="tokens", error=True)
+    metric = Metric("x", "size", "a size", error=True)
     plain = Metric("y", "y", "y")
     assert [one.column for one in with_errors(metric, plain)] == ["x", "x_se", "y"]
-    assert metric.standard_error.unit == "tokens"
     assert metric.standard_error.label == "error of size"
