@@ -138,12 +138,6 @@ def test_a_missing_library_is_told_with_how_to_install_it(
     assert capsys.readouterr().err == told
 
 
-def test_a_missing_module_of_our_own_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "qk_sniffer.capture.run", None)
-    with pytest.raises(ModuleNotFoundError):
-        sniff_qk(REQUIRED)
-
-
 @pytest.mark.parametrize("command", [sniff_qk, lambda w: attention_plasticity(["capture", *w])])
 def test_an_interruption_says_how_to_continue(
     command: Callable[[list[str]], int],

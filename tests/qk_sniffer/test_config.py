@@ -156,26 +156,6 @@ def test_the_command_says_it_once_on_stderr(
     assert len(started) == 2
 
 
-def test_they_are_no_flags_and_not_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    told = capsys.readouterr().out
-    for name in WITHOUT_EFFECT:
-        assert f"--{name} " not in told
-        assert main([f"--{name}", "x"]) == 2
-        assert f"--{name}: unknown flag" in capsys.readouterr().err
-
-
-def test_other_names_stay_unknown(original: Path) -> None:
-    for old, new, field in (
-        ("padding:", "paddings:", "paddings"),
-        ("  split: test", "  padding: longest", r"dataset\.padding"),
-    ):
-        original.write_text(ORIGINAL.replace(old, new))
-        with pytest.raises(ConfigError, match=f"{field}: unknown field"):
-            load_config(original)
-
-
 def test_limits_of_a_dump_are_limits_of_the_settings() -> None:
     required = {"dataset": {"path": "d"}, "model": {"name": "m"}, "output": {"data_root": "o"}}
     most = 2**31 - 1

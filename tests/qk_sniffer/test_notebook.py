@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,7 @@ from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
 from qk_dump.heads import HeadId
-from qk_dump.manifest import read_manifest
-from qk_dump.reader import read_attended, read_head
-from qk_dump.rotary import rotary_record
+from qk_dump.reader import read_attended
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens
 from qk_sniffer.engines.hf.layout import decoder_of
@@ -98,24 +94,6 @@ def test_heads_are_listed_and_found_by_name() -> None:
             tapped.rows(name)
     with pytest.raises(ConfigError, match="l07h01q: is not a captured head"):
         tapped.queries(7, 1)
-
-
-def test_windows_and_kinds() -> None:
-    model = some_model("gemma3_text")
-    with qk_sniffer.tap(model, keys=False) as tapped:
-        model(input_ids=tokens())
-    assert set(tapped.queries(0, 0).sliding_window) == {8}
-    assert set(tapped.queries(1, 0).sliding_window) == {-1}
-    assert {head.kind for head in tapped.heads} == {"q"}
-    assert {head.layer for head in qk_sniffer.tap(model, full_attention_only=True).heads} == {1, 3}
-    assert {head.kind for head in qk_sniffer.tap(model, queries=False).heads} == {"k"}
-
-
-def test_before_any_forward_there_are_no_rows() -> None:
-    rows = qk_sniffer.tap(some_model()).queries(0, 0)
-    assert len(rows) == 0
-    assert rows.vectors.shape == (0, 16)
-    assert rows.bucket.shape == (0,)
 
 
 def test_examples_are_numbered_onward_over_forwards() -> None:
@@ -224,16 +202,9 @@ def test_of_a_generation_with_a_cache_the_prompt_is_kept() -> None:
     )
 
 
-def test_a_cache_of_fixed_size_loses_no_rows_silently() -> None:
-    with qk_sniffer.tap(some_model()) as tapped, suppress(ConfigError):  # or it is refused
-        generated(some_model(), tokens(1, 12), cache_implementation="static")
-    assert len(tapped.queries(0, 0)) == sum(tapped.lengths)
-
-
-@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 @pytest.mark.parametrize("bare", [False, True])
-def test_tokens_may_be_given_by_position_or_as_embeddings(model_type: str, bare: bool) -> None:
-    model, ids = some_model(model_type), tokens(2, 12)
+def test_tokens_may_be_given_by_position_or_as_embeddings(bare: bool) -> None:
+    model, ids = some_model("gpt2"), tokens(2, 12)
     called = decoder_of(model) if bare else model
     with qk_sniffer.tap(called) as tapped:
         called(ids)
@@ -243,7 +214,7 @@ def test_tokens_may_be_given_by_position_or_as_embeddings(model_type: str, bare:
     np.testing.assert_array_equal(rows.vectors[:24], rows.vectors[24:])
 
 
-@pytest.mark.parametrize("kind", ["log_uniform", "uniform", "all"])
+@pytest.mark.parametrize("kind", ["log_uniform", "uniform"])
 def test_sampled_rows_are_the_samplers_choice(kind: Any) -> None:
     model = some_model()
     settings = {"min_bucket_size": 4, "base_rate": 2.5, "seed": 9}
@@ -269,11 +240,8 @@ def test_sampled_rows_are_the_samplers_choice(kind: Any) -> None:
     ("settings", "message"),
     [
         ({"layers": [4]}, "capture.layers: 4 given, there are 0-3"),
-        ({"heads": [4]}, "capture.heads: 4 given, there are 0-3"),
         ({"queries": False, "keys": False}, "neither queries nor keys"),
-        ({"sampler": "log"}, "log_uniform"),
         ({"sampler": "auto"}, "sampler: expected one of log_uniform, uniform, all, got 'auto'"),
-        ({"min_bucket_size": 0}, "min_bucket_size"),
         ({"base_rate": 0.0}, "base_rate"),
     ],
 )
@@ -283,20 +251,19 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("pre_rope", [False, True])
-def test_a_forward_that_failed_is_forgotten(pre_rope: bool) -> None:
+def test_a_forward_that_failed_is_forgotten() -> None:
     """Also by a tap that is opened after it."""
     model = some_model()
-    with qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
+    with qk_sniffer.tap(model, pre_rope=True) as tapped:
         model(input_ids=tokens(1, 5, seed=1))
         hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
         with pytest.raises(ValueError, match="in the middle"):
             model(input_ids=tokens(1, 90))
         hook.remove()
-        with qk_sniffer.tap(model, pre_rope=pre_rope) as second:
+        with qk_sniffer.tap(model, pre_rope=True) as second:
             model(input_ids=tokens(1, 6, seed=2))
     assert (tapped.lengths, second.lengths) == ([5, 6], [6])
-    with qk_sniffer.tap(model, pre_rope=pre_rope) as undisturbed:
+    with qk_sniffer.tap(model, pre_rope=True) as undisturbed:
         model(input_ids=tokens(1, 5, seed=1))
         model(input_ids=tokens(1, 6, seed=2))
     assert all(same(tapped.rows(head), undisturbed.rows(head)) for head in tapped.heads)
@@ -315,20 +282,19 @@ def test_nothing_stays_behind_after_an_error_in_the_block() -> None:
     assert not left_behind(model)
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_taps_on_two_models_hear_their_own_and_close_in_any_order(order: tuple[int, int]) -> None:
+def test_taps_on_two_models_hear_their_own_and_close_in_any_order() -> None:
     models = (ARCHITECTURES["llama"].model(), some_model("smollm3"))
     stacks, taps = (ExitStack(), ExitStack()), []
     for model, stack in zip(models, stacks, strict=True):
         taps.append(stack.enter_context(qk_sniffer.tap(model, pre_rope=True)))
     models[0](input_ids=tokens(1, 4))
     models[1](input_ids=tokens(1, 6))
-    stacks[order[0]].close()
+    stacks[0].close()
     for model in models:
         model(input_ids=tokens(1, 8))
-    stacks[order[1]].close()
-    assert taps[order[0]].lengths == [4 + 2 * order[0]]
-    assert taps[order[1]].lengths == [4 + 2 * order[1], 8]
+    stacks[1].close()
+    assert taps[0].lengths == [4]
+    assert taps[1].lengths == [6, 8]
     assert not any(map(left_behind, models))
 
 
@@ -347,20 +313,6 @@ def test_a_training_step_under_a_tap_has_the_same_gradients(checkpointing: bool)
     assert all(map(torch.equal, *gradients))
     assert tapped.lengths == [24]
     assert len(tapped.queries(0, 0)) == 24
-
-
-def test_public_names() -> None:
-    assert qk_sniffer.__all__ == sorted(qk_sniffer.__all__)
-    assert all(getattr(qk_sniffer, name) is not None for name in qk_sniffer.__all__)
-    assert dir(qk_sniffer) == qk_sniffer.__all__
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = qk_sniffer.nonsense
-
-
-def test_the_import_is_light() -> None:
-    code = "import sys, qk_sniffer; dir(qk_sniffer); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "transformers", "datasets", "numpy"} & set(done.stdout.split())
 
 
 def meanwhile(model: Any, work: Any) -> list[BaseException]:
@@ -384,11 +336,10 @@ def meanwhile(model: Any, work: Any) -> list[BaseException]:
     return errors
 
 
-@pytest.mark.parametrize("pre_rope", [False, True])
-def test_another_thread_mixes_no_rows(pre_rope: bool) -> None:
+def test_another_thread_mixes_no_rows() -> None:
     """It may make a tap, but it may not run the model at the same time."""
     model = ARCHITECTURES["llama"].model()
-    taps = [qk_sniffer.tap(model, pre_rope=pre_rope) for _ in range(3)]
+    taps = [qk_sniffer.tap(model, pre_rope=True) for _ in range(3)]
     with taps[0]:
         model(input_ids=tokens(1, 20, seed=1))
     with taps[1]:
@@ -399,18 +350,6 @@ def test_another_thread_mixes_no_rows(pre_rope: bool) -> None:
     assert "two threads run the model at the same time" in str(error)
     for head in taps[0].heads:
         assert all(same(tapped.rows(head), taps[0].rows(head)) for tapped in taps[1:])
-
-
-def test_threads_may_take_turns_under_a_tap() -> None:
-    model = some_model()
-    with qk_sniffer.tap(model) as tapped:
-        for length in (5, 6):
-            thread = threading.Thread(target=model, args=(tokens(1, length),))
-            thread.start()
-            thread.join()
-            with suppress(RuntimeError):
-                model(input_ids=tokens(1, 3).float())
-    assert tapped.lengths == [5, 6]
 
 
 def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:
@@ -451,14 +390,10 @@ def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
     assert "`tokens.parquet`" in (dump / "README.md").read_text()
 
 
-@pytest.mark.parametrize("way", ["tokens=False", "no input_ids"])
-def test_tokens_that_are_not_known_are_left_out(way: str, tmp_path: Path) -> None:
-    model, ids = some_model(), tokens(1, 12)
-    with qk_sniffer.tap(model, tokens=way != "tokens=False") as tapped:
-        if way == "no input_ids":
-            model(inputs_embeds=model.get_input_embeddings()(ids))
-        else:
-            model(ids)
+def test_tokens_that_are_not_known_are_left_out(tmp_path: Path) -> None:
+    model = some_model()
+    with qk_sniffer.tap(model) as tapped:
+        model(inputs_embeds=model.get_input_embeddings()(tokens(1, 12)))
     rows = tapped.queries(0, 0)
     assert "first_mass" in rows
     assert {"token_id", "argmax_token", "duplicate_mass", "induction_mass"}.isdisjoint(rows.columns)
@@ -469,43 +404,12 @@ def test_tokens_that_are_not_known_are_left_out(way: str, tmp_path: Path) -> Non
     assert "token_id" not in names
 
 
-def test_attention_of_kept_queries(tmp_path: Path) -> None:
-    """A padded batch and single texts give the same numbers; a saved dump holds them."""
-    ids, mask = padded([24, 9])
-    with qk_sniffer.tap(some_model()) as both:
-        some_model()(input_ids=ids, attention_mask=mask)
-    with qk_sniffer.tap(some_model(), heads=[3], sampler="uniform") as alone:
-        some_model()(input_ids=ids[1:, :9])
-    rows, kept = both.queries(1, 3), alone.queries(1, 3)
-    of_roles = {"sink_mass", "mass_by_distance", "first_mass", "duplicate_mass", "induction_mass"}
-    assert of_roles <= rows.columns.keys()  # without any setting
-    assert "value_norm" in both.keys(1, 1)
-    assert "lse" not in both.keys(1, 1)
-    of_text = rows[rows.example_id == 1][kept.position]
-    np.testing.assert_allclose(kept.entropy, of_text["entropy"], atol=1e-5)
-    np.testing.assert_allclose(kept.lse, of_text["lse"], atol=1e-5)
-    first = rows[rows.position == 0]  # sees one key
-    np.testing.assert_allclose(first["mass_by_distance"][:, 0], 1, atol=1e-6)
-    np.testing.assert_allclose(first["entropy"], 0, atol=1e-6)
-    np.testing.assert_allclose(first["lse"], first["max_logit"], atol=1e-6)
-    file = both.save(tmp_path / "dump") / "l01h03q" / "data.parquet"
-    manifest = read_manifest(tmp_path / "dump" / "dump.json")
-    assert manifest is not None
-    assert rotary_record(manifest.layers, 1) == both.layout[1].rotations.after.record
-    read = read_head([file], columns=rows.columns)
-    for name in set(rows.columns) - {"sliding_window"}:
-        np.testing.assert_array_equal(read[name], rows[name])
-    with qk_sniffer.tap(some_model(), attention=False) as without:
-        some_model()(input_ids=ids)
-    assert {"lse", "value_norm"}.isdisjoint(without.queries(0, 0).columns)
-    assert {"lse", "value_norm"}.isdisjoint(without.keys(0, 0).columns)
-
-
 FEW: dict[str, Any] = {"sampler": "uniform", "base_rate": 1.0, "min_bucket_size": 16}
 
 
-@pytest.mark.parametrize("pre_rope", [False, True])
-@pytest.mark.parametrize("model_type", ["llama", "stablelm", "deepseek_v3", "gpt2"])
+@pytest.mark.parametrize(
+    ("model_type", "pre_rope"), [("llama", False), ("stablelm", True), ("deepseek_v3", True)]
+)
 def test_drawn_keys_are_those_of_a_tap_of_all_keys(
     model_type: str, pre_rope: bool, tmp_path: Path
 ) -> None:
@@ -545,14 +449,13 @@ def test_keys_that_cannot_be_drawn(tmp_path: Path) -> None:
     assert len(empty.attended) == 2
 
 
-@pytest.mark.parametrize("queries", [True, False])
-def test_a_model_that_overflows_is_not_saved(queries: bool, tmp_path: Path) -> None:
+def test_a_model_that_overflows_is_not_saved(tmp_path: Path) -> None:
     """Vectors are finite and logits are not, which keys show by the attention they receive."""
     model = ARCHITECTURES["llama"].model()
     attention = model.model.layers[2].self_attn
     for weights in (attention.q_proj.weight, attention.k_proj.weight):
         weights.data.mul_(1e20)
-    with qk_sniffer.tap(model, queries=queries, attended_keys=3) as tapped:
+    with qk_sniffer.tap(model, queries=False, attended_keys=3) as tapped:
         model(input_ids=tokens(1, 12))
     with pytest.raises(ToolkitError, match=r"layer 2: NaN or infinity in the attention logits of"):
         tapped.save(tmp_path / "dump")

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from qk_sniffer.cli import main
 from qk_sniffer.config import make_config
 from sniffing import same_bytes, sniff_first
-from tiny_texts import save_texts, save_tiny_model, some_text
+from tiny_texts import save_texts, some_text
 
 LENGTHS = [255, 100, 511, 30, 0, 60]
 BUCKET = 32  # 512 / 16
@@ -141,16 +139,6 @@ def test_texts_of_similar_length_can_be_cut(
     assert "fewer than 4 texts" not in capsys.readouterr().out
 
 
-def test_an_empty_text_is_named(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = save_texts(tmp_path / "texts", [300, 0, 300])
-    for command in (["--dry_run"], []):
-        assert main([*flags(model, texts, tmp_path / "dump"), *command]) == 0
-        warning = "warning: 1 text without tokens (001.txt); no row is kept of them"
-        assert warning in "".join(capsys.readouterr())
-
-
 def test_texts_without_tokens_are_refused(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,17 +177,3 @@ def test_a_rate_without_a_type_stays_log_uniform() -> None:
     for name in ("base_rate", "key_base_rate"):
         with pytest.raises(Exception, match=rf"sampler\.{name}: is chosen by the sampler auto"):
             sampler_settings(type="auto", **{name: 2.0})
-
-
-def test_six_texts_fill_their_buckets_with_all_defaults(tmp_path: Path) -> None:
-    """32 queries are enough for an unbiased value of a bucket."""
-    model = save_tiny_model(tmp_path / "model")
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
-    texts = save_texts(tmp_path / "texts", [1_999] * 6)  # and a begin token
-    few = {"capture__layers": 0, "capture__heads": 0, "capture__attention": "false"}
-    assert main(flags(model, texts, tmp_path / "dump", **few)) == 0
-    queries = pq.read_table(tmp_path / "dump" / "l00h00q" / "data.parquet")
-    counts = np.bincount(queries["bucket"].to_numpy(), minlength=16)  # (buckets,)
-    assert len(counts) == 16
-    assert (counts >= 32).mean() >= 0.9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,22 +61,6 @@ def test_a_process_that_saved_nothing_leaves_nothing(tmp_path: Path) -> None:
     with closing(opened(tmp_path)), closing(opened(tmp_path)):
         assert (tmp_path / ".capture" / "plan.json").exists()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_files_of_others_do_no_harm_and_are_kept(tmp_path: Path) -> None:
-    for name in ("notes.txt", "README.md", "other/l00h00q/data.parquet"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"my own {name}")
-    make_capture(tmp_path, 2)
-    for name in ("notes.txt", "README.md", "other/l00h00q/data.parquet"):
-        assert (tmp_path / name).read_text() == f"my own {name}"
-
-
-def test_a_plan_may_hold_all_that_json_can(tmp_path: Path) -> None:
-    plan: Any = {"a": (1, 2), "b": {"ü": None}, "c": float("nan"), "d": "\udc80", 3: [True, 1.5]}
-    with closing(open_capture(tmp_path, plan, 1)), closing(open_capture(tmp_path, plan, 1)) as two:
-        complete(two, 0)
-    assert open_capture(tmp_path, plan, 1).complete
 
 
 @pytest.mark.parametrize(
@@ -158,18 +142,6 @@ def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
         save(capture, range(7))
         complete(capture, 7)
     assert content(tmp_path) == {**undisturbed(7), **dict.fromkeys(mine, b"mine")}
-
-
-def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path: Path) -> None:
-    elsewhere = make_dump(tmp_path / "elsewhere", layers=1, n=5)
-    dump = tmp_path / "dump"
-    dump.mkdir()
-    (dump / "README.md").write_text("mine")
-    (dump / "l00h00q").symlink_to(elsewhere / "l00h00q")
-    opened(dump, overwrite=True).close()
-    assert (dump / "README.md").read_text() == "mine"
-    assert not (dump / "l00h00q").exists()
-    assert (elsewhere / "l00h00q" / "data.parquet").exists()
 
 
 def test_overwriting_discards_an_unfinished_capture_and_a_broken_dump(tmp_path: Path) -> None:
@@ -266,22 +238,12 @@ def test_a_crash_after_the_last_file_is_noticed(tmp_path: Path) -> None:
     assert content(tmp_path) == undisturbed(7)
 
 
-@pytest.mark.parametrize("target", ["mine", "nowhere"])
-def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path: Path, target: str) -> None:
+def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("precious")
     (tmp_path / "dump").mkdir()
-    (tmp_path / "dump" / ".capture").symlink_to(tmp_path / target)
+    (tmp_path / "dump" / ".capture").symlink_to(tmp_path / "mine")
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=r"/\.capture: is a symbolic link, not a folder"):
             opened(tmp_path / "dump", overwrite=overwrite)
     assert (tmp_path / "mine" / "file").read_text() == "precious"
-
-
-def test_a_disk_without_room_for_the_plan_is_left_as_it_was(small_disk: Path) -> None:
-    with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as file:
-        while file.write(bytes(4096)):
-            pass
-    with pytest.raises(OutputError, match="No space left on device"):
-        opened(small_disk)
-    assert [path.name for path in small_disk.iterdir()] == ["filler"]

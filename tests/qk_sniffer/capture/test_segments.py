@@ -9,7 +9,6 @@ from contextlib import closing, suppress
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -88,16 +87,6 @@ def test_nothing_but_the_dump_is_left(tmp_path: Path) -> None:
     assert sorted(dump.all_folders) == sorted(HEADS)
     assert dump.manifest is not None
     assert (dump.manifest.capture, dump.manifest.num_examples) == (PLAN, 7 * CHUNK)
-
-
-def test_a_capture_without_any_row_or_chunk_is_a_dump_of_empty_heads(tmp_path: Path) -> None:
-    for folder, chunks in ((tmp_path / "rows", [3]), (tmp_path / "chunks", [])):
-        capture = opened(folder)
-        for number, chunk in enumerate(chunks):
-            target = module.segment_path(folder, number)
-            write_segment(target, rows_of(chunk), SCHEMAS, examples_of(chunk))
-        complete(capture, len(chunks))
-        assert table(folder, HEADS[0]).num_rows == 0
 
 
 def test_segments_are_written_in_any_order_and_heads_are_counted(tmp_path: Path) -> None:
@@ -270,17 +259,3 @@ complete(capture, 7, on_head=lambda done, total: done < 5 or os.kill(os.getpid()
     with closing(opened(tmp_path)) as capture:
         complete(capture, 7)
     assert content(tmp_path) == undisturbed(7)
-
-
-def test_names_that_are_no_text_are_no_obstacle(tmp_path: Path) -> None:
-    assert content(make_capture(tmp_path / os.fsdecode(b"caf\xe9"))) == undisturbed(7)
-
-
-def test_vectors_of_double_precision_are_stored_as_single(tmp_path: Path) -> None:
-    head = HEADS[0]
-    double = {head: rows_of(0)[head].with_columns({"vector": rows_of(0)[head]["vector"] * 1.0})}
-    double[head].columns["vector"] = double[head]["vector"].astype(np.float64)
-    with closing(opened(tmp_path)) as capture:
-        write_segment(module.segment_path(tmp_path, 0), double, SCHEMAS, examples_of(0))
-        complete(capture, 1)
-    assert table(tmp_path, head).equals(table_of(rows_of(0)[head], head, SCHEMAS[head]))

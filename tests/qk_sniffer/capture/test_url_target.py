@@ -156,23 +156,6 @@ def test_an_interrupted_overwrite_continues(
         assert not [*cache_folder().rglob(".replaces-url")]
 
 
-def test_a_work_folder_that_was_partly_emptied_is_not_sent(
-    s3: S3, model: Path, texts: Path, dump: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unlink = Path.unlink
-
-    def interrupted(path: Path, missing_ok: bool = False) -> None:
-        if path.name == "data.parquet" and path.parent.name == "l00h01q":
-            raise KeyboardInterrupt
-        unlink(path, missing_ok=missing_ok)
-
-    with monkeypatch.context() as change:
-        change.setattr(Path, "unlink", interrupted)
-        assert sniff(model, texts, s3.url("dump")) == 130
-    assert sniff(model, texts, s3.url("dump")) == 0
-    assert_sent(s3, dump)
-
-
 def test_missing_permissions_and_missing_work_folders_are_reported(
     s3: S3, model: Path, texts: Path, tmp_path: Path, capsys: Output
 ) -> None:

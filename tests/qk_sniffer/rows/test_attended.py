@@ -87,7 +87,7 @@ def check_probabilities(base: Any, drawn: Any, weights: Any, number: int) -> Non
 
 def test_a_key_is_kept_as_often_as_its_inclusion_says() -> None:
     """The same text many times, with other numbers."""
-    times, ids, layers = 400, TEXTS[1][:24], [LAYER["full"], LAYER["chunks"]]
+    times, ids, layers = 200, TEXTS[1][:24], [LAYER["full"], LAYER["chunks"]]
     texts, sampler = [ids] * times, AttendedSampler(number=3)
     found = rows_of(FakeEngine(), sampler, texts, layers=layers, capture_queries=False)
     for layer in layers:

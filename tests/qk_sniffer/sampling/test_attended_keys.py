@@ -102,7 +102,7 @@ def test_random_numbers_are_uniform_and_unrelated() -> None:
 def test_draws_over_many_seeds_fit_their_probabilities() -> None:
     rng = np.random.default_rng(0)
     received = torch.from_numpy(rng.dirichlet(np.full(60, 0.3), (1, 2)).astype(np.float32))
-    seeds = 2000
+    seeds = 1000
     counts = np.zeros(60)
     sizes = []
     for seed in range(seeds):
@@ -127,7 +127,7 @@ def test_draws_over_many_seeds_fit_their_probabilities() -> None:
     assert free.sum() > 20
     assert stats.chi2.sf(chi2, free.sum()) > ENOUGH
     variance = (chance[0] * (1 - chance[0])).sum().item()  # draws are independent
-    assert np.var(sizes) == pytest.approx(variance, rel=0.2)
+    assert np.var(sizes) == pytest.approx(variance, rel=0.3)
 
 
 def test_a_draw_depends_on_text_layer_and_head_and_not_on_other_heads() -> None:

@@ -53,12 +53,6 @@ def test_rates_fit_the_bucket_and_the_number_of_texts(texts: int, longest: int) 
     assert choice.key_base_rate == min(size, 4 * max(1, 128 / texts))
 
 
-def test_a_given_bucket_is_kept() -> None:
-    assert choose(1, 8_192, 8).min_bucket_size == 8
-    assert choose(1, 8_192, 8).base_rate == 8  # every position
-    assert "capture.min_bucket_size" in choose(1, 8_192, 8).describe(8)
-
-
 def test_the_line_says_what_was_chosen_and_why() -> None:
     assert choose(12, 8_192).describe(None) == (
         "sampler auto: buckets of 512 tokens (the power of two nearest to 1/16 of 8,192 tokens, "

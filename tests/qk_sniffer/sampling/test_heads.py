@@ -61,10 +61,6 @@ def test_by_default_every_head_of_every_layer_that_attends(
     assert chosen(model_type) == dict.fromkeys(layers, EVERY_HEAD)
 
 
-def test_layers_are_selected_whatever_their_order() -> None:
-    assert chosen("llama", layers=[3, 1, 3]) == {1: EVERY_HEAD, 3: EVERY_HEAD}
-
-
 def test_key_heads_follow_the_query_heads_of_their_group() -> None:
     for heads, q, k in (
         ([0], (0,), (0,)),
@@ -106,15 +102,6 @@ def test_a_sample_depends_on_its_seed_and_on_nothing_but_the_eligible_heads() ->
     assert {layer: k for layer, (_, k) in chosen("llama", head_sampling=sample(6, 0)).items()} == {
         layer: k for layer, (_, k) in keys_alone.items()
     }
-
-
-def test_a_sample_is_drawn_from_the_selected_heads() -> None:
-    sampled = chosen(
-        "gemma3_text", full_attention_only=True, heads=[1, 2], head_sampling=sample(3, 0)
-    )
-    assert set(sampled) <= {1, 3}
-    assert {head for q, _ in sampled.values() for head in q} <= {1, 2}
-    assert sum(len(q) for q, _ in sampled.values()) == 3
 
 
 def test_wanted_heads_have_the_names_of_a_dump() -> None:
@@ -161,12 +148,6 @@ def test_refusals(model_type: str, settings: dict[str, Any], message: str) -> No
     assert refusal(layout_of(model_type), **settings).startswith(message)
 
 
-def test_nothing_is_refused() -> None:
-    for settings in ({"layers": []}, {"heads": []}):
-        name = next(iter(settings))
-        assert refusal(layout_of("llama"), **settings).startswith(f"capture.{name}: ")
-
-
 def uneven(model_type: str = "llama") -> ModelLayout:
     layout = layout_of(model_type)
     layers = tuple(
@@ -185,16 +166,6 @@ def test_layers_with_different_heads_need_separate_dumps() -> None:
     wanted = choose_heads(uneven(), of(layers=[1]))
     assert [(layer.q, layer.k) for layer in wanted] == [(tuple(range(8)), tuple(range(8)))]
     assert len(choose_heads(uneven(), of(layers=[0, 2, 3]))) == 3
-
-
-def test_layers_that_differ_may_be_left_out_by_their_window() -> None:
-    layout = uneven("gemma3_text")
-    layers = tuple(
-        replace(facts, type="sliding_attention" if facts.layer == 1 else facts.type)
-        for facts in layout.layers
-    )
-    (wanted,) = choose_heads(replace(layout, layers=layers), of(full_attention_only=True))
-    assert wanted.facts.layer == 3
 
 
 def test_pre_rope_is_refused_where_it_cannot_be_identified() -> None:

@@ -65,13 +65,6 @@ def test_uniform_bucket_formula(position: int, size: int, kind: SamplerType) -> 
     assert bucket.dtype == np.int64
 
 
-@given(size=st.integers(1, 4096), length=st.integers(1, 5000), kind=st.sampled_from(TYPES))
-def test_buckets_never_decrease_with_position(size: int, length: int, kind: SamplerType) -> None:
-    buckets = PositionSampler(kind, size).bucket(np.arange(length))
-    assert buckets.shape == (length,)
-    assert set(np.diff(buckets).tolist()) <= {0, 1}
-
-
 def test_first_log_bucket_takes_every_earlier_position() -> None:
     for size, buckets in (
         (128, [7] * 255 + [8] * 256 + [9]),  # the first one holds positions 0 to 254
@@ -102,13 +95,6 @@ def test_bucket_types_have_the_names_of_dump_json() -> None:
     assert types == ["log", "uniform", "uniform"]
 
 
-@given(length=LENGTHS, size=BUCKET_SIZES, rate=st.floats(1e-6, 1), seed=NUMBERS)
-def test_all_keeps_every_position_whatever_the_rate(
-    length: int, size: int, rate: float, seed: int
-) -> None:
-    assert kept(PositionSampler("all", size, rate, seed), length) == list(range(length))
-
-
 @given(sampler=SAMPLERS, length=LENGTHS, example=NUMBERS, layer=st.integers(0, 200))
 def test_positions_are_ascending_within_the_text_and_repeatable(
     sampler: PositionSampler, length: int, example: int, layer: int
@@ -133,37 +119,12 @@ def test_a_longer_text_keeps_the_same_positions_in_its_beginning(
     )
 
 
-@given(
-    questions=st.lists(
-        st.tuples(LENGTHS, NUMBERS, st.integers(0, 200), st.sampled_from(KINDS)), max_size=8
-    ),
-    data=st.data(),
-)
-def test_a_choice_does_not_depend_on_what_was_asked_before(
-    questions: list[tuple[int, int, int, Kind]], data: st.DataObject
-) -> None:
-    sampler = PositionSampler(base_rate=32)
-    answers = {question: kept(sampler, *question) for question in questions}
-    np.random.default_rng().random()
-    for question in data.draw(st.permutations(questions)):
-        assert kept(sampler, *question) == answers[question]
-
-
 def test_another_layer_kind_example_or_seed_gives_another_choice() -> None:
     choices = {
         tuple(kept(PositionSampler("uniform", 128, 16, seed), 4096, example, layer, kind))
         for seed, example, layer, kind in product(range(3), range(3), range(3), KINDS)
     }
     assert len(choices) == 54
-
-
-def test_seed_example_and_layer_are_not_interchangeable() -> None:
-    orders = [(1, 2, 3), (2, 1, 3), (3, 2, 1), (1, 3, 2)]
-    choices = {
-        tuple(kept(PositionSampler("uniform", 128, 16, seed), 4096, example, layer))
-        for seed, example, layer in orders
-    }
-    assert len(choices) == len(orders)
 
 
 def overlap(first: list[int], second: list[int]) -> int:
@@ -202,14 +163,6 @@ def test_expected_rows_are_the_sum_of_the_rates(sampler: PositionSampler, length
     )
     assert sampler.expected_rows(min(length, 50)) == pytest.approx(total)
     assert 0 <= sampler.expected_rows(length) <= length * (1 + 1e-12)
-
-
-def test_expected_rows_of_whole_log_buckets_are_one_each() -> None:
-    sampler = PositionSampler("log_uniform", 128, 1.0)
-    assert sampler.expected_rows(2**16 - 1) == pytest.approx(255 / 128 + 8)
-    assert PositionSampler("uniform", 128, 4.0).expected_rows(1280) == pytest.approx(40)
-    assert PositionSampler("all").expected_rows(1280) == 1280
-    assert PositionSampler().expected_rows(0) == 0
 
 
 PAIRS = st.sets(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=60)

@@ -98,11 +98,6 @@ def test_hidden_files_and_folders_are_skipped(tmp_path: Path, streaming: bool) -
     assert texts_of(tmp_path, streaming=streaming) == [("seen/c.txt", "yes")]
 
 
-def test_a_folder_inside_a_hidden_one_is_not_hidden(tmp_path: Path) -> None:
-    saved(tmp_path / ".cache" / "texts" / "a.txt", "yes")
-    assert texts_of(tmp_path / ".cache" / "texts") == [("a.txt", "yes")]
-
-
 @BOTH_WAYS
 def test_names_that_look_like_patterns_are_names(tmp_path: Path, streaming: bool) -> None:
     names = ["a*.txt", "a1.txt", "b1.txt", "b[1].txt", "c?.txt", "d{1,2}.txt", "é #%20.txt"]
@@ -117,12 +112,6 @@ def test_names_that_look_like_patterns_are_names(tmp_path: Path, streaming: bool
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
 def test_json_lines(tmp_path: Path, name: str, streaming: bool) -> None:
     file = saved(tmp_path / name, ROWS)
-    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
-
-
-@BOTH_WAYS
-def test_a_json_list(tmp_path: Path, streaming: bool) -> None:
-    file = saved(tmp_path / "rows.json", json.dumps(ROWS))
     assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
 
 
@@ -181,36 +170,10 @@ def test_max_samples_takes_the_beginning(tmp_path: Path, wanted: int, streaming:
         assert [text for _, text in found] == ["0", "1", "2"][:wanted]
 
 
-def test_the_total_is_known_where_it_can_be(tmp_path: Path) -> None:
-    file = saved(tmp_path / "rows.jsonl", ROWS)
-    assert open_texts(DatasetSettings(path=str(file))).total == 2
-    assert open_texts(DatasetSettings(path=str(file), max_samples=1)).total == 1
-    assert open_texts(DatasetSettings(path=str(file), streaming=True)).total is None
-
-
-def test_texts_can_be_read_again(tmp_path: Path) -> None:
-    texts = open_texts(DatasetSettings(path=str(saved(tmp_path / "rows.jsonl", ROWS))))
-    assert list(texts) == list(texts)
-
-
-@BOTH_WAYS
-def test_a_changed_file_is_read_anew(tmp_path: Path, streaming: bool) -> None:
-    file = saved(tmp_path / "book.txt", "before")
-    assert texts_of(file, streaming=streaming) == [("book.txt", "before")]
-    saved(file, "afterwards")
-    assert texts_of(file, streaming=streaming) == [("book.txt", "afterwards")]
-
-
 @BOTH_WAYS
 def test_a_missing_text_is_an_empty_one(tmp_path: Path, streaming: bool) -> None:
     file = saved(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": None}, {"text": ""}])
     assert texts_of(file, streaming=streaming) == [(0, "a"), (1, ""), (2, "")]
-
-
-def test_a_home_folder_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    saved(tmp_path / "book.txt", "mine")
-    assert texts_of("~/book.txt") == [("book.txt", "mine")]
 
 
 @BOTH_WAYS
@@ -239,12 +202,6 @@ def test_places_without_texts_are_refused(tmp_path: Path, streaming: bool) -> No
     assert refusal(saved(tmp_path / "book", "x"), streaming=streaming) == NO_TEXTS
 
 
-@BOTH_WAYS
-def test_an_empty_table_is_told(tmp_path: Path, streaming: bool) -> None:
-    file = saved(tmp_path / "rows.jsonl", "")
-    assert "holds no texts" in refusal(file, streaming=streaming)
-
-
 def test_a_missing_path_is_named() -> None:
     for path in (
         "/nowhere/book.txt",
@@ -256,12 +213,6 @@ def test_a_missing_path_is_named() -> None:
         "a/",
     ):
         assert refusal(path) == "dataset.path: PATH: does not exist"
-
-
-def test_a_name_that_is_not_on_the_hub_either_is_told() -> None:
-    assert refusal("txts").endswith(
-        "it is not a file or folder here, so it was looked for on the Hub"
-    )
 
 
 @BOTH_WAYS
@@ -299,13 +250,6 @@ def test_a_broken_file_is_named_in_one_line(tmp_path: Path, streaming: bool) -> 
     ):
         message = refusal(saved(tmp_path / name, content), streaming=streaming)
         assert message.startswith("dataset.path: PATH: cannot be read: "), name
-
-
-@BOTH_WAYS
-def test_a_later_file_without_the_column_is_told(tmp_path: Path, streaming: bool) -> None:
-    saved(tmp_path / "0.jsonl", [{"text": "a"}])
-    saved(tmp_path / "1.jsonl", [{"body": "b"}])
-    assert refusal(tmp_path, streaming=streaming).startswith("dataset.")
 
 
 @BOTH_WAYS
@@ -347,14 +291,6 @@ def test_tokens_of_a_text() -> None:
     assert tokenize(tokenizer, "abc", 9, True) == [begin, *plain]
 
 
-def test_the_beginning_of_a_text_is_kept_whatever_the_tokenizer_prefers() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.truncation_side = "left"
-    plain = tokenize(tokenizer, "abc", None, False)
-    assert tokenize(tokenizer, "abc", 2, False) == plain[:2]
-    assert tokenize(tokenizer, "abc", 2, True) == [tokenizer.bos_token_id, plain[0]]
-
-
 @pytest.mark.parametrize("special", [False, True])
 def test_an_empty_text_has_no_tokens(special: bool) -> None:
     assert tokenize(tiny_tokenizer(), "", None, special) == []
@@ -377,11 +313,6 @@ def test_a_card_beside_tables_is_no_text(tmp_path: Path, name: str, streaming: b
     saved(tmp_path / "rows.jsonl", ROWS)
     saved(tmp_path / name, "# Rows")
     assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
-
-
-def test_a_readme_among_text_files_is_a_text(tmp_path: Path) -> None:
-    saved(tmp_path / "README.md", "mine")
-    assert texts_of(tmp_path) == [("README.md", "mine")]
 
 
 @BOTH_WAYS
@@ -428,16 +359,6 @@ def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
     gone = replace(texts, settings=DatasetSettings(path=str(path), text_column="gone"))
     with pytest.raises(ConfigError, match=r"texts.jsonl: cannot be read: .*gone"):
         gone.sizes()
-
-
-def test_a_bug_of_ours_is_not_an_unreadable_dataset(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a text")
-    opened = open_texts(DatasetSettings(path=str(tmp_path)))
-    broken = replace(opened, rows=None)
-    with pytest.raises(TypeError, match="NoneType"):
-        broken.between(0, 1)
-    with pytest.raises(AttributeError, match="NoneType"):
-        broken.sizes()
 
 
 def test_text_files_are_opened_when_they_are_read(tmp_path: Path) -> None:

@@ -14,12 +14,10 @@ import torch
 
 import qk_sniffer
 from qk_sniffer.engines.engine import AttentionRule
-from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.logits import allowed
 from qk_sniffer.notebook import Tap, TappedRows
 from qk_sniffer.verify import comparison as verify
 from qk_sniffer.verify.comparison import rule_weights, verify_model
-from qk_toolkit.errors import ConfigError, ToolkitError
 from tiny_models import ARCHITECTURES
 
 LENGTH = 40
@@ -36,19 +34,10 @@ def eager(model_type: str, **options: Any) -> Any:
     return ARCHITECTURES[model_type].model("eager", **options)
 
 
-def test_a_faithful_model() -> None:
-    found = verify_model(eager("llama"), tokens())
-    assert (found.tokens, found.dtype) == (LENGTH, "float32")
-    assert {layer.tolerance for layer in found.layers} == {1e-5}
-    assert not found.failed
-    assert not found.untested_windows
-
-
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on processors without bfloat16
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gpt_oss"])
-def test_other_precisions_are_given_their_rounding(model_type: str, dtype: torch.dtype) -> None:
-    found = verify_model(eager(model_type, dtype=dtype), tokens())
+def test_other_precisions_are_given_their_rounding(dtype: torch.dtype) -> None:
+    found = verify_model(eager("gpt_oss", dtype=dtype), tokens())
     assert not found.failed
     assert found.worst.difference > 1e-5  # which float32 would not pass
     assert found.dtype == str(dtype).removeprefix("torch.")
@@ -60,19 +49,6 @@ def test_the_tolerance_grows_with_the_scores() -> None:
     assert allowed("bfloat16", 64.0) == 0.25
     assert allowed("float32", 2.0**20) == 2.0**-4
     assert allowed("float64", 1.0) == 1e-5
-
-
-def test_a_tolerance_that_is_given_holds_for_every_layer() -> None:
-    found = verify_model(eager("llama"), tokens(), tolerance=1e-12)
-    assert len(found.failed) == 4
-    assert {layer.tolerance for layer in found.layers} == {1e-12}
-
-
-def test_chosen_layers() -> None:
-    found = verify_model(eager("llama"), tokens(), layers=[1, 3])
-    assert [layer.facts.layer for layer in found.layers] == [1, 3]
-    with pytest.raises(ConfigError, match=r"capture\.layers: 4 given, there are 0-3"):
-        verify_model(eager("llama"), tokens(), layers=[4])
 
 
 Rows = Callable[[Tap, int, int], TappedRows]
@@ -91,8 +67,9 @@ def shifted(original: Rows) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize("mistake", [mispaired, shifted])
-@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt_oss", CHUNKED])
+@pytest.mark.parametrize(
+    ("model_type", "mistake"), [("llama", mispaired), ("gpt_oss", shifted), (CHUNKED, mispaired)]
+)
 def test_other_vectors_are_noticed_in_every_layer(
     model_type: str, mistake: Callable[[Rows], Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +95,7 @@ def test_a_scale_that_is_off_by_a_hundredth_is_noticed(monkeypatch: pytest.Monke
     assert found.worst.difference == max(layer.difference for layer in found.layers)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "smollm3", "cohere2", "stablelm", "deepseek_v3"])
+@pytest.mark.parametrize("model_type", ["smollm3", "stablelm", "deepseek_v3"])
 def test_vectors_before_the_rotary_embedding_are_noticed(
     model_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,9 +109,7 @@ def test_vectors_before_the_rotary_embedding_are_noticed(
     ("model_type", "change"),
     [
         (SLIDING, {"window": 9}),
-        (SLIDING, {"window": 7}),
         (SLIDING, {"window": None}),
-        (CHUNKED, {"window": 16}),
         (CHUNKED, {"chunked": False}),
     ],
 )
@@ -166,31 +141,6 @@ def test_nan_never_passes() -> None:
     assert [layer.facts.layer for layer in found.failed] == [2, 3]
     assert math.isnan(found.worst.difference)
     assert found.worst.facts.layer == 2
-
-
-def test_a_text_inside_the_window_does_not_test_it() -> None:
-    found = verify_model(eager(SLIDING), tokens(8))
-    assert [facts.layer for facts in found.untested_windows] == [0, 2]
-    assert not verify_model(eager(SLIDING), tokens(9)).untested_windows
-
-
-def test_attention_that_returns_no_weights_is_checked_too() -> None:
-    assert not verify_model(ARCHITECTURES["llama"].model("sdpa"), tokens()).failed
-
-
-def test_a_model_that_fails_on_the_text_is_told() -> None:
-    with pytest.raises(ToolkitError, match=r"failed on the text \(600 tokens\), try a smaller"):
-        verify_model(eager("gpt2"), tokens(600))
-
-
-def test_nothing_stays_behind_and_outputs_are_the_same() -> None:
-    model = eager("llama")
-    ids = torch.tensor([tokens()])
-    with torch.inference_mode():
-        before = model(input_ids=ids, use_cache=False).logits
-        verify_model(model, tokens())
-        assert torch.equal(model(input_ids=ids, use_cache=False).logits, before)
-    assert not any(m._forward_pre_hooks or m._forward_hooks for m in decoder_of(model).modules())
 
 
 def test_weights_by_hand() -> None:

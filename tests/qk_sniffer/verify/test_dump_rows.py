@@ -27,16 +27,6 @@ def test_a_dump_of_transformers_is_equal(model: Path, whole: Path, capsys: Captu
     assert lines[4] == "Equal: no layer differs by more than 0.0001; text 1, 91 tokens, float32."
 
 
-def test_the_sampler_auto_keeps_its_choice(
-    model: Path, texts: Path, tmp_path: Path, capsys: Captured
-) -> None:
-    dump = tmp_path / "auto"
-    flags = {"capture__sampler__type": "auto", "capture__sampler__base_rate": "none"}
-    assert sniff(model, texts, dump, **flags) == 0
-    assert verify(model, dump) == 0
-    assert "Equal: " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("head", "column"), [("l02h01k", "vector"), ("l01h03q", "entropy")])
 def test_a_changed_number_is_found(
     model: Path, texts: Path, tmp_path: Path, capsys: Captured, head: str, column: str
@@ -56,7 +46,5 @@ def test_a_changed_number_is_found(
 
 
 def test_what_is_refused(model: Path, whole: Path, tmp_path: Path, capsys: Captured) -> None:
-    assert verify(model, whole, "--max_length", "8") == 2
-    assert "--max_length: has no effect with --dump" in capsys.readouterr().err
     assert verify(model, tmp_path / "none") == 2
     assert "does not exist" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -104,36 +103,23 @@ def apply_rotary(x: Tensor) -> Tensor:
     return 2 * apply_rotary_inside(x)
 
 
-@pytest.mark.parametrize("layer", [0, 2])
-def test_originals_are_back_after_a_forward_that_failed(layer: int) -> None:
+def test_originals_are_back_after_a_forward_that_failed() -> None:
     model, recorder = llama(), Recorder()
 
     def fail(*_: object) -> None:
         raise ValueError("in the middle")
 
-    hook = model.model.layers[layer].mlp.register_forward_pre_hook(fail)
+    hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
     with (
         pytest.raises(ValueError, match="in the middle"),
         attention_hook(recorder),
         rotary_hook(attention_modules(model), lambda *_: None),
     ):
         run(model)
-    assert len(recorder.modules) == layer + 1
+    assert len(recorder.modules) == 3
     assert originals_are_back()
     hook.remove()
     run(model)
-
-
-def test_an_attention_call_that_failed_is_not_hidden() -> None:
-    model, recorder = llama(), Recorder()
-    attention = model.model.layers[1].self_attn
-    attention.v_proj = nn.Linear(64, 48)  # three value heads for two key heads
-    with attention_hook(recorder):
-        with pytest.raises(RuntimeError):
-            run(model)
-        attention.v_proj = nn.Linear(64, 32)
-        run(model)
-    assert recorder.modules == attention_modules(model)[:2] + attention_modules(model)
 
 
 @pytest.mark.parametrize("kind", ["attention", "rotary"])
@@ -154,26 +140,6 @@ def test_an_error_in_a_hook_ends_the_forward_and_leaves_nothing(kind: str) -> No
     with rotary_hook(attention_modules(model), lambda *both: recorded.append(both)):
         assert torch.equal(run(model), before)
     assert len(recorded) == 4
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["first in, first out", "nested"])
-def test_two_hooks_may_be_removed_in_any_order(order: tuple[int, int]) -> None:
-    model, recorders = llama(), (Recorder(), Recorder())
-    rotary: tuple[list[Any], list[Any]] = ([], [])
-    stacks = (ExitStack(), ExitStack())
-    for stack, recorder, recorded in zip(stacks, recorders, rotary, strict=True):
-        stack.enter_context(attention_hook(recorder))
-        note = lambda *both, recorded=recorded: recorded.append(both)  # noqa: E731
-        stack.enter_context(rotary_hook(attention_modules(model), note))
-    run(model)
-    stacks[order[0]].close()
-    assert not originals_are_back()
-    run(model)
-    stacks[order[1]].close()
-    run(model)
-    assert originals_are_back()
-    assert len(recorders[order[0]].modules) == len(rotary[order[0]]) == 4
-    assert len(recorders[order[1]].modules) == len(rotary[order[1]]) == 8
 
 
 @pytest.mark.parametrize(
@@ -210,15 +176,6 @@ def test_probing_leaves_flags_and_random_numbers_alone() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_flags_are_as_they_were_after_a_probe_that_failed() -> None:
-    model = llama().train()
-    model.model.layers[3].self_attn.o_proj = nn.Linear(1, 1)
-    with pytest.raises(ConfigError, match="own forward failed"):
-        probe(model)
-    assert all(module.training for module in model.modules())
-    assert originals_are_back()
-
-
 @pytest.mark.parametrize("heads", [5, 7])
 @pytest.mark.parametrize("model_type", ["llama", "llama4_text"])
 def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(
@@ -240,29 +197,6 @@ def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(
         assert place.k_rotary == RotaryPart(0, 1, heads_last, 0, 16)
 
 
-def test_head_numbers_that_do_not_divide_are_refused() -> None:
-    model = llama()
-
-    class ThreeKeys(nn.Module):  # attention that takes three key heads of four
-        layer_idx = 0
-
-        def forward(self, hidden_states: Tensor, **_: object) -> tuple[Tensor, None]:
-            batch, length = hidden_states.shape[:2]
-            attend = AttentionInterface().get_interface("sdpa", None)
-            q, k = torch.zeros(batch, 4, length, 8), torch.zeros(batch, 3, length, 8)
-            with pytest.raises(RuntimeError):
-                attend(self, q, k, k, None)
-            return hidden_states, None
-
-    model.model.layers[0].self_attn = ThreeKeys()
-    with pytest.raises(ConfigError) as caught:
-        probe(model)
-    assert str(caught.value) == (
-        "LlamaForCausalLM: layer 0 has 4 query and 3 key heads; the first must be a multiple of "
-        "the second. Choose another model."
-    )
-
-
 def test_only_the_text_layers_of_a_vision_language_model_are_probed() -> None:
     model = vision_language_model()
     layout = probe(model)
@@ -278,20 +212,6 @@ def test_a_bare_decoder_and_its_model_have_the_same_layout() -> None:
     assert probe(model) == probe(model.model)
     assert decoder_of(model) is model.model
     assert decoder_of(model.model) is model.model
-
-
-def test_a_call_that_names_no_scale_has_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = modeling_llama.ALL_ATTENTION_FUNCTIONS
-
-    class Silent:
-        def get_interface(self, *names: Any) -> Any:
-            def attention(*given: Any, scaling: float, **options: Any) -> Any:
-                return registry.get_interface(*names)(*given, **options)
-
-            return attention
-
-    monkeypatch.setattr(modeling_llama, "ALL_ATTENTION_FUNCTIONS", Silent())
-    assert {facts.scale for facts in probe(llama()).layers} == {0.25}
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -24,7 +22,7 @@ import qk_sniffer
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.engines.engine import LayerFacts, ModelLayout
 from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
-from qk_sniffer.engines.hf.loading import load_model, load_model_config, load_tokenizer
+from qk_sniffer.engines.hf.loading import load_model, load_tokenizer
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of
 from qk_toolkit.errors import ConfigError
@@ -103,7 +101,7 @@ def test_a_loaded_model_gives_the_vectors_it_gave_before_saving(name: str, tmp_p
     assert_same_vectors(model, found.model)
 
 
-@pytest.mark.parametrize("model_type", ["gemma3", "mistral3", "mllama"])
+@pytest.mark.parametrize("model_type", ["gemma3", "mllama"])
 def test_a_vision_language_model_is_loaded_with_its_text_layers(
     model_type: str, tmp_path: Path
 ) -> None:
@@ -116,20 +114,11 @@ def test_a_vision_language_model_is_loaded_with_its_text_layers(
     assert shapes(shape) == shapes(probe(model))
 
 
-@pytest.mark.long
-def test_a_class_that_no_auto_class_knows_is_refused(tmp_path: Path) -> None:
-    ARCHITECTURES["mllama_text_model"].model().save_pretrained(tmp_path / "model")
-    message = refusal(lambda: loaded(tmp_path / "model"))
-    assert message.startswith(f"model.name: {tmp_path / 'model'}: ")
-    assert re.search("mllama_?text", message, re.IGNORECASE)  # by its class or its type
-
-
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_the_wanted_precision_leaves_rotary_frequencies_alone(llama: Path, dtype: Any) -> None:
-    found = loaded(llama, dtype=dtype)
-    assert found.dtype == dtype
-    assert {str(weight.dtype) for weight in found.model.parameters()} == {f"torch.{dtype}"}
+def test_the_wanted_precision_leaves_rotary_frequencies_alone(llama: Path) -> None:
+    found = loaded(llama, dtype="bfloat16")
+    assert found.dtype == "bfloat16"
+    assert {weight.dtype for weight in found.model.parameters()} == {torch.bfloat16}
     assert found.model.rotary_emb.inv_freq.dtype == torch.float32
     exact = loaded(llama).model.rotary_emb.inv_freq
     assert torch.equal(found.model.rotary_emb.inv_freq, exact)
@@ -187,7 +176,7 @@ def test_places_that_are_no_model_are_refused(llama: Path, tmp_path: Path) -> No
     assert "JSON" in refusal(lambda: loaded(tmp_path / "cut"))
 
 
-@pytest.mark.parametrize("name", ["nobody/nothing", "nothing", "a/b/c", "not a name"])
+@pytest.mark.parametrize("name", ["nobody/nothing", "not a name"])
 def test_an_unknown_model_is_told_in_one_line(name: str) -> None:
     settings = ModelSettings(name=name)
     for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
@@ -278,36 +267,11 @@ def test_the_tokenizer_is_the_models_or_the_one_named(llama: Path, tmp_path: Pat
     assert named.get_vocab() == own.get_vocab()
 
 
-def test_a_tokenizer_that_is_not_there_is_told_by_its_own_setting(
-    llama: Path, tmp_path: Path
-) -> None:
-    model = ModelSettings(name=str(llama))
-    missing = TokenizerSettings(name=str(tmp_path / "no"))
-    assert refusal(lambda: load_tokenizer(missing, model)) == (
-        f"tokenizer.name: {tmp_path / 'no'}: does not exist"
-    )
-    file = TokenizerSettings(name=str(llama / "tokenizer.json"))
-    assert refusal(lambda: load_tokenizer(file, model)).startswith("tokenizer.name: ")
-
-
-@pytest.mark.parametrize("model_type", ["llama", "gpt2", "cohere2"])
-def test_a_model_without_a_tokenizer_is_refused(model_type: str, tmp_path: Path) -> None:
-    ARCHITECTURES[model_type].model("eager").save_pretrained(tmp_path)
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    ARCHITECTURES["cohere2"].model("eager").save_pretrained(tmp_path)
     bare = ModelSettings(name=str(tmp_path))
     message = refusal(lambda: load_tokenizer(TokenizerSettings(), bare))
     assert message.startswith(f"tokenizer.name: {tmp_path}: ")
-
-
-def test_a_revision_of_the_tokenizer_is_not_ignored(hub: Path) -> None:
-    repository = hub / "models--nobody--tiny"
-    save_tiny_model(repository / "snapshots" / COMMIT)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    model = ModelSettings(name="nobody/tiny")
-    load_tokenizer(TokenizerSettings(revision="main"), model)
-    assert refusal(lambda: load_tokenizer(TokenizerSettings(revision="older"), model)).startswith(
-        "tokenizer."
-    )
 
 
 @pytest.mark.parametrize("name", ["sdqa", "flash_attention_2"])
@@ -318,16 +282,10 @@ def test_an_attention_that_cannot_be_used_is_told_by_its_setting(llama: Path, na
         assert refusal(load).startswith(f"model.attn_implementation: {name}: ")
 
 
-@pytest.mark.parametrize("name", ["cudaa", "cuda:97", "gpu"])
+@pytest.mark.parametrize("name", ["cudaa", "cuda:97"])
 def test_a_device_that_is_not_there_is_told_by_its_setting(llama: Path, name: str) -> None:
     settings = ModelSettings(name=str(llama), device_map=name)
     message = refusal(lambda: load_model(settings, "cpu"))
     assert message.startswith(
         f"model.device_map: {name}: cannot be used on this machine; expected cpu, "
     )
-
-
-def test_a_bug_of_ours_is_not_a_wrong_setting() -> None:
-    incomplete: Any = SimpleNamespace(name="org/model", revision=None)  # as after a renamed field
-    with pytest.raises(AttributeError, match="trust_remote_code"):
-        load_model_config(incomplete)

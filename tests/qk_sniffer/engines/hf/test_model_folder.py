@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -47,13 +46,3 @@ def test_a_gguf_file_is_converted_elsewhere(tmp_path: Path) -> None:
     before = listing(tmp_path / "model")
     load_model(ModelSettings(name=str(tmp_path / "model"), gguf_file="tiny.gguf"), "cpu")
     assert listing(tmp_path / "model") == before
-
-
-def test_a_model_on_a_disk_that_cannot_be_written(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
-    model = save_tiny_model(small_disk / "model")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    use(model, tmp_path)

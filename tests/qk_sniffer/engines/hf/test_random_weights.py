@@ -89,9 +89,7 @@ def test_a_capture_records_them(model: Path, tmp_path: Path) -> None:
     assert "random_weights" not in trained["capture"]["model"]
     assert "weights: `random`" in (tmp_path / "random" / "README.md").read_text()
     assert not same_bytes(tmp_path / "trained", tmp_path / "random")
-    for seed, code in ((0, 0), (1, 2)):
-        assert sniff(model, texts, tmp_path / "random", **random, model__random_seed=seed) == code
-    assert sniff(model, texts, tmp_path / "refused", model__random_seed=1) == 2
+    assert sniff(model, texts, tmp_path / "random", **random, model__random_seed=1) == 2
     torch.manual_seed(7)  # of this process, which has no effect
     assert sniff(model, texts, tmp_path / "again", **random) == 0
     assert same_bytes(tmp_path / "random", tmp_path / "again")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import AutoConfig
 
 from qk_sniffer.config import ModelSettings
@@ -17,7 +15,6 @@ from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of, small_model
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, RARE, probed, shown_by
-from tiny_texts import save_tiny_model
 
 MADE = [name for name in (*ARCHITECTURES, *RARE) if name != "mllama_text_model"]  # no AutoModel
 
@@ -86,14 +83,3 @@ def test_an_architecture_that_cannot_be_made_small_is_refused(
     monkeypatch.setattr("qk_sniffer.engines.hf.unloaded._HEADS", 0)
     with pytest.raises(ConfigError, match="cannot be measured: a small model of this architect"):
         small_model(settings)
-
-
-def test_an_empty_model_may_ask_whether_autocast_is_on(tmp_path: Path) -> None:
-    empty, answers = shape_of(ModelSettings(name=str(save_tiny_model(tmp_path))))[0], []
-    empty.register_forward_pre_hook(
-        lambda *_: answers.append((torch.is_autocast_enabled("meta"), torch.is_autocast_enabled()))
-    )
-    before = torch.is_autocast_enabled
-    probe(empty)
-    assert answers == [(False, False)]
-    assert torch.is_autocast_enabled is before
