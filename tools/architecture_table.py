@@ -24,18 +24,22 @@ _LENGTH = 12  # tokens of the text whose columns are looked at
 
 
 def table() -> str:
-    """One line per architecture, as its probe finds it."""
+    """One line per architecture, as its probe finds it, and columns that are not known."""
     lines = [
-        "| architecture | layers see | rotary embedding | rotary record | columns | attention run "
-        "| exact |",
-        "|---|---|---|---|---|---|---|",
+        "| architecture | layers see | rotary embedding | rotary record | attention run | exact |",
+        "|---|---|---|---|---|---|",
     ]
-    lines += [_line(architecture) for architecture in ARCHITECTURES.values()]
+    unknown = []
+    for architecture in ARCHITECTURES.values():
+        tapped = _tapped(architecture.model(architecture.attention[0]))
+        lines.append(_line(architecture, tapped))
+        parts = ", ".join(_unknown_columns(tapped))
+        unknown += [f"`{architecture.model_type}` ({parts})"] if parts else []
+    lines += ["", f"Columns that are not known in every layer: {', '.join(unknown) or 'none'}."]
     return "\n".join(lines) + "\n"
 
 
-def _line(architecture: Architecture) -> str:
-    tapped = _tapped(architecture.model(architecture.attention[0]))
+def _line(architecture: Architecture, tapped: Tap) -> str:
     layers = tapped.layout.layers
     exact = "yes" if architecture.model_type in PLAIN_PROJECTIONS else ""
     cells = (
@@ -43,7 +47,6 @@ def _line(architecture: Architecture) -> str:
         _sight(layers),
         _rotary(tapped.layout),
         _record(layers),
-        ", ".join(_known_columns(tapped)),
         ", ".join(architecture.attention),
         exact,
     )
@@ -88,10 +91,10 @@ def _tapped(model: Any) -> Tap:
     return tapped
 
 
-def _known_columns(tapped: Tap) -> list[str]:
-    """The parts of the columns that are known in every row of every layer."""
+def _unknown_columns(tapped: Tap) -> list[str]:
+    """The parts of the columns that are not known in some row of some layer."""
     found = [_columns(tapped, facts.layer) for facts in tapped.layout.layers]
-    return [part for part in found[0] if all(_are_known(layer[part]) for layer in found)]
+    return [part for part in found[0] if not all(_are_known(layer[part]) for layer in found)]
 
 
 def _columns(tapped: Tap, layer: int) -> dict[str, list[Any]]:
