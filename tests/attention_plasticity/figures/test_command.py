@@ -84,18 +84,9 @@ def test_all_figures_and_the_others_with_reasons(
         (["plasticity"], "--run: is required"),
         (["map", "nowhere"], "nowhere: does not exist; give the output_dir of an analysis, or"),
         (["maps", "{run}"], "'maps': unknown figure; did you mean map?"),
-        (["map", "{run}", "--metric", "ap_ovrall"], "did you mean ap_overall?"),
         (["map", "{run}", "--metric", "drop"], "has no plasticity at one position; it needs"),
-        (["map", "{run}", "--limit", "3"], "limit: is no option of map"),
-        (["heatmap", "{run}", "--cmap", "virids"], "did you mean viridis?"),
         (["heatmap", "{run}", "--vmin", "2", "--vmax", "1"], "--vmin: must be below vmax"),
-        (["plasticity", "{run}", "--line_width", "-1"], "a number above 0, got -1"),
-        (["plasticity", "{run}", "--alpha", "2"], "a number above 0 and of at most 1"),
-        (["map", "{run}", "--output", "{run}/figure.bmp"], "ending in .png, .svg or .pdf"),
         (["map", "{run}", "--output", "{run}/run.json/x.png"], "run.json/x.png"),
-        (["map", "{run}", "--colour", "red"], "--colour: unknown flag; did you mean --color?"),
-        (["map", "{run}", "--width", "wide"], "--width: expected one of column, text"),
-        (["all", "{run}/nothing"], "does not exist"),
         (["attention", "{run}"], "attention: cannot be drawn; it needs a dump with attention"),
     ],
 )
@@ -110,21 +101,6 @@ def test_misuse_is_one_short_line(
     assert len(message) < 400
     assert told in message
     assert not (run / "figures").exists()
-
-
-def test_the_help_fits_two_screens_and_lists_every_figure(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert plot("--help") == 0
-    text = capsys.readouterr().out
-    assert text.count("\n") <= 100
-    for spec in FIGURES:
-        assert f"\n  {spec.name} " in text
-    for name in FigureOptions.model_fields:
-        assert f"--{name} " in text
-    assert len(FigureOptions.model_fields) <= 35
-    assert text.rstrip().splitlines()[-1].startswith("  attention-plasticity plot ")
-    assert plot() == 2
 
 
 def test_the_help_of_a_figure_has_its_options_only(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,39 +122,6 @@ def test_help_imports_no_library_of_numbers_or_figures() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_yaml_file_has_the_same_names(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = tmp_path / "map.yaml"
-    content = {"run": str(run), "metric": "q_R2_total", "layers": "0-1", "title": "Mine"}
-    config.write_text(yaml.safe_dump(content))
-    assert plot("map", "--config", config, "--output", tmp_path / "x.svg") == 0
-    assert "Variance from position of every" in (tmp_path / "x.txt").read_text()
-    capsys.readouterr()
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_scripts_of_the_seeds_work(
-    name: str,
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    field = "component_csv" if "component" in name else "bucket_csv"
-    table = {"component_csv": "head_component_weights", "bucket_csv": "head_bucket_plasticity"}
-    config = tmp_path / "plot.yaml"
-    config.write_text(yaml.safe_dump({field: str(run / f"{table[field]}.csv"), "title": "yes"}))
-    script = str(ROOT / "scripts" / name)
-    words = ["--config", str(config), "--output", str(tmp_path / "out.svg")]
-    monkeypatch.setattr(sys, "argv", [script, *words])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(script, run_name="__main__")
-    told = capsys.readouterr()
-    assert (ended.value.code, told.err) == (0, "")
-    assert told.out.strip() == str(tmp_path / "out.svg")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +210,6 @@ def test_misuse_of_a_script(settings: dict[str, str], told: str, run: Path, tmp_
     ("words", "told"),
     [
         ([], "--bucket_csv: give one table, or the folder of a run"),
-        (["--bucket_csv", "a", "--run", "b"], "or the folder of a run, not both"),
         (["--bucket_csv", "a", "--color_by_layer", "--color_trend"], "choose one"),
     ],
 )

@@ -179,12 +179,6 @@ def test_a_map_has_every_value_and_half_of_its_interval(run: ap.Run) -> None:
     assert panels(run.plot("map", range="unit"))[0].images[0].get_clim() == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("name", ["map", "key-heads", "roles"])
-def test_layer_0_is_at_the_top_of_every_map(run: ap.Run, name: str) -> None:
-    low, high = panels(run.plot(name))[0].get_ylim()
-    assert low > high
-
-
 def test_a_map_of_drops_marks_and_fades_heads_by_their_tests(run: ap.Run) -> None:
     figure = run.plot("map", metric="drop")
     [axes] = panels(figure)
@@ -437,18 +431,3 @@ def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path: Path) -> None
 def mean_line(run: ap.Run) -> npt.NDArray[np.float64]:
     """The mean over heads in the figure of one run alone."""
     return np.asarray(panels(run.plot("profile", baselines=False))[0].lines[0].get_ydata())
-
-
-def test_baselines_are_lines_with_their_own_values(tmp_path: Path) -> None:
-    run = report_runs.write_run(tmp_path / "run", errors=True, position=True)
-    report_runs.write_baselines(run)
-    opened = ap.open_run(run)
-    figure = opened.plot("profile")
-    assert legend(figure)[-2:] == ["random weights", "shuffled tokens"]
-    for line, [one] in zip(panels(figure)[0].lines[1:], opened.baselines.values(), strict=True):
-        own = plain_profiles(one.table("bins"), None)
-        last = max(max(values) for values in own.values())
-        expected = np.mean([values[last] for values in own.values() if last in values])
-        assert line.get_ydata()[-1] == pytest.approx(expected)
-    assert "Reference lines: random weights, the same model" in str(caption_of(figure))
-    assert legend(opened.plot("profile", baselines=False))[-1] == "mean over heads"

@@ -15,9 +15,8 @@ import pytest
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import make_config
 from attention_plasticity.measure.attention import INSIDE_LAST_BIN
-from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.metrics import ATTENTION_BY_BUCKET, ATTENTION_MEANS, IDS
-from attention_plasticity.read.layer import NO_COLUMNS, SINGLE_EXAMPLE
+from attention_plasticity.read.layer import NO_COLUMNS
 from head_pairs import analyze
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete
@@ -131,19 +130,6 @@ def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Pa
     )
     for name in ("bucket_plasticity", "drift"):
         assert repr(without.tables[name]) == repr(with_columns.tables[name])
-
-
-def test_errors_need_four_groups_of_texts(tmp_path: Path) -> None:
-    result = analyze(make_attention_dump(tmp_path / "few", texts=2))
-    for name in ATTENTION_MEANS:
-        assert math.isfinite(result.metrics[name])
-        assert result.missing["head_metrics"][f"{name}_se"] == FEW_GROUPS
-    assert np.isnan(result.tables["attention"]["entropy_se"]).all()
-    assert result.tables["attention"]["n_groups"] == [2] * 6
-    single = analyze(make_attention_dump(tmp_path / "one"), single_example=True)
-    assert single.missing["head_metrics"]["attn_entropy_se"] == SINGLE_EXAMPLE
-    assert np.isnan(single.tables["attention"]["n_groups"]).all()
-    assert_reasons_are_complete(single)
 
 
 def test_texts_with_known_attention_may_all_be_left_out(tmp_path: Path) -> None:

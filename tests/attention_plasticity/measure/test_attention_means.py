@@ -6,40 +6,13 @@ import numpy as np
 import pytest
 
 from attention_plasticity.estimate import sizes
-from attention_plasticity.measure.attention import common_bins, distant_mass, far_mass
+from attention_plasticity.measure.attention import distant_mass, far_mass
 from qk_dump.columns import SINK_TOKENS, first_distances
 
 
 def test_the_bins_and_sinks_of_tables_are_those_of_dumps() -> None:
     assert list(sizes.DISTANCES) == first_distances()
     assert sizes.SINK_TOKENS == SINK_TOKENS
-
-
-@pytest.mark.parametrize("bins", [1, 5])
-def test_bins_that_are_not_known_are_nan(bins: int) -> None:
-    """The last bin of a dump also holds all larger distances."""
-    masses = np.random.default_rng(0).random((7, bins)).astype(np.float32)
-    common = common_bins(masses)
-    np.testing.assert_array_equal(common[:, : bins - 1], masses[:, : bins - 1])
-    assert np.isnan(common[:, bins - 1 :]).all()
-    masses[:, -1] = 0
-    np.testing.assert_array_equal(common_bins(masses)[:, :bins], masses)
-    assert not common_bins(masses)[:, bins:].any()
-
-
-@pytest.mark.parametrize("bins", [24, 30])
-def test_further_bins_are_added_to_the_last(bins: int) -> None:
-    masses = np.random.default_rng(0).random((7, bins)).astype(np.float32)
-    common = common_bins(masses)
-    assert common.shape == (7, 24)
-    np.testing.assert_allclose(common.sum(axis=1), masses.sum(axis=1), rtol=1e-6)
-    np.testing.assert_array_equal(common[:, :23], masses[:, :23])
-
-
-def test_distant_mass_begins_at_the_bin_of_its_distance() -> None:
-    for place, first in enumerate(first_distances()[1:], start=1):
-        found = distant_mass(np.eye(24), first)  # row i has all mass in bin i
-        assert found.tolist() == [float(i >= place) for i in range(24)]
 
 
 def test_distant_mass_inside_the_last_bin_is_not_known() -> None:

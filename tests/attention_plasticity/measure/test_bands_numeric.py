@@ -34,7 +34,6 @@ FREQUENCIES = np.array([1.0, 0.2, 0.01])
 BANDS, WIDTH = 3, 8  # two dimensions do not turn
 SCALE = 1 / math.sqrt(WIDTH)
 HALVES = RotaryRecord(tuple(FREQUENCIES.tolist()))
-INTERLEAVED = RotaryRecord(tuple(FREQUENCIES.tolist()), start=1, pairing="interleaved")
 R2 = "kernel_R2"
 
 
@@ -62,28 +61,26 @@ def head(seed: int, texts: int = 6, length: int = 40, spread: float = 1.0) -> He
     return Head(bands, rest, position.astype(float), text, rng.uniform(0.5, 2.0, n))
 
 
-def rows(one: Head, record: RotaryRecord, known: bool) -> dict[str, Any]:
+def rows(one: Head, known: bool) -> dict[str, Any]:
     """Fields of queries and keys of a layer, turned by RoPE."""
     turned = one.bands * np.exp(1j * np.outer(one.position, FREQUENCIES))
     X = np.concatenate([turned.real, turned.imag, one.rest], axis=1)
-    if record.pairing == "interleaved":
-        X = X[:, [6, 0, 3, 1, 4, 2, 5, 7]]
     columns = {"bucket": np.zeros(len(X), np.int64), "position": one.position}
     columns |= {"vector": X, "example_id": one.text}
     return {
         "rows": HeadRows(columns, one.position.max()),
         "exponent": 0,
         "weight": one.weight,
-        "layer": Layer(rotation=LayerRotation(record)),
+        "layer": Layer(rotation=LayerRotation(HALVES)),
         "text": one.text,
         "group": one.text * 3 % 16 if known else None,
     }
 
 
-def found_of(q: Head, k: Head, record: RotaryRecord = HALVES, known: bool = True) -> Found:
+def found_of(q: Head, k: Head, known: bool = True) -> Found:
     visible, reason = Visible(), "the texts are not known"
-    queries = Queries(**rows(q, record, known), window=None, visible=visible, no_errors=reason)
-    keys = Keys(**rows(k, record, known), texts=DumpTexts(), used_texts=None)
+    queries = Queries(**rows(q, known), window=None, visible=visible, no_errors=reason)
+    keys = Keys(**rows(k, known), texts=DumpTexts(), used_texts=None)
     frame = Frame(moments_before(queries), moments_before(keys))
     return band_columns(queries, keys, frame, Shared(), Streams(0, 0, 0))
 
@@ -217,13 +214,6 @@ def test_shares_of_eighths_have_influences(measured: tuple[Found, Refits]) -> No
     np.testing.assert_allclose(sum(one.influences for _, _, one in shares), 0.0, atol=1e-12)
 
 
-def test_the_layout_of_pairs_has_no_effect(measured: tuple[Found, Refits]) -> None:
-    other = found_of(head(4), head(5), INTERLEAVED)
-    for kind, table in measured[0].tables.items():
-        for name, column in table.items():
-            np.testing.assert_allclose(other.tables[kind][name], column, rtol=1e-3, atol=1e-6)
-
-
 def test_amplitude_and_phase_are_those_of_the_kernel(measured: tuple[Found, Refits]) -> None:
     """Σ |μq||μk| cos(ωΔ + φ) with the phase of queries minus that of keys."""
     q, k, (found, _) = head(4), head(5), measured
@@ -234,29 +224,6 @@ def test_amplitude_and_phase_are_those_of_the_kernel(measured: tuple[Found, Refi
         value = bands["kernel_amplitude"] @ waves + SCALE * rest[0] @ rest[1]
         assert kernel["kernel"][place] == pytest.approx(value, rel=1e-4, abs=1e-5)
         assert kernel["distance"][place] == pytest.approx(delta)
-
-
-def test_one_band_alone_has_all_the_variance() -> None:
-    q, k = head(0), head(1)
-    only = q._replace(bands=q.bands * [0.0, 1.0, 0.0], rest=0.0 * q.rest)
-    table = found_of(only, k).tables["bands"]
-    assert table["variance_share"] == pytest.approx([0.0, 1.0, 0.0], abs=1e-9)
-    assert table["variance_share_se"] == pytest.approx([0.0] * 3, abs=1e-9)
-    assert np.isnan(table["q_concentration"]).tolist() == [True, False, True]
-    assert np.isnan(table["kernel_phase"]).tolist() == [True, False, True]
-
-
-def test_concentration_of_known_bands() -> None:
-    """Four queries at the corners of a square have no mean; equal ones are concentrated."""
-    square, equal = np.array([1, 1j, -1, -1j]) * 3.0, np.full(4, 2.0 - 1.0j)
-    half = np.array([1.0, 1.0, 1.0, -1.0])  # 3 and 1 in opposite directions: mean 1/2
-    bands = np.tile(np.stack([square, equal, half], axis=1), (4, 1))
-    place = np.repeat(np.arange(4), 4)
-    q = Head(bands, np.zeros((16, 2)), np.tile(np.arange(4.0), 4), place, np.ones(16))
-    table = found_of(q, q).tables["bands"]
-    assert table["q_concentration"] == pytest.approx([0.0, 1.0, 0.5], abs=1e-6)
-    assert table["k_concentration_se"] == pytest.approx([0.0] * 3, abs=1e-6)
-    assert table["norm_product"] == pytest.approx([9 * SCALE, 5 * SCALE, SCALE], rel=1e-5)
 
 
 @settings(max_examples=8)

@@ -178,18 +178,6 @@ def test_attended_pairs_have_the_texts_of_the_queries() -> None:
             assert found[text] / sum(found.values()) == pytest.approx(share, abs=0.02)
 
 
-def test_the_first_fifth_has_twice_as_many_pairs() -> None:
-    keys = Keys(**head(1, 1.0), texts=DumpTexts(bins=BINS), used_texts=None)
-    queries = Queries(**head(2, 1.0), window=None, visible=Visible(), no_errors="")
-    bins = Bins(4, 40)  # bins 0 and 1 begin in the first fifth
-    grid = Grid.of(queries, bins, with_first=False)
-    own = SortedKeys.of(keys, keys.weight, bins)
-    rng = np.random.default_rng(0)
-    pairs = bin_pairs(own, grid, Visible(), "context", 0.0, 20, rng)
-    assert grid.number.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert [len(used) for used in pairs.of_bin] == [24, *[20] * 6]  # 24: all that there are
-
-
 @pytest.mark.parametrize("visible", [Visible(), Visible(12)])
 def test_without_keys_of_any_weight_no_pair_is_attended(visible: Visible) -> None:
     """All attention may go to the first tokens, which take no part."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attention_plasticity import make_config
-from attention_plasticity.metrics import BUCKET_PLASTICITY, HEAD_NUMBERS
+from attention_plasticity.metrics import HEAD_NUMBERS
 from dumps import head_rows
 from head_pairs import analyze, small_head, without_rope, write_pair
 from reference import analyse
@@ -33,45 +33,6 @@ def test_one_key_gives_a_row_without_pairs(tmp_path: Path, pair_sampling: str) -
     assert cells["plasticity"].isna().all()
     assert cells["k_position"].tolist() == [300.0] * 5
     assert math.isnan(result.metrics["ap_overall"])
-
-
-@pytest.mark.parametrize("bucket", [0, 3])
-def test_one_bucket_has_no_earlier_keys_and_no_rows(tmp_path: Path, bucket: int) -> None:
-    same = {"bucket": np.full(60, bucket)}
-    write_pair(tmp_path, small_head(1, **same), small_head(2, **same))
-    result = analyze(tmp_path)
-    assert tuple(result.bucket_plasticity.columns) == BUCKET_PLASTICITY.names
-    assert len(result.bucket_plasticity) == 0
-    assert math.isnan(result.metrics["ap_overall"])
-    assert result.metrics["q_R2_pos"] > 0
-
-
-def test_query_bucket_zero_is_skipped(tmp_path: Path) -> None:
-    write_pair(tmp_path, small_head(1), small_head(2))
-    assert 0 in small_head(1)["bucket"]
-    assert analyze(tmp_path).bucket_plasticity["q_bucket"][0] == 1
-
-
-def test_constant_dimension_explains_nothing(tmp_path: Path) -> None:
-    queries = small_head(1)
-    queries["vectors"][:, 2] = 0.1
-    write_pair(tmp_path, queries, small_head(2))
-    result = analyze(tmp_path)
-    assert result.component_weights["r2"][2] == result.component_weights["weight"][2] == 0.0
-    assert sum(result.component_weights["weight"]) == pytest.approx(1.0)
-    assert result.metrics["q_R2_pos"] == pytest.approx(np.mean(result.component_weights["r2"]))
-
-
-def test_constant_queries_have_a_fixed_preference(tmp_path: Path) -> None:
-    vectors = np.tile(np.float32([0.1, -0.7, 0.3, 2.3]), (60, 1))
-    write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2))
-    result = analyze(tmp_path)
-    assert set(result.component_weights["weight"]) == {0.25}
-    assert result.metrics["q_R2_pos"] == result.metrics["q_R2_total"] == 0
-    assert result.metrics["q_beta_norm"] == 0
-    assert result.metrics["q_mae_ratio"] == pytest.approx(1.0)
-    assert all(math.isnan(result.metrics[name]) for name in NORMALITY)
-    assert set(result.bucket_plasticity["plasticity"]) == {0.0}
 
 
 @pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])

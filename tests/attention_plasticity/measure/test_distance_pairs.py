@@ -13,7 +13,6 @@ from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.distance_pairs import (
     DistancePairs,
     PlacedRows,
-    distance_edges,
     distance_pairs,
 )
 
@@ -45,16 +44,6 @@ def all_pairs(
 def as_dict(pairs: DistancePairs) -> dict[tuple[int, int], float]:
     places = zip(pairs.query.tolist(), pairs.key.tolist(), strict=True)
     return dict(zip(places, pairs.weight.tolist(), strict=True))
-
-
-def test_edges() -> None:
-    edges = distance_edges(5000)
-    assert edges[:13].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20]
-    assert edges[-2] <= 5000 < edges[-1]
-    octaves = np.bincount(np.log2(edges).astype(int))
-    assert octaves[2:-1].tolist() == [4] * (len(octaves) - 3)
-    assert distance_edges(0).tolist() == distance_edges(1).tolist() == [1, 2]
-    assert distance_edges(8).tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 10]
 
 
 @settings(max_examples=30)
@@ -93,16 +82,6 @@ def test_a_draw_stands_for_all_pairs(visible: Visible) -> None:
         sums.append(pairs.weight @ value[pairs.query, pairs.key])
     right = sum(weight * value[pair] for pair, weight in expected.items())
     assert abs(np.mean(sums) - right) < 4 * np.std(sums, ddof=1) / np.sqrt(len(sums))
-
-
-def test_numbers_of_pairs() -> None:
-    position = np.tile(np.arange(200.0), 4)
-    rows = PlacedRows(position, np.repeat(np.arange(4), 200), np.ones(800))
-    pairs = distance_pairs(rows, rows, Visible(), RNG, 50, 1000)
-    assert pairs.counts.min() >= 50
-    assert pairs.counts.sum() == pytest.approx(50 * len(pairs.first) + 1000, abs=len(pairs.first))
-    far = pairs.counts[pairs.first >= 64].sum()
-    assert far > pairs.counts[pairs.first < 8].sum()  # bins with more pairs have more
 
 
 def test_without_pairs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -188,17 +187,6 @@ def test_unequal_inclusion_gives_the_numbers_of_all_keys() -> None:
     assert abs(apart) > 5 * abs(right)
 
 
-def test_a_power_of_two_that_vectors_were_divided_by_changes_nothing() -> None:
-    keys, heads = simulate(texts=3).read()
-    small = [
-        replace(one, rows=one.rows.with_columns({"vector": one.rows.vectors / 8}), exponent=3)
-        for one in (keys, *heads)
-    ]
-    assert json.dumps(measured((small[0], small[1:]))["", 0]) == json.dumps(
-        measured((keys, heads))["", 0]
-    )
-
-
 def test_only_keys_in_the_window_are_ranked() -> None:
     keys, heads = simulate().read()
     for size, first in ((20, 13), (9, 24)):  # queries from 32 on see keys from 32 − size + 1 on
@@ -210,15 +198,6 @@ def test_only_keys_in_the_window_are_ranked() -> None:
         )
     with pytest.raises(HeadError, match="no key from position 4 on"):
         measured((keys, [replace(queries, visible=Visible(8)) for queries in heads]))
-
-
-def test_without_lengths_of_values_there_are_no_products() -> None:
-    keys, heads = simulate().read()
-    values = keys.rows["value_norm"]
-    for known in (np.nan * values, np.where(np.arange(len(keys)) == 5, np.nan, values)):
-        rows = keys.rows.with_columns({"value_norm": known})
-        found = measured((replace(keys, rows=rows), heads))
-        assert [name for name in found if name[1]] == []
 
 
 def test_heads_that_cannot_be_measured_are_refused() -> None:

@@ -160,23 +160,6 @@ def test_triattention(record: RotaryRecord) -> None:
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-10)
 
 
-def test_norm_and_filter() -> None:
-    own, known = keys(), fits(HALVES)
-    found = scores(known, own, HALVES)
-    assert found["key_norm"] == pytest.approx([np.sqrt((k**2).sum()) for k in own.vectors])
-    mean = (known[0].direction + known[1].direction) / 2
-    assert found["q_filter"] == pytest.approx([k @ mean for k in own.vectors])
-    assert tuple(found) == SCORES
-
-
-def test_without_rope_the_exact_rotation_is_one_gaussian() -> None:
-    """The two differ by how many later queries see a key."""
-    queries = LaterQueries(109, 110, 0)  # a single query sees all keys
-    found = scores(fits(None, heads=1), keys(), None, queries)
-    assert found["exact_rotation"] == pytest.approx(found["gaussian"], rel=1e-9)
-    assert found["expected_attention"] == pytest.approx(found["gaussian"], rel=1e-9)
-
-
 @pytest.mark.parametrize("end", [50, 51])
 def test_mean_turn_of_no_and_of_whole_turns(end: int) -> None:
     found = mean_turn(np.array([0.0, 2 * np.pi, 0.7, 1e-9]), 3, end)

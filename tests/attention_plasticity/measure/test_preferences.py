@@ -37,26 +37,6 @@ def test_scores_against_lists_of_queries(number: int) -> None:
         assert static_error(counts(heads))[0] == pytest.approx(listed_error(heads))
 
 
-def test_one_head_has_the_known_formula() -> None:
-    k, n = np.arange(11), np.full(11, 10)
-    found = pair_plasticity(Preferences(k[None], (n - k)[None], n[None]))
-    np.testing.assert_allclose(found, 4 * k * (n - k) / (n * (n - 1)))
-
-
-def test_opposed_heads() -> None:
-    """Each head always prefers one key: no error alone, one half together."""
-    for n in (2, 5, 64):
-        heads: Choices = [[1.0] * n, [0.0] * n]
-        assert static_error(counts(heads))[0] == 0.5
-        assert pair_plasticity(counts(heads))[0] == pytest.approx(1.0)
-        for head in heads:
-            assert static_error(counts([head]))[0] == 0.0
-            assert pair_plasticity(counts([head]))[0] == 0.0
-    ties: Choices = [[0.5] * 4, [0.5] * 3]  # two equal keys
-    assert static_error(counts(ties))[0] == 0.5
-    assert pair_plasticity(counts(ties))[0] == pytest.approx(1.0)
-
-
 def test_plasticity_is_unbiased_and_the_error_is_that_of_the_others() -> None:
     """Means over many samples of queries with known probabilities."""
     rng = np.random.default_rng(0)

@@ -51,13 +51,6 @@ def test_bins_have_their_own_gaussians_if_they_hold_32_queries() -> None:
         assert found.of_bin(number).covariance == pytest.approx(covariance, rel=1e-9, abs=1e-12)
 
 
-def test_bins_with_few_queries_use_all_queries() -> None:
-    Q, position, weight = sample(n=60)
-    found = fitted(Q, position, weight)
-    assert not found.of_bins
-    assert found.of_bin(1) is found.after_rope
-
-
 def test_lengths_of_bands() -> None:
     Q, position, weight = sample(record=HALVES)
     found = fitted(Q, position, weight, HALVES)

@@ -66,19 +66,6 @@ def test_bucket_pairs_are_distinct_pairs_of_one_bucket_and_example(most: int) ->
         assert set(mine) <= admissible[bucket]
 
 
-def test_buckets_without_a_pair_yield_none() -> None:
-    lonely = {"p_k": np.arange(6), "b_k": np.arange(6), "example_ids_k": np.zeros(6, int)}
-    strangers = {"p_k": np.arange(6), "b_k": np.zeros(6, int), "example_ids_k": np.arange(6)}
-    one = {"p_k": [5], "b_k": [2], "example_ids_k": [9]}
-    for rows in (lonely, strangers, one):
-        assert not len(draw(rows, "bucket", 256).first)
-    for rows in (strangers, one):
-        assert not len(draw(rows, "local", 256).first)
-    assert len(draw(lonely, "local", 256).first) == 6 * 256  # one example, so neighbours exist
-    index = KeyIndex(np.arange(4), np.arange(4), np.arange(4))
-    assert not len(index.context_pairs(np.ones(4, bool), 5, np.random.default_rng(0)).first)
-
-
 @pytest.mark.parametrize(
     ("sampling", "most"), [("bucket", 10_000), ("bucket", 10**6), ("local", 9)]
 )
@@ -202,13 +189,6 @@ def test_impossible_arguments_are_refused(
         sample_key_pairs(lengths, num_pairs, max_rel_dist)
 
 
-@pytest.mark.parametrize("num_pairs", [0, 1, 17])
-def test_sampled_pairs_come_as_rows_of_three_integers(num_pairs: int) -> None:
-    drawn = sample_key_pairs([4, 9], num_pairs)
-    assert drawn.shape == (num_pairs, 3)
-    assert np.issubdtype(drawn.dtype, np.integer)
-
-
 def test_context_pairs_are_any_two_eligible_keys_of_one_example() -> None:
     rows = keys(60, buckets=4, examples=3, seed=0)
     index = KeyIndex(**rows)
@@ -228,14 +208,3 @@ def test_context_pairs_are_any_two_eligible_keys_of_one_example() -> None:
         np.testing.assert_array_equal(pairs.other, codes[0])
         np.testing.assert_array_equal(pairs.owner, codes[1])
         assert (np.diff(pairs.owner) >= 0).all()
-
-
-def test_context_pairs_are_uniform_and_their_order_is_random() -> None:
-    rows = {"p_k": np.arange(9), "b_k": np.arange(9) // 3, "example_ids_k": np.arange(9) % 2}
-    index, rng = KeyIndex(**rows), np.random.default_rng(0)
-    drawn = [index.context_pairs(np.ones(3, bool), 1, rng) for _ in range(2000)]
-    counts = Counter(pair for pairs in drawn for pair in unordered(pairs))
-    assert len(counts) == 16  # pairs of 5 and of 4 keys
-    assert stats.chisquare(list(counts.values())).pvalue > SURE
-    ordered = sum(int((pairs.first < pairs.second).sum()) for pairs in drawn)
-    assert stats.binomtest(ordered, 6000).pvalue > SURE

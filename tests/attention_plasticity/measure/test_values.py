@@ -14,7 +14,7 @@ import pytest
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head, open_sample
 from attention_plasticity.measure import plasticity, seeds
-from attention_plasticity.measure.found import FEW_GROUPS, Found, influence_columns
+from attention_plasticity.measure.found import FEW_GROUPS, influence_columns
 from attention_plasticity.measure.plasticity import EMPTY_FIFTH, NO_COUNTS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.measure.seeds import (
@@ -184,27 +184,6 @@ def test_queries_without_the_id_of_their_text(tmp_path: Path) -> None:
     assert result.missing["head_metrics"]["ap_aligned_se"] == NO_TEXTS
     assert np.isnan(result.tables["bins"]["n_texts"]).all()
     assert_reasons_are_complete(result)
-
-
-def test_too_many_bins_are_not_computed(tmp_path: Path) -> None:
-    rows = head_rows(n=1100, d=2) | {"position": 7 * np.arange(1100)}
-    result = analyze(
-        without_rope(write_pair(tmp_path, rows, several(vectors=rows["vectors"][:600]))), bin_size=4
-    )
-    assert result.missing["head_metrics"]["ap_aligned"] == (
-        "bins of 4 tokens are too many: 1,100; set a larger bin_size"
-    )
-    assert "bins" not in result.tables
-    assert_reasons_are_complete(result)
-
-
-def test_nan_without_a_reason_is_a_defect() -> None:
-    found = Found()
-    with pytest.raises(AssertionError, match="ap_overall is NaN without a reason"):
-        found.add({"ap_overall": math.nan})
-    found = Found()
-    found.add({"sliding_window": math.nan})
-    assert found.reasons == {}
 
 
 def heads_of_all_kinds(tmp_path: Path) -> Iterator[HeadResult]:

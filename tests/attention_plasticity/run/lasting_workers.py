@@ -1,12 +1,14 @@
 """Worker processes that serve one run after another, as a start takes more than a second.
 
 They are the real processes: only their end is later. A worker is used again only where a new one
-would start with the same environment, import path and folder, and only if it is idle.
+would start with the same environment and import path, and only if it is idle. It goes to the folder
+of the run.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import Any
 import pytest
 
 from attention_plasticity.run import engines
+from attention_plasticity.run.worker import _opened
 
-_MOST_IDLE = 4  # of other conditions, such as another folder
+_MOST_IDLE = 4  # of other conditions, such as another import path
 _WITHOUT_EFFECT = (  # on workers; these differ between tests
     "PYTEST_CURRENT_TEST",
     "ATTENTION_PLASTICITY_CACHE",
@@ -45,6 +48,8 @@ def _worker() -> Any:
     for one in _idle:
         if one.conditions == conditions and one.is_alive:
             _idle.remove(one)
+            one.call(os.chdir, (Path.cwd(),))
+            one.call(_opened.cache_clear, ())  # its paths may be relative
             return one
     while len(_idle) >= _MOST_IDLE:
         _idle.pop(0).end()
@@ -97,4 +102,4 @@ def _conditions() -> object:
     variables = engines._environment()
     for name in _WITHOUT_EFFECT:
         variables.pop(name, None)
-    return variables, Path.cwd()
+    return variables

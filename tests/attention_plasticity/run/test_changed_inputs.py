@@ -91,10 +91,8 @@ def assert_like_new(place: Path, **fields: Any) -> list[tuple[int, int]]:
     "fields",
     [
         {"seed": 1},
-        {"bin_size": 100},
         {"num_pairs_per_bucket": 7},
         {"query_model": "full"},
-        {"single_example": True},
         {"pair_sampling": "context"},
         {"max_tokens_per_head": 50},
     ],
@@ -135,18 +133,10 @@ def test_other_thresholds_of_roles_change_the_tables_without_computation(tmp_pat
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], list[tuple[int, int]]]] = {
-    "queries of one head": (
-        lambda dump: write_columns(dump, HeadId(0, 2, "q"), **head_rows(90, 4, seed=5)),
-        [(0, 2)],
-    ),
     "bytes in the middle": (lambda dump: change_middle(dump / "l00h03q/data.parquet"), [(0, 3)]),
     "keys of one head": (
         lambda dump: write_columns(dump, HeadId(0, 1, "k"), **head_rows(90, 4, seed=5)),
         [(0, 2), (0, 3)],
-    ),
-    "keys drawn by attention": (
-        lambda dump: add_attended(dump, 0, 0, n=21, d=4, examples=TEXTS),
-        [(0, 0), (0, 1)],
     ),
     "no keys drawn by attention": (lambda dump: shutil.rmtree(dump / "attended"), [(0, 0), (0, 1)]),
     "another file of a head": (
@@ -154,12 +144,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], list[tuple[int, int]]]] = {
         [(0, 1)],
     ),
     "lengths of texts": (lambda dump: name_texts(dump, range(TEXTS), 2048), HEADS),
-    "fewer named texts": (lambda dump: name_texts(dump, range(TEXTS // 2)), HEADS),
     "no examples.parquet": (lambda dump: (dump / "examples.parquet").unlink(), HEADS),
-    "sampler in dump.json": (
-        lambda dump: change_manifest(dump, sampler={"type": "uniform", "base_rate": 32.0}),
-        HEADS,
-    ),
     "a model in dump.json": (lambda dump: change_manifest(dump, model="another"), HEADS),
 }
 
@@ -274,7 +259,6 @@ def test_cleaning_keeps_heads_of_other_shares_and_the_fidelity_of_key_heads(plac
 @pytest.mark.parametrize(
     ("name", "failed"),
     [
-        ("l00h02q/data.parquet", {(0, 2)}),
         ("l00h01k/data.parquet", {(0, 2), (0, 3)}),
         ("attended/l00h00k/data.parquet", {(0, 0), (0, 1)}),
         ("dump.json", set(HEADS)),
@@ -318,11 +302,6 @@ def change_column(file: Path, name: str, change: Callable[[np.ndarray], np.ndarr
     pq.write_table(table.set_column(table.schema.get_field_index(name), name, values), file)
 
 
-def add_to_ids(dump: Path, number: int) -> None:
-    for file in dump.rglob("l*/data.parquet"):
-        change_column(file, "example_id", lambda ids: ids.astype(np.int64) + number)
-
-
 def without_logit_drift(folder: Path) -> list[str]:
     """Rows without those in units of the longest text, whose length examples.parquet has."""
     text = (folder / "head_influences.csv").read_text()
@@ -333,8 +312,6 @@ def without_logit_drift(folder: Path) -> list[str]:
     ("change", "problem"),
     [
         (lambda dump: name_texts(dump, range(3)), "does not name 3 texts (3-5) of the dump"),
-        (lambda dump: name_texts(dump, range(1, TEXTS)), "does not name text 0 of the dump"),
-        (lambda dump: add_to_ids(dump, 2**40), "does not name 6 texts (1099511627776-"),
         (
             lambda dump: (dump / "examples.parquet").write_bytes(b"junk"),
             "is not a readable Parquet file (",
@@ -344,7 +321,7 @@ def without_logit_drift(folder: Path) -> list[str]:
             "has a negative example_id",
         ),
     ],
-    ids=["some named", "first not named", "ids + 2^40", "unreadable", "negative names"],
+    ids=["some named", "unreadable", "negative names"],
 )
 def test_texts_that_are_not_named_are_ranked_by_the_ids_found(
     place: Path, whole: Path, change: Callable[[Path], object], problem: str
