@@ -18,7 +18,7 @@ from dumps import head_rows, make_dump, write_columns
 from head_files import INTEGERS, LATE, attention_rows, read, refusal, save
 from qk_dump.buckets import BucketGeometry
 from qk_dump.checks import HeadRules, rules_of
-from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS, MASS_BINS, UNITS, first_distances
+from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS, MASS_BINS, first_distances
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
@@ -176,13 +176,6 @@ def test_a_unit_is_whole_or_not_there(tmp_path: Path, name: str) -> None:
     assert f"and lacks {name}. Capture or download it again" in message
 
 
-def test_later_units_can_be_missing(tmp_path: Path) -> None:
-    rows = attention_rows()
-    for unit in ("attention by token", "keys of attention"):
-        rows = Rows({name: rows[name] for name in rows.columns if name not in UNITS[unit]})
-        assert "lse" in read(write_head(tmp_path, HEAD, rows), columns=["lse"])
-
-
 # dump.json
 
 UNIFORM, LOG = BucketGeometry("uniform", 10), BucketGeometry("log", 8)
@@ -252,11 +245,6 @@ def test_a_window_that_is_none_is_refused(window: object) -> None:
         rules_of(dump_of(layers=[{"layer": 0, "window": window}]), HEAD)
 
 
-def test_two_entries_for_one_layer_must_agree() -> None:
-    with pytest.raises(ConfigError, match=r"dump\.json: layers: layer 0 has two windows"):
-        rules_of(dump_of(layers=[{"layer": 0, "window": 64}, {"layer": 0}]), HEAD)
-
-
 # files of another head
 
 
@@ -285,10 +273,3 @@ def test_keys_in_the_folder_of_queries_are_refused(tmp_path: Path) -> None:
     write_columns(tmp_path, HEAD, **head_rows(20), value_norm=np.ones(20))
     with pytest.raises(DumpError, match="'value_norm', which only keys have"):
         read_in(tmp_path, "l00h00q")
-
-
-def test_other_meanings_of_layer_and_head_do_not_matter(tmp_path: Path) -> None:
-    file = tmp_path / "l00h00q" / "data.parquet"
-    file.parent.mkdir()
-    save(file, head=pa.array(["first"] * 6))
-    assert read_in(tmp_path, "l00h00q") == 6

@@ -16,10 +16,8 @@ from qk_dump.columns import (
     ATTENTION_COLUMNS,
     COLUMNS,
     RECORD,
-    first_distances,
     schema_of,
     table_of,
-    unknown_columns,
     written_names,
 )
 from qk_dump.heads import HeadId, Kind
@@ -71,10 +69,6 @@ def test_the_schema_is_the_contract() -> None:
         schema_of([*BASE, "token_str"], 4)
 
 
-def test_bins_of_distances_double() -> None:
-    assert first_distances(6) == [0, 1, 2, 4, 8, 16]
-
-
 def test_what_is_not_known_becomes_null() -> None:
     columns = {"sliding_window": np.array([-1, 8]), "token_id": np.array([7, -1])}
     columns |= {"lse": np.array([np.nan, 2.5]), "vector": np.ones((2, 3))}
@@ -88,12 +82,6 @@ def test_what_is_not_known_becomes_null() -> None:
     assert found["lse"] == [None, 2.5]
     assert found["received"] == [None, [0.5, 0.25]]
     assert (found["layer"], found["head"]) == ([3, 3], [7, 7])
-
-
-def test_other_columns_are_told_apart() -> None:
-    assert unknown_columns([*COLUMNS, "mine", "Vector", "token_str"]) == [
-        *("mine", "Vector", "token_str")
-    ]
 
 
 # the names in the metadata
@@ -110,7 +98,7 @@ def test_a_file_has_the_names_of_its_columns(file: Path) -> None:
     assert record["columns"] == pq.read_schema(file).names
 
 
-@pytest.mark.parametrize("name", ["sliding_window", "lse", "mass_by_distance", "example_id"])
+@pytest.mark.parametrize("name", ["sliding_window", "mass_by_distance"])
 def test_a_damaged_name_is_refused(file: Path, name: str) -> None:
     """Every bit of the name in the schema of the footer."""
     right = file.read_bytes()

@@ -64,10 +64,6 @@ def test_ids_keep_a_simple_type_or_become_text(
     assert column.to_pylist() == (ids if stored is None else stored)
 
 
-def test_no_file_is_no_table(tmp_path: Path) -> None:
-    assert read_examples(tmp_path) is None
-
-
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"text" * 100])
 def test_a_file_that_is_no_table_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / EXAMPLES_FILE).write_bytes(content)

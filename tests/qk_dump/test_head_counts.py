@@ -42,13 +42,6 @@ def test_queries_and_keys_of_the_layers_are_read(folder: Path) -> None:
     assert everything(folder) == found(folder, 0, 1)
 
 
-def test_keys_drawn_by_attention_are_read(folder: Path) -> None:
-    rows = head_rows(6, 2) | {"example_id": np.full(6, 200)}
-    write_columns(folder, HeadId(0, 0, "k", attended=True), **rows)
-    assert found(folder, 0) == [0, 1, 2, 3, 200]
-    assert 200 in everything(folder)
-
-
 def test_heads_that_cannot_be_read_are_left_out(folder: Path) -> None:
     (folder / "l01h00q" / "data.parquet").write_bytes(b"junk")
     assert found(folder, 1) == everything(folder)  # from the next query head of the layer

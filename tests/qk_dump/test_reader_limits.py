@@ -49,7 +49,6 @@ def test_what_is_no_regular_file_is_refused_unopened(make: Maker, said: str, fil
     [
         (112, 0xF0FFFFFF, "its footer would be 4,043,309,055 bytes long, the file has 112"),
         (112, 101, "its footer would be 101 bytes long, the file has 112"),
-        (5 << 30, 0xF0FFFFFF, "its footer is 4,043,309,055 bytes long, at most 268,435,456"),
         (5 << 30, (256 << 20) + 1, "its footer is 268,435,457 bytes long, at most"),
         (11, 0, "it has 11 bytes"),
     ],
@@ -91,7 +90,7 @@ calls = (count_rows, vector_width, lambda files: check_file(files[0]))
 calls += (lambda files: count_buckets(files, 99),)
 calls += (lambda files: read_head(files, max_rows=99, examples=True),)
 begin = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
-for place in range(begin, len(good), 3):
+for place in range(begin, len(good), 7):
     path.write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
     for call in calls:
         try:
@@ -103,7 +102,7 @@ print("done")
 
 
 def test_no_bit_of_a_footer_ends_the_process_or_in_a_traceback(file: Path) -> None:
-    """One bit of every third byte. At some, Arrow ends the process when it reads statistics."""
+    """One bit of every seventh byte. At some, Arrow ends the process when it reads statistics."""
     write_columns(file.parent, HeadId(0, 0, "k"), **head_rows(n=20, d=2))
     path = file.parent / "l00h00k" / "data.parquet"
     done = subprocess.run(
@@ -112,14 +111,14 @@ def test_no_bit_of_a_footer_ends_the_process_or_in_a_traceback(file: Path) -> No
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("rows", [8_000, 10**6])
+@pytest.mark.parametrize("rows", [8_000])
 def test_more_rows_than_the_file_holds_are_refused(rows: int, file: Path) -> None:
     claim(save(file, 777), rows, instead_of=777)
     assert f"its footer gives {rows:,} rows, the file holds 777" in refusal(file)
     assert f"its footer gives {rows:,} rows, the file holds 777" in refusal(file, max_rows=50)
 
 
-@pytest.mark.parametrize("rows", [10**12, 2**62])
+@pytest.mark.parametrize("rows", [2**62])
 def test_more_rows_than_any_such_file_holds_are_refused_unread(rows: int, file: Path) -> None:
     claim(save(file, 777), rows, instead_of=777)
     told_by_all(file, f"its footer gives {rows:,} rows, the file has {file.stat().st_size:,} bytes")
@@ -138,12 +137,6 @@ def test_a_fixed_width_beyond_any_vector_is_refused(width: int, file: Path) -> N
     assert said in refusal(file)
     with pytest.raises(DumpError, match=said):
         vector_width([file])
-
-
-def test_thousands_of_columns_are_refused(file: Path) -> None:
-    more = {f"c{number}": pa.array(range(6)) for number in range(1100)}
-    pq.write_table(pa.table({**columns(), **more}), file)
-    told_by_all(file, "has 1,105 columns, at most 1,000 can be read")
 
 
 @pytest.mark.parametrize(
@@ -175,19 +168,3 @@ def test_wide_vectors_are_read_in_smaller_batches(file: Path) -> None:
     assert "at most 4,096 can be read" in refusal(file)
     with pytest.raises(DumpError, match="at most 4,096 can be read"):
         vector_width([file])
-
-
-def test_rows_that_do_not_fit_into_memory_are_refused(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qk_dump.parquet._MOST_ROWS_PER_BYTE", 10**15)
-    claim(save(file, 777), 2**50, instead_of=777)
-    assert "not enough memory for 1,125,899,906,842,624 rows" in refusal(file, max_rows=2**60)
-
-
-def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "caf\udce9.parquet"
-    save(tmp_path / "data.parquet").rename(path)
-    with pytest.raises(DumpError) as caught:
-        read(path)
-    assert "caf\\udce9.parquet: its name is not UTF-8; rename it" in str(caught.value)

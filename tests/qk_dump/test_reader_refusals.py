@@ -15,30 +15,14 @@ from head_files import (
     FLOATS,
     LATE,
     SHAPES,
-    columns,
     lists,
-    read,
     refusal,
     save,
     vectors_of,
 )
 from qk_dump.heads import HeadId
-from qk_toolkit.errors import DumpError
 
 # files that are no Parquet
-
-
-@pytest.mark.parametrize("content", [b"", b"bucket,position\n0,0\n" * 20])
-def test_a_foreign_file_is_refused(file: Path, content: bytes) -> None:
-    file.write_bytes(content)
-    assert "not a readable Parquet file" in refusal(file)
-
-
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
-def test_a_truncated_file_is_refused(file: Path, share: float) -> None:
-    content = save(file, 500).read_bytes()
-    file.write_bytes(content[: int(len(content) * share)])
-    refusal(file)
 
 
 def test_a_corrupted_page_is_refused(tmp_path: Path) -> None:
@@ -52,23 +36,6 @@ def test_a_corrupted_page_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
 
     refusal(path)
-
-
-@pytest.mark.parametrize("aim", ["nowhere.parquet", "data.parquet"], ids=["dangling", "loop"])
-def test_a_link_to_nothing_is_refused(file: Path, aim: str) -> None:
-    file.symlink_to(file.with_name(aim))
-    assert "cannot be read" in refusal(file)
-
-
-def test_the_broken_one_of_several_shards_is_named(tmp_path: Path) -> None:
-    good, bad = save(tmp_path / "a.parquet"), tmp_path / "b.parquet"
-    bad.write_text("no")
-    refusal(good, bad, culprit=bad)
-
-
-def test_no_shards_at_all_are_refused() -> None:
-    with pytest.raises(DumpError, match="no Parquet file"):
-        read()
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -87,10 +54,6 @@ def test_a_missing_column_is_named_among_those_found(file: Path, name: str) -> N
     assert "example_id" in told
 
 
-def test_keys_without_example_id_are_refused_with_the_way_out(file: Path) -> None:
-    assert "single_example: true" in refusal(save(file, without="example_id"))
-
-
 @pytest.mark.parametrize(
     ("name", "column"),
     [
@@ -107,12 +70,6 @@ def test_a_column_of_the_wrong_type_is_refused(file: Path, name: str, column: pa
     message = refusal(save(file, **{name: column}))
     assert f"column '{name}' is " in message
     assert "expected " in message
-
-
-def test_a_column_given_twice_is_refused(file: Path) -> None:
-    table = pa.table(columns())
-    pq.write_table(table.append_column("bucket", table["bucket"]), file)
-    assert "bucket" in refusal(file)
 
 
 # rows that cannot be used
@@ -190,18 +147,6 @@ def test_a_vector_of_another_width_is_refused_with_its_row(
     assert "has 3" in message
 
 
-def test_shards_of_different_width_are_refused(tmp_path: Path) -> None:
-    files = [save(tmp_path / "a.parquet", d=3), save(tmp_path / "b.parquet", d=5)]
-    message = refusal(*files, culprit=files[1])
-    assert "vector has 5 values" in message
-    assert "3" in message
-
-
-def test_empty_vectors_are_refused(file: Path) -> None:
-    vector = pa.array([[]] * 6, pa.list_(pa.float32()))
-    assert "vector has 0 values, expected 1 to 4,096" in refusal(save(file, vector=vector))
-
-
 @pytest.mark.parametrize("others", [64, None])
 def test_windows_that_differ_within_a_file_are_refused(file: Path, others: int | None) -> None:
     window = pa.array(with_row(6, 3, others, 128), "int32")
@@ -221,9 +166,3 @@ def test_windows_that_differ_between_shards_are_refused(
         save(tmp_path / "b.parquet", **second),
     ]
     assert "mixes sliding_window values" in refusal(*files, culprit=files[1])
-
-
-@pytest.mark.parametrize("window", [0, -1])
-def test_a_window_that_is_not_positive_is_refused(file: Path, window: int) -> None:
-    message = refusal(save(file, sliding_window=pa.array([window] * 6)))
-    assert "sliding_window" in message

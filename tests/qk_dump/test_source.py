@@ -11,7 +11,6 @@ from dumps import make_dump
 from qk_dump.hub.place import HubPlace
 from qk_dump.reader import read_head
 from qk_dump.source import DumpSource, open_dump
-from qk_toolkit.errors import ConfigError
 
 
 @pytest.mark.parametrize("model_dir", [None, "model"])
@@ -43,12 +42,6 @@ def test_a_dump_on_this_machine_is_opened(tmp_path: Path, model_dir: str | None)
 )
 def test_a_config_names_a_folder_or_a_branch(source: DumpSource, place: HubPlace | None) -> None:
     assert source.place == place
-
-
-@pytest.mark.parametrize("path", ["hf://models/d/e", "hf://datasets/d", "hf://datasets/d/e@f/g/h"])
-def test_a_misspelt_place_is_told(path: str) -> None:
-    with pytest.raises(ConfigError, match="expected owner/name@branch"):
-        open_dump(path)
 
 
 def test_unknown_columns_are_noted_once(tmp_path: Path) -> None:

@@ -32,25 +32,7 @@ def rows(dtype: Any = np.float32, **options: Any) -> dict[str, Any]:
     return content
 
 
-def test_the_file_lies_in_the_heads_folder(tmp_path: Path) -> None:
-    path = write_columns(tmp_path, HEAD, **rows(n=5))
-    assert path == tmp_path / "l03h07k" / "data.parquet"
-    assert [file.name for file in path.parent.iterdir()] == ["data.parquet"]
-
-
-@pytest.mark.parametrize(
-    ("given", "stored"),
-    [(np.float16, pa.float16()), (np.float32, pa.float32()), (np.float64, pa.float32())],
-)
-def test_vectors_keep_their_type_or_become_float32(
-    tmp_path: Path, given: Any, stored: pa.DataType
-) -> None:
-    path = write_columns(tmp_path, HEAD, **rows(given, n=5, d=4))
-    assert pq.read_schema(path).field("vector").type == pa.list_(stored, 4)
-
-
-@pytest.mark.parametrize("window", [None, 512])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize(("window", "dtype"), [(None, np.float16), (512, np.float32)])
 def test_what_was_written_is_read_back_exactly(
     tmp_path: Path, dtype: Any, window: int | None
 ) -> None:
@@ -67,23 +49,6 @@ def test_what_was_written_is_read_back_exactly(
     assert read.window_recorded
 
 
-@pytest.mark.parametrize("view", [np.asfortranarray, lambda v: v[:, ::2], lambda v: v[::-1]])
-def test_the_memory_order_of_the_vectors_does_not_matter(tmp_path: Path, view: Any) -> None:
-    vectors = view(np.arange(24, dtype=np.float32).reshape(4, 6))
-    path = write_columns(
-        tmp_path, HEAD, bucket=[0] * 4, example_id=[0] * 4, position=range(4), vectors=vectors
-    )
-    read = read_head([path])
-    np.testing.assert_array_equal(read.vectors, vectors)
-
-
-def test_a_head_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    write_columns(tmp_path, HEAD, **rows(n=50))
-    path = write_columns(tmp_path, HEAD, **rows(n=7))
-    assert pq.read_metadata(path).num_rows == 7
-    assert [file.name for file in path.parent.iterdir()] == ["data.parquet"]
-
-
 def test_rows_that_do_not_fit_together_write_nothing(tmp_path: Path) -> None:
     content = rows(n=5)
     content["bucket"] = content["bucket"][:-1]
@@ -92,12 +57,9 @@ def test_rows_that_do_not_fit_together_write_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-@pytest.mark.parametrize("column", ["bucket", "example_id", "position"])
-def test_a_number_too_large_for_its_column_is_never_stored_as_another(
-    tmp_path: Path, column: str
-) -> None:
+def test_a_number_too_large_for_its_column_is_never_stored_as_another(tmp_path: Path) -> None:
     content = rows(n=5)
-    content[column] = np.arange(5, dtype=np.int64) + 2**32
+    content["position"] = np.arange(5, dtype=np.int64) + 2**32
     with pytest.raises((ValueError, OverflowError)):
         write_columns(tmp_path, HEAD, **content)
     assert list(tmp_path.rglob("*.parquet")) == []
@@ -123,13 +85,6 @@ def test_a_full_disk_leaves_the_head_as_it_was(small_disk: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_row_groups_are_of_one_size(tmp_path: Path) -> None:
-    path = write_columns(tmp_path, HEAD, **rows(n=40_000, d=2))
-    metadata = pq.read_metadata(path)
-    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    assert sizes == [16_384, 16_384, 7_232]
-
-
 def head_table(n: int) -> pa.Table:
     ids = pa.array(np.arange(n) // 3, pa.int32())
     vectors = pa.array(np.random.default_rng(0).standard_normal(2 * n).astype(np.float32))
@@ -138,7 +93,7 @@ def head_table(n: int) -> pa.Table:
     return pa.table(columns, schema=schema_of(NAMES, 2))
 
 
-@settings(deadline=None)
+@settings(max_examples=20)
 @given(n=st.integers(0, 60), cuts=st.lists(st.integers(0, 60)), group=st.integers(1, 20))
 def test_where_rows_are_cut_does_not_show_in_the_file(
     tmp_path_factory: pytest.TempPathFactory, n: int, cuts: list[int], group: int
@@ -154,16 +109,3 @@ def test_where_rows_are_cut_does_not_show_in_the_file(
                 pieces.write(table.slice(start, end - start))
     assert (place / "cut.parquet").read_bytes() == (place / "whole.parquet").read_bytes()
     assert pq.read_table(place / "cut.parquet").equals(table)
-
-
-def test_a_failure_between_rows_leaves_no_file(tmp_path: Path) -> None:
-    table = head_table(5)
-
-    def fail_halfway() -> None:
-        with HeadWriter(tmp_path / "data.parquet", table.schema) as pieces:
-            pieces.write(table)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail_halfway()
-    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ import pytest
 
 import hub_server
 from hub_server import HubServer, changed_json, running_hub, status
-from hubs import REPO, TINY, downloads, files_of, pull_refusal, upload
+from hubs import REPO, TINY, files_of, pull_refusal, upload
 from hubs import cache as cache  # the fixtures
 from hubs import client as client
 from hubs import commit as commit
@@ -44,24 +44,6 @@ def test_a_listing_in_several_pages_is_complete() -> None:
         found = list_files(hub.api(), HubPlace(REPO, "b"), commit)
         assert len(hub.requests("tree")) == 7
     assert set(found) == {".gitattributes", *files}
-
-
-@pytest.mark.usefixtures("client")
-def test_a_head_that_no_model_has_is_refused(hub: HubServer, dump: Path) -> None:
-    (dump / "l00h01q").rename(dump / "l4000000000h01q")
-    upload(hub, dump)
-    assert "l4000000000h01q/data.parquet: is the folder of layer 4000000000" in pull_refusal()
-    assert not downloads(hub)
-
-
-@pytest.mark.usefixtures("commit")
-def test_a_file_of_another_length_is_not_kept(hub: HubServer, dump: Path, cache: Path) -> None:
-    longer = (dump / FILE).read_bytes() + b"x"
-    hub.fail("resolve_get", status(200, body=longer), path=FILE, times=None)
-    assert "of a downloaded file differs from commit" in pull_refusal()
-    assert longer not in files_of(cache).values()
-    hub.heal()
-    assert files_of(fetch_dump(TINY).folder) == files_of(dump)
 
 
 @pytest.mark.usefixtures("commit")
@@ -115,16 +97,3 @@ def test_a_cache_that_others_changed(
     (tmp_path / "file").write_text("a file")
     client.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
     assert "cannot be written: " in pull_refusal()
-
-
-def test_a_dataset_on_another_disk(
-    commit: str, cache: Path, dump: Path, tmp_path: Path, client: pytest.MonkeyPatch
-) -> None:
-    real = tmp_path / "disk" / "datasets--me--qk"  # people move a dataset to a larger disk
-    real.mkdir(parents=True)
-    cache.mkdir()
-    (cache / real.name).symlink_to(real)
-    assert files_of(fetch_dump(TINY).folder) == files_of(dump)
-    client.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert fetch_dump(TINY).commit == commit
-    assert (real / "snapshots" / commit / FILE).read_bytes() == (dump / FILE).read_bytes()

@@ -10,16 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import close_session, constants
 
 import hub_server
 from dumps import make_dump
 from hub_server import READER, WRITER, HubServer, status
-from hubs import REPO, TINY, files_of, on_branch, push_refusal, small_dump
+from hubs import REPO, TINY, files_of, on_branch, push_refusal
 from hubs import cache as cache  # the fixtures
 from hubs import client as client
 from hubs import dump as dump
-from odd_files import NOT_REGULAR, claim, huge, replace_by
+from odd_files import claim, huge
 from qk_dump.hub.pull import fetch_dump
 from qk_dump.hub.push import push_dump
 from qk_toolkit.errors import ToolkitError
@@ -51,18 +50,6 @@ def test_links_are_published_as_files(hub: HubServer, dump: Path, tmp_path: Path
     assert on_branch(hub) == expected
     push_dump(fetch_dump(TINY).folder, REPO, "again")
     assert on_branch(hub, "again") == expected
-
-
-@pytest.mark.parametrize("name", [HEAD, "examples.parquet"])
-def test_what_is_no_regular_file_is_refused_unopened(
-    hub: HubServer, tmp_path: Path, name: str
-) -> None:
-    for number, (make, said) in enumerate(NOT_REGULAR.values()):
-        dump = small_dump(tmp_path / str(number))
-        replace_by(make, dump / name)
-        message = refused_unsent(hub, dump)
-        assert str(dump / name) in message
-        assert said in message
 
 
 def without(column: str) -> Callable[[Path], object]:
@@ -155,7 +142,6 @@ def test_private_never_means_public(hub: HubServer, dump: Path) -> None:
     assert hub.store.repos[REPO].private
 
 
-@pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize(
     ("token", "words"), [(READER, "write access"), ("hf_unknown", "HF_TOKEN or 'hf auth login'")]
 )
@@ -164,14 +150,12 @@ def test_a_token_that_may_not(
     dump: Path,
     token: str,
     words: str,
-    there: bool,
     client: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG")
     client.setenv("HF_TOKEN", token)
-    if there:
-        hub.store.write(REPO, {"notes.md": b"x"}, "tiny")
+    hub.store.write(REPO, {"notes.md": b"x"}, "tiny")
     assert words in push_refusal(dump)
     assert token not in caplog.text
 
@@ -183,12 +167,6 @@ def test_tokens_that_are_none(hub: HubServer, dump: Path, client: pytest.MonkeyP
     client.delenv("HF_TOKEN")
     assert "needs a token; set HF_TOKEN or run 'hf auth login'" in refused_unsent(hub, dump)
     assert push_dump(dump, REPO, "tiny", token=WRITER).changed
-
-
-def test_no_network_by_choice(hub: HubServer, dump: Path, client: pytest.MonkeyPatch) -> None:
-    client.setattr(constants, "HF_HUB_OFFLINE", True)
-    close_session()
-    assert "HF_HUB_OFFLINE is set; unset it" in refused_unsent(hub, dump)
 
 
 @pytest.mark.parametrize(
