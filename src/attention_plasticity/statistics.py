@@ -234,24 +234,15 @@ def reflection_vector(beta: Array) -> Array:
     return _unit(u)
 
 
-def rotate(X: Vectors, signs: Array, u: Array) -> Array:
-    """(n, d) `X·diag(signs)·H` as a rank-one update."""
-    rotated = np.empty(X.shape)
+def rotate(X: Vectors, origin: Array | float, signs: Array, u: Array) -> Array:
+    """(n, d) `(X − origin)·diag(signs)·H` as a rank-one update, in the order of Fortran."""
+    rotated = np.empty(X.shape, order="F")
     for rows in row_blocks(*X.shape):
-        block = np.multiply(X[rows], signs, out=rotated[rows])  # (b, d)
+        block = np.subtract(X[rows], origin, dtype=np.float64)  # (b, d)
+        block *= signs
         block -= np.multiply.outer(block @ (2.0 * u), u)
+        rotated[rows] = block
     return rotated
-
-
-def rotated_residuals(rotated: Array, t: Array, alpha: Array, beta: Array) -> Array:
-    """(d, n) rotated queries minus their fit on position, one contiguous row per dimension.
-
-    After the rotation, only the first dimension has a slope.
-    """
-    residuals = np.array(rotated.T, order="C")  # a copy, also of one dimension
-    residuals -= alpha[:, None]
-    residuals[0] -= beta[0] * t
-    return residuals
 
 
 def residual_variance(residuals: Array, mean_square: float) -> Array:

@@ -68,7 +68,9 @@ class KeyVectors:
         for rows in row_blocks(*W.shape):
             one, other = self.vectors[first[rows]], self.vectors[second[rows]]  # (b, d)
             own: Array = np.subtract(one, other, dtype=np.float64)
-            W[rows] = own if self.basis is None else rotate(own, self.basis.signs, self.basis.u)
+            W[rows] = (
+                own if self.basis is None else rotate(own, 0.0, self.basis.signs, self.basis.u)
+            )
         return W
 
 

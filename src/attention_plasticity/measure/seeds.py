@@ -6,7 +6,7 @@ They are computed plainly, as the seeds say: no weights, no errors, no bias, no 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from attention_plasticity.statistics import (
     regress,
     residual_variance,
     rotate,
-    rotated_residuals,
 )
 from qk_dump.reader import HeadRows
 from qk_toolkit.arrays import Array, Ints
@@ -75,10 +74,10 @@ class _Rotated:
     basis: Basis
     position: Array  # (n,)
     bucket: Ints  # (n,)
-    vectors: Array  # (n, d)
+    vectors: Array  # (n, d) minus `alpha`; all but the first component are residuals
     alpha: Array  # (d,)
     beta: Array  # (d,) only the first entry is not zero
-    residuals: Array  # (d, n)
+    first: Array  # (n,) residuals of the first component
     resid_var: Array  # (d,)
 
     @classmethod
@@ -86,14 +85,15 @@ class _Rotated:
         """Regress on position, rotate, and take the residuals."""
         fit = regress(queries.position, queries.vectors)
         u = reflection_vector(fit.beta * signs)
-        alpha, beta = rotate(np.stack([fit.alpha, fit.beta]), signs, u)  # (d,) each
+        alpha, beta = rotate(np.stack([fit.alpha, fit.beta]), 0.0, signs, u)  # (d,) each
         order = np.argsort(queries.bucket, kind="stable")
         position, bucket = queries.position[order], queries.bucket[order]
-        vectors = rotate(queries.vectors[order], signs, u)  # (n, d)
-        residuals = rotated_residuals(vectors, position, alpha, beta)  # (d, n)
-        resid_var = residual_variance(residuals, fit.mean_square)
+        vectors = rotate(queries.vectors[order], fit.alpha, signs, u)  # (n, d)
+        first = vectors[:, 0] - beta[0] * position  # (n,)
+        parts = (first[None], vectors.T[1:])  # (1, n), (d - 1, n)
+        resid_var = np.concatenate([residual_variance(one, fit.mean_square) for one in parts])
         basis = Basis(signs, u)
-        return cls(fit, basis, position, bucket, vectors, alpha, beta, residuals, resid_var)
+        return cls(fit, basis, position, bucket, vectors, alpha, beta, first, resid_var)
 
 
 def seed_columns(
@@ -132,13 +132,13 @@ def _add_position(found: Found, queries: _Rotated, exponent: int) -> None:
 
 def _add_normality(found: Found, queries: _Rotated, config: RunnerConfig) -> None:
     """Shape of the residuals along the drift, and over the other dimensions."""
-    residuals, resid_var = queries.residuals, queries.resid_var
-    few = residuals.shape[1] < 4
-    skew, kurt, ks_p = compute_first_component_residual_stats(residuals.T, resid_var)
+    first, resid_var = queries.first, queries.resid_var
+    few = len(first) < 4
+    skew, kurt, ks_p = compute_first_component_residual_stats(first[:, None], resid_var)
     why = NO_RESIDUALS if resid_var[0] == 0 or not few else FEW_QUERIES
     found.add({"q_resid0_skew": skew, "q_resid0_kurt": kurt, "q_resid0_ks_p": ks_p}, why)
     skew, kurt, ks_p, share = compute_noise_normality_stats(
-        residuals.T, resid_var, config.normality_max_dims, config.p_alpha, config.seed
+        queries.vectors, resid_var, config.normality_max_dims, config.p_alpha, config.seed
     )
     if not resid_var[1:].any():
         why = ONE_DIMENSION if len(resid_var) == 1 else NO_RESIDUALS
@@ -161,6 +161,7 @@ def _plasticity(
     rotated: _Rotated, queries: Queries, keys: Keys, own: SeedKeys, config: RunnerConfig, seed: int
 ) -> AttentionPlasticity:
     moments = bucket_moments(rotated.position, rotated.bucket, rotated.vectors)
+    moments = replace(moments, mean=moments.mean + rotated.alpha)
     gaussians = bucket_gaussians(
         config.query_model, moments, rotated.alpha, rotated.beta, rotated.resid_var
     )
