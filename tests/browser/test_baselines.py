@@ -45,12 +45,3 @@ def test_cards_and_profile_show_the_baselines(page: Page, runs: dict[str, Finish
     page.locator(".card .help").first.click()
     expect(page.locator("#glossary")).to_contain_text("Random weights, shuffled tokens")
     page.keyboard.press("Escape")
-
-
-def test_chosen_layers_are_those_of_the_baselines(page: Page, runs: dict[str, FinishedRun]) -> None:
-    run = runs["full"]
-    show(page, "run=full")
-    everywhere = lines(page)["random weights"]
-    show(page, "run=full&layers=sliding_attention")
-    shown_on_cards(run.select(layer_type="sliding"), page)
-    assert lines(page)["random weights"] != everywhere

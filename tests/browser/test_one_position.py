@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +14,6 @@ from report_pages import (
     mean_text,
     of_head,
     show,
-    singles,
 )
 from report_runs import BIN_SIZE
 
@@ -72,22 +69,6 @@ def test_few_metrics_are_shown_at_first_and_all_on_demand(page: Page) -> None:
     expect(fifth).to_be_visible()
     page.locator("#all-metrics").uncheck()
     expect(fifth).to_be_hidden()
-
-
-def test_the_cells_are_downloaded_as_the_table_of_bins(
-    page: Page, runs: dict[str, FinishedRun], tmp_path: Path
-) -> None:
-    page.locator("#downloads summary").click()
-    with page.expect_download() as download:
-        page.locator("#download-cells").click()
-    assert download.value.suggested_filename == "full-head_bin_plasticity.csv"
-    download.value.save_as(tmp_path / "bins.csv")
-    found, expected = pd.read_csv(tmp_path / "bins.csv"), runs["full"].table("bins")
-    assert list(found.columns[:5]) == list(expected.columns[:5])
-    assert set(found.columns) < set(expected.columns)
-    for name in ("plasticity", "pooled"):
-        assert found[name].astype(np.float32).tolist() == singles(expected[name])
-    np.testing.assert_allclose(found["plasticity_se"], expected["plasticity_se"], rtol=2e-4)
 
 
 def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(

@@ -308,25 +308,6 @@ def test_the_address_brings_the_view_back(page: Page, folder: Path) -> None:
     expect(page.locator("#beside")).to_have_value("2")
 
 
-def test_light_and_dark(page: Page) -> None:
-    def colours() -> tuple[str, str]:
-        ink = page.evaluate("document.getElementById('profile').layout.font.color")
-        return page.evaluate("getComputedStyle(document.body).backgroundColor"), ink
-
-    light = colours()
-    page.emulate_media(color_scheme="dark")
-    settled(page)
-    dark = colours()
-    assert len({*light, *dark}) == 4
-    page.locator("#theme").click()
-    settled(page)
-    assert colours() == light
-    page.evaluate("localStorage.clear()")
-    page.emulate_media(color_scheme="light")
-    settled(page)
-    assert colours() == light
-
-
 def test_every_control_can_be_reached_and_is_named(page: Page) -> None:
     unnamed = page.evaluate(
         """[...document.querySelectorAll('select, input, button, [tabindex="0"], [role=img]')]

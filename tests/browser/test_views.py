@@ -30,7 +30,7 @@ from report_pages import (
     show,
     without_errors,
 )
-from report_runs import BIN_SIZE, BINS, HEADS, LAYERS, write_run
+from report_runs import BIN_SIZE, BINS, HEADS, write_run
 
 WIDE = "one & only/ü"  # a label that a link must escape
 HALF = "half-the-context-of-a-model-with-a-long-name"
@@ -47,7 +47,7 @@ def changed(folder: Path, file: str, **columns: Any) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
-    """A run with late bins of few texts, a run with half its context, and a smaller model."""
+    """A run with late bins of few texts, and a run with half its context."""
     folder = tmp_path_factory.mktemp("views")
     one = add_attention(write_run(folder / "one", position=True))
     changed(one, "head_bin_plasticity.csv", n_texts=lambda table: 20 - table["q_bin"])
@@ -58,15 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     changed(half, "head_metrics.csv", q_position_max=lambda table: 447)
     longest = json.loads((half / "run.json").read_text()) | {"longest_text": 448}
     (half / "run.json").write_text(json.dumps(longest))
-    small = write_run(folder / "small", seed=2, position=True)
-    changed(small, "head_metrics.csv", **{f"{DROP}_se": lambda table: np.nan})
-    for path in small.glob("*.csv"):
-        table = pd.read_csv(path)
-        table[table["layer"] < 3].to_csv(path, index=False)
-    info = json.loads((small / "run.json").read_text())
-    info["head_layout"]["num_layers"] = 3
-    (small / "run.json").write_text(json.dumps(info))
-    return [FinishedRun.open(run) for run in (one, half, small)]
+    return [FinishedRun.open(run) for run in (one, half)]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +66,7 @@ def opened(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
 ) -> Iterator[Page]:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    make_report(runs, labels=[WIDE, HALF, "small"]).save(path)
+    make_report(runs, labels=[WIDE, HALF]).save(path)
     with open_report(browser, path) as page:
         yield page
 
@@ -235,11 +227,9 @@ def test_charts_are_saved_as_svg_and_png(page: Page) -> None:
     settled(page)
     for chart, name, words in (
         ("profile", "one-only-ü-profile-l1h2", ["plasticity", "query position (tokens)", "texts"]),
-        ("cells", "one-only-ü-cells-l1h2", ["key position (tokens)"]),
-        ("components", "one-only-ü-components-l1h2", ["dimension"]),
         ("attention", "one-only-ü-attention-l1h2", ["share of attention", "layer 1, head 2"]),
         ("map-0", "one-only-ü-map-ap_aligned", ["layer", "head", "bar at the right"]),
-        ("runs", "runs-profiles", [HALF, "small"]),
+        ("runs", "runs-profiles", [HALF]),
     ):
         file, content = download(page, f"{chart}.svg")
         assert file == f"{name}.svg"
@@ -304,23 +294,3 @@ def test_runs_with_other_contexts_share_an_axis(page: Page) -> None:
     )
     expect(page.locator("#runs-axis")).to_have_value("share")
     page.wait_for_url(lambda url: "axis=share" in url)
-
-
-def test_models_of_other_sizes_are_compared_by_means_alone(
-    page: Page, runs: list[FinishedRun]
-) -> None:
-    options = page.locator("#beside option").all_text_contents()
-    assert options == ["none", HALF, "small (means only)"]
-    page.select_option("#beside", label="small (means only)")
-    settled(page)
-    expect(page.locator("#subtitle")).to_contain_text(
-        f"Only means are compared: {WIDE} has {LAYERS} layers × {HEADS} heads and small 3 layers"
-    )
-    assert page.locator(".map-plot").count() == 1
-    expect(page.locator("#heads-names")).not_to_contain_text("difference")
-    expect(page.locator("#metrics .value.other")).to_have_count(0)
-    expect(page.locator("#attention-facts .other")).to_have_count(0)
-    expect(page.locator("#profile-keys")).to_contain_text("mean of heads, small")
-    mean = run_content(runs[2], "x")[1]["mean_0"]
-    np.testing.assert_allclose(data_of(page, "profile")[-2]["y"], mean["plasticity"])
-    expect(page.locator(".card .number .other").first).to_have_text(mean_text(runs[2], LEVEL))

@@ -254,22 +254,3 @@ def test_a_text_that_ends_its_processes_is_left_out(
         kept = table.filter(np.array(table["example_id"]) != LONGEST)
         exact = table.column_names if batch_size == 1 else ["example_id", "position", "token_id"]
         assert found[head].select(exact).equals(kept.select(exact))
-
-
-@pytest.mark.long
-def test_a_text_that_was_left_out_is_tried_again_without_the_file_that_says_so(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
-    dump = tmp_path / "dump"
-    deadly = Forwards(tmp_path / "log", 1, deadly=LONGEST)
-    for _ in range(3):
-        assert ended(start_alone(words(*inputs, dump), forwards=deadly)) == KILLED
-    run = start_alone(words(*inputs, dump))
-    wait_for(lambda: LONGEST in saved_chunks(dump))
-    run.kill()
-    ended(run)
-    assert (dump / UNFINISHED / "ended.json").exists(), "the capture ended before it was killed"
-    (dump / UNFINISHED / "ended.json").unlink()
-    assert ended(start_alone(words(*inputs, dump))) == 0
-    assert "left_out" not in json.loads((dump / "dump.json").read_text())
-    assert_same(dump, whole)

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
 from commands_here import run_here
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.examples import Example, write_examples
-from s3_server import S3, error, expired
+from s3_server import S3, error
 
 FAST = ("--max_workers", "2", "--num_pairs_per_bucket", "50")
 
@@ -31,10 +30,13 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*.csv")}
 
 
-def test_tables_are_those_of_the_local_dump(
-    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _attempts(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in all tests, so that they share workers."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
+
+
+def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) -> None:
     s3.put_folder(dump, "dumps/tiny")
     url = s3.url("dumps/tiny")
     s3.fail("GET", error(500), times=1)
@@ -97,23 +99,3 @@ def test_files_that_change_during_the_run(
     assert sorted(reasons) == [0, 3]
     assert "its files changed during the run; run the same command again" in reasons[0]
     assert "l00h03q/data.parquet: changed while it was read; run the same" in reasons[3]
-
-
-def test_places_that_cannot_be_used(
-    s3: S3, dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    s3.put_folder(dump, "one/first")
-    assert main(["analyze", "s3://no-such-bucket/third"]) == 1
-    assert "bucket does not exist" in " ".join(capsys.readouterr().err.split())
-    assert main(["analyze", s3.url("one"), "--dry_run", "--output_dir", str(tmp_path / "o")]) == 0
-    assert s3.url("one/first") in capsys.readouterr().out
-    s3.fail("GET", error(500))
-    assert main(["analyze", s3.url("one")]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {s3.url('one')}: listing failed: a planned")
-    s3.heal()
-    s3.fail("GET", expired)
-    assert main(["analyze", s3.url("one")]) == 1
-    assert "no access (The provided token has expired); check the" in capsys.readouterr().err
-    for more in ([], ["dumps/a"]):  # one dump, and several
-        assert main(["analyze", "s3://key:hidden@bucket/one", *more]) == 2
-        assert "hidden" not in "".join(capsys.readouterr())

@@ -14,7 +14,6 @@ import pytest
 from dumps import make_dump
 from run_tables import write_run
 
-ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 CAUGHT = 1 << (signal.SIGTERM - 1)
 
@@ -32,11 +31,6 @@ MODULE = [sys.executable, "-m", "attention_plasticity"]
 COMMANDS = {
     "analyze": [*MODULE, "analyze", "--dataset_local_root", "dump"],
     "console script": [BIN / "attention-plasticity", "analyze", "--dataset_local_root", "dump"],
-    "analyze.py": [sys.executable, ROOT / "analyze.py", "--dataset_local_root", "dump"],
-    "script": [
-        *(sys.executable, ROOT / "scripts" / "plot_plasticity.py"),
-        *("--run", "run", "--output", "{out}/x.png"),
-    ],
     "sniff-qk": [BIN / "sniff-qk", "--model.name", "nowhere", "--dataset.path", "x.txt"],
 }
 
@@ -81,7 +75,7 @@ def ended(process: subprocess.Popen[bytes], *codes: int) -> str:
 
 @pytest.mark.parametrize(
     ("command", "delay"),
-    [("console script", 0.15), ("analyze.py", 0.03), ("script", 0.0), ("sniff-qk", 0.0)],
+    [("console script", 0.15), ("sniff-qk", 0.0)],
 )
 def test_an_early_interruption_is_quiet(
     command: str, delay: float, place: Path, tmp_path: Path
@@ -90,17 +84,6 @@ def test_an_early_interruption_is_quiet(
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
     ended(process, *([130] if delay == 0 else [130, 0, 1, 2]))  # 0, 1, 2: it was at its end
-
-
-def test_a_second_signal_ends_at_once_and_is_as_quiet(place: Path, tmp_path: Path) -> None:
-    process = start("analyze", place, tmp_path)
-    while not list(tmp_path.glob(".heads/*/l*h*.json.gz")):
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    ended(process, 128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 def test_a_second_signal_right_after_the_message(place: Path, tmp_path: Path) -> None:

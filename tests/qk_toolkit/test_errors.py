@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-from qk_toolkit.command_line import guarded
 from qk_toolkit.errors import (
     ConfigError,
     DumpError,
@@ -15,16 +14,6 @@ from qk_toolkit.errors import (
     ToolkitError,
     in_short,
 )
-
-
-@pytest.mark.parametrize(
-    ("kind", "code"), [(ConfigError, 2), (DumpError, 1), (HeadError, 1), (OutputError, 1)]
-)
-def test_exit_codes(kind: type[ToolkitError], code: int) -> None:
-    def fail() -> int:
-        raise kind("x")
-
-    assert guarded(fail, "nothing was written") == code
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DumpError, HeadError, OutputError])

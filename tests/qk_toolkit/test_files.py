@@ -14,14 +14,11 @@ from odd_files import NOT_REGULAR, Maker
 from qk_toolkit.errors import OutputError
 from qk_toolkit.files import (
     exclusive_folder,
-    is_locked,
     read_json,
-    remove_drafts,
     remove_exclusive_folder,
     staged,
     staged_folder,
     sync_folder,
-    try_lock,
     try_writing,
     write_text,
 )
@@ -68,19 +65,16 @@ def test_the_old_file_is_seen_until_the_block_ends(tmp_path: Path) -> None:
     assert target.read_text() == "new"
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_failure_in_the_block_leaves_the_old_file_and_no_draft(
-    tmp_path: Path, error: type[BaseException]
-) -> None:
+def test_a_failure_in_the_block_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     write_text(target, "old")
 
     def fail_halfway() -> None:
         with staged(target) as draft:
             draft.write_text("half")
-            raise error
+            raise KeyboardInterrupt
 
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         fail_halfway()
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
@@ -99,14 +93,6 @@ def test_what_cannot_be_written_is_refused_and_nothing_changes(tmp_path: Path) -
         pass  # writes nothing
     assert file.read_text() == "old"
     assert sorted(tmp_path.iterdir()) == [file, folder]
-
-
-def test_a_closed_folder_is_refused(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o500)
-    if os.access(closed, os.W_OK):
-        pytest.skip("this user may write anywhere")
-    assert "ermission denied" in refusal(closed / "a.txt")
 
 
 def test_a_full_disk_leaves_the_old_file_and_says_so(small_disk: Path) -> None:
@@ -133,7 +119,7 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_failure_leaves_nothing_of_a_folder(tmp_path: Path, error: type[BaseException]) -> None:
     def fail_halfway() -> None:
         with staged_folder(tmp_path / "segment") as draft:
@@ -167,14 +153,6 @@ def test_a_probe_meets_what_writing_would_meet_and_leaves_nothing(tmp_path: Path
         try_writing(tmp_path / "file" / "a.txt")
 
 
-def test_drafts_of_killed_processes_are_removed_for_one_target(tmp_path: Path) -> None:
-    for name in (".a.txt.part-1", ".a.txt.part-23", ".b.txt.part-1", "a.txt"):
-        (tmp_path / name).write_text("x")
-    remove_drafts(tmp_path / "a.txt")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".b.txt.part-1", "a.txt"]
-    remove_drafts(tmp_path / "nowhere" / "a.txt")
-
-
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
 def test_a_folder_that_cannot_be_synced_matters_only_when_it_should(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -188,15 +166,6 @@ def test_a_folder_that_cannot_be_synced_matters_only_when_it_should(
     else:
         with pytest.raises(OSError, match="Input/output"):
             sync_folder(tmp_path)
-
-
-def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
-    lock = try_lock(tmp_path / "a.lock")
-    assert lock is not None
-    assert try_lock(tmp_path / "a.lock") is None
-    assert is_locked(tmp_path / "a.lock")
-    lock.release()
-    assert not is_locked(tmp_path / "a.lock")
 
 
 def test_only_one_process_holds_an_exclusive_folder_also_when_it_is_removed(tmp_path: Path) -> None:
@@ -233,9 +202,3 @@ def test_a_turn_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) ->
         exclusive_folder(tmp_path / place),
     ):
         pass
-
-
-def test_a_turn_makes_the_folder_and_leaves_it(tmp_path: Path) -> None:
-    with exclusive_folder(tmp_path / "a" / "b"):
-        assert is_locked(tmp_path / "a" / "b" / "turn.lock")
-    assert (tmp_path / "a" / "b").is_dir()

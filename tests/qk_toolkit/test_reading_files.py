@@ -25,20 +25,6 @@ def test_what_is_no_regular_file_is_refused_unopened(
         assert str(caught.value) == f"{path}: {said}"
 
 
-def test_a_link_to_a_regular_file_is_one(tmp_path: Path) -> None:
-    (tmp_path / "real.json").write_text('{"a": [1, NaN]}')
-    (tmp_path / "link.json").symlink_to("real.json")
-    assert read_json(tmp_path / "link.json")["a"][0] == 1
-    with open_regular(tmp_path / "link.json") as file:
-        assert file.read() == b'{"a": [1, NaN]}'
-
-
-def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    for read in (open_regular, read_json):
-        with pytest.raises(FileNotFoundError):
-            read(tmp_path / "none.json")
-
-
 def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"123")
@@ -88,7 +74,3 @@ def test_a_path_that_no_file_can_have_is_refused(text: str) -> None:
         with pytest.raises(ConfigError, match="no file can have this name") as caught:
             user_path(path)
         assert "\0" not in str(caught.value)
-
-
-def test_a_path_that_is_not_utf8_is_a_path() -> None:
-    assert user_path("caf\udce9") == Path("caf\udce9")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 import sectioned_settings
-from flat_settings import FlatSettings, flag_error, from_flags, saved, yaml_error
+from flat_settings import FlatSettings, flag_error, yaml_error
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import nearest, settings_from, validated
+from qk_toolkit.settings import settings_from, validated
 
 BATCH_SIZE = "batch_size: expected an integer of at least 1, got"
 RATE = "rate: expected a number above 0 and below 1, got"
@@ -22,21 +21,15 @@ RATE = "rate: expected a number above 0 and below 1, got"
     ("line", "message"),
     [
         ("batch_size: many", f"{BATCH_SIZE} 'many'"),
-        ("batch_size: '3'", f"{BATCH_SIZE} '3'"),
         ("batch_size: 3.0", f"{BATCH_SIZE} 3.0"),
         ("batch_size: true", f"{BATCH_SIZE} true"),
-        ("batch_size: null", f"{BATCH_SIZE} null"),
-        ("batch_size: [3]", f"{BATCH_SIZE} [3]"),
         ("batch_size: 0", f"{BATCH_SIZE} 0"),
         ("batch_size: |\n  a\n  b\n", f"{BATCH_SIZE} 'a\\nb\\n'"),
-        ("rate: false", f"{RATE} false"),
         ("rate: 1.0", f"{RATE} 1.0"),
         ("rate: .nan", f"{RATE} nan"),
         ("buffer: 91", "buffer: expected an integer of at least 1 and of at most 90, got 91"),
-        ("pre_rope: 1", "pre_rope: expected true or false, got 1"),
         ("pre_rope: 'true'", "pre_rope: expected true or false, got 'true'"),
         ("dtype: double", "dtype: expected one of half, float, got 'double'"),
-        ("model: 3", "model: expected text, got 3"),
         ("model: {a: 1}", "model: expected text, got {'a': 1}"),
     ],
 )
@@ -48,23 +41,14 @@ def test_a_wrong_value_in_yaml(tmp_path: Path, line: str, message: str) -> None:
     ("arguments", "message"),
     [
         (("--batch_size", "many"), f"--{BATCH_SIZE} 'many'"),
-        (("--batch_size", "-1"), f"--{BATCH_SIZE} -1"),
-        (("--batch_size", "2.5"), f"--{BATCH_SIZE} '2.5'"),
         (("--batch_size", "none"), f"--{BATCH_SIZE} 'none'"),
         (("--rate", "nan"), f"--{RATE} nan"),
-        (("--pre_rope", "maybe"), "--pre_rope: expected true or false, got 'maybe'"),
         (("--dtype", "Float"), "--dtype: expected one of half, float, got 'Float'"),
         (("--batch_size", "5", "--buffer", "4"), "--buffer: smaller than batch_size"),
     ],
 )
 def test_a_wrong_value_of_a_flag(arguments: tuple[str, ...], message: str) -> None:
     assert flag_error(*arguments) == message
-
-
-def test_the_message_names_the_flag_and_not_the_yaml_it_overrides(tmp_path: Path) -> None:
-    path = saved(tmp_path, "batch_size: 3")
-    with pytest.raises(ConfigError, match=r"^--batch_size: "):
-        from_flags("--batch_size", "x", yaml_path=path)
 
 
 def test_values_from_python_are_checked_too() -> None:
@@ -113,33 +97,29 @@ def test_an_unknown_name_comes_with_a_hint(tmp_path: Path) -> None:
     assert yaml_error(tmp_path, "zzzz: 3") == "zzzz: unknown field"
 
 
-def test_the_nearest_name() -> None:
-    for name, hint in (
-        ("pre-rope", "; did you mean pre_rope?"),
-        ("dtipe", "; did you mean dtype?"),
-        ("q", ""),
-        ("rate" * 1_000_000, ""),
-    ):
-        assert nearest(name, FlatSettings.model_fields) == hint
-
-
 # files
 
 
+LAUGHS = "\n".join(
+    [
+        "a0: &a0 [lol]",
+        *(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(12)),
+        "batch_size: *a12",
+    ]
+)
 INVALID_YAML: dict[str, tuple[str | bytes, str]] = {
-    "nested lists": ("rate: " + "[" * 5000 + "]" * 5000, "it is nested too deep"),
+    "nested lists": ("rate: " + "[" * 2000 + "]" * 2000, "it is nested too deep"),
+    "open lists": ("[" * 100_000, ""),
+    "a list in itself": ("batch_size: &a [*a]", ""),
+    "billion laughs": (LAUGHS, ""),
     "a large file": ("# " + "x" * 1_000_000, "is larger than 1,000,000 bytes"),
     "timestamp": ("rate: !!timestamp x", "is not valid YAML"),
     "date": ("model: 2024-13-45\n", "is not valid YAML"),
-    "bool": ("rate: !!bool x", "is not valid YAML"),
     "int": ('rate: !!int ""', "is not valid YAML"),
-    "float": ('rate: !!float ""', "is not valid YAML"),
     "a list as key": ("? [a]\n: b", "is not valid YAML"),
     "NUL": (b"rate: \0", "is not valid YAML"),
     "not UTF-8": (b"model: \xe9", "cannot be read"),
-    "UTF-16": ("rate: 3".encode("utf-16"), "cannot be read"),
     "5,000 digits": ("rate: " + "9" * 5000, "is not valid YAML"),
-    "an open list": ("rate: [3\n", "is not valid YAML"),
     "indentation": ("batch_size: 3\n  rate: 1\n", "is not valid YAML: line 2: "),
     "a tab": ("\trate: 3", "line 1: indent with spaces, not tabs"),
     "two documents": ("rate: 3\n---\nrate: 4\n", "is not valid YAML"),
@@ -147,9 +127,7 @@ INVALID_YAML: dict[str, tuple[str | bytes, str]] = {
     "a duplicate key": ("rate: 3\nmodel: x\nrate: 4\n", "line 3: 'rate' is given twice"),
     "a duplicate in a section": ("a:\n  rate: 3\n  rate: 4\n", "line 3: 'rate' is given twice"),
     "a list": ("- rate\n", "expected 'name: value' lines"),
-    "a text": ("rate\n", "expected 'name: value' lines"),
     "a Python object": ("model: !!python/name:os.getcwd", "could not determine a constructor"),
-    "an unknown tag": ("model: !secret x", "could not determine a constructor"),
 }
 
 
@@ -160,13 +138,6 @@ def test_a_file_that_is_not_valid(tmp_path: Path, text: str | bytes, problem: st
     assert len(message) < 300
 
 
-def test_yaml_never_runs_code(tmp_path: Path) -> None:
-    trace = tmp_path / "trace"
-    message = yaml_error(tmp_path, f"model: !!python/object/apply:os.mkdir [{trace}]\n")
-    assert "could not determine a constructor" in message
-    assert not trace.exists()
-
-
 @pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "\ud800", "/", "missing.yaml"])
 def test_a_path_that_is_not_a_settings_file(path: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -174,12 +145,3 @@ def test_a_path_that_is_not_a_settings_file(path: str) -> None:
     assert "\n" not in str(caught.value)
     if path == "missing.yaml":
         assert str(caught.value) == "missing.yaml: does not exist"
-
-
-def test_a_file_without_read_permission(tmp_path: Path) -> None:
-    path = saved(tmp_path, "batch_size: 3")
-    path.chmod(0)
-    if os.access(path, os.R_OK):
-        pytest.skip("this user may read any file")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        settings_from(FlatSettings, yaml_path=path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from qk_toolkit.errors import ConfigError, OutputError, StoreError
 from qk_toolkit.store import DamagedFileError, Store, StoredFile
-from qk_toolkit.urls import is_url, reason_of, remedy, url_name, without_file_scheme
+from qk_toolkit.urls import reason_of
 from s3_server import S3, Fault, error, expired, reset, slow, truncated
 
 SECRET = "secret-of-the-test"  # as the fixture sets it
@@ -73,7 +72,6 @@ def test_a_fault_that_passes_does_not_matter(
         (truncated, "run the same command again"),
         (expired, "no access .*token has expired.*check the credentials"),
         (error(403, "AccessDenied", "Access Denied"), "no access .Access Denied."),
-        (error(403, "InvalidAccessKeyId", "no such key"), "check the credentials"),
         (error(400, "InvalidRequest", "what?"), "what.; run the same command again, or check the"),
     ],
 )
@@ -97,16 +95,6 @@ def test_a_server_that_does_not_answer(s3: S3, monkeypatch: pytest.MonkeyPatch) 
     s3.fail("GET", slow(2.0))
     with pytest.raises(StoreError, match=r"Read timeout.*run the same command again"):
         Store(s3.url("dump")).files()
-
-
-def test_settings_of_users_are_kept(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fsspec
-
-    given = {"config_kwargs": {"read_timeout": 7}, "key": "another"}
-    monkeypatch.setitem(fsspec.config.conf, "s3", given)
-    system = Store(s3.url("dump"))._system
-    assert system.config_kwargs == {"read_timeout": 7, "connect_timeout": 10}
-    assert system.key == "another"
 
 
 def test_wrong_places(s3: S3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -135,15 +123,6 @@ def test_reasons_have_no_passwords() -> None:
     assert reason_of(OSError(f"{'long ' * 38}s3://me:hid/hidden@bucket/a")).endswith("s3://…@buc")
     kept = "http://127.0.0.1:80/name@branch and hf://datasets/me/qk@main: kept"
     assert reason_of(OSError(kept)) == kept
-
-
-@pytest.mark.parametrize("problem", ["unclosed token", "not well-formed (invalid token)"])
-def test_an_answer_whose_end_is_missing_is_not_a_matter_of_access(problem: str) -> None:
-    from botocore.parsers import ResponseParserError
-
-    error = ResponseParserError(f"Unable to parse response ({problem}: line 1, column 40)")
-    assert "; run the same command again" in remedy(error)
-    assert "no access" not in remedy(error)
 
 
 class ChecksumError(Exception):
@@ -193,23 +172,10 @@ def test_other_protocols(tmp_path: Path) -> None:
         Store("ftp://127.0.0.1:1/dump").files()
 
 
-def test_urls_and_paths() -> None:
-    for text in ("s3://bucket/dump", "abfs://container@account/x"):
-        assert is_url(text)
-    for text in ("dumps/a", "C:\\dumps", "a b://x"):
-        assert not is_url(text)
-    assert url_name("s3://bucket/a/dump/") == "dump"
-    assert url_name("s3://bucket") == "bucket"
-    assert without_file_scheme("file:///data/dump") == "/data/dump"
-    assert without_file_scheme("file://localhost/data/dump") == "/data/dump"
-    assert without_file_scheme("s3://bucket") == "s3://bucket"
-
-
 @pytest.mark.parametrize(
     ("url", "message"),
     [
         ("s3://key:hidden@bucket/dump", "s3://…@bucket: a URL with a password cannot be used"),
-        ("s3://key:hid/hidden@bucket/dump", "s3://…@bucket: a URL with a password cannot be used"),
         ("https://key:hidden@host:80/dump", "https://…@host:80: a URL with a password"),
         ("s3://bucket/dump?token=hidden", "s3://bucket/dump: a URL with '[?]' cannot be used"),
         ("https://host/dump", "folders cannot be listed"),
@@ -221,9 +187,3 @@ def test_refused_urls(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         Store(url).files()
     assert "hidden" not in str(raised.value)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("gcsfs") is not None, reason="gcsfs is installed")
-def test_the_package_of_a_protocol_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"needs gcsfs .pip install gcsfs."):
-        Store("gs://bucket/dump").files()

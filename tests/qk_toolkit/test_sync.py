@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.store import Store
 from qk_toolkit.sync import Sync, fetch_changed, fetch_missing
@@ -88,13 +87,6 @@ def test_last_files_are_always_sent_in_their_order(s3: S3, folder: Path, copied:
     assert sorted(puts(s3)[:2]) == ["a", "b"]
     assert puts(s3)[2:] == ["run.json"]
     assert s3.get("run/run.json") == b"new"
-
-
-def test_a_wrong_place_fails_at_the_begin(folder: Path, s3: S3) -> None:
-    wrong = Sync("s3://no-such-bucket-of-ours/run", folder, list, print)
-    with pytest.raises(StoreError, match="no-such-bucket-of-ours/run: listing failed"):
-        wrong.begin()
-    wrong.stop()  # it was not started
 
 
 def test_a_failure_meanwhile_is_noted_once_and_repaired(
@@ -178,14 +170,6 @@ def test_only_changed_files_are_fetched_and_no_others_stay(s3: S3, folder: Path)
         fetch_changed(store, folder, store.files())
     s3.heal()
     assert fetched() == ["a"]
-
-
-def test_folders_of_urls_differ(tmp_path: Path) -> None:
-    one, other = (folder_of_url(f"s3://{bucket}/run/", "runs") for bucket in "ab")
-    assert one != other
-    assert one.name == other.name == "run"
-    assert folder_of_url("s3://a/run", "runs") == one
-    assert folder_of_url("s3://a/run", "runs", tmp_path).is_relative_to(tmp_path)
 
 
 def test_output_goes_to_a_folder_or_a_url(s3: S3, tmp_path: Path) -> None:
