@@ -58,48 +58,31 @@ def _written(column: Column) -> str:
 
 
 def _rows(table: Table) -> Iterator[str]:
-    pairs = _before_rope(table)
-    later = {name for names in pairs.values() for name in names}
-    own = [metric for metric in table.columns if metric.column not in {*IDS, *later}]
-    for _, members in groupby(own, key=lambda metric: _row_of(metric, table)):
-        metrics = list(members)
-        first, names = metrics[0], [metric.column for metric in metrics]
-        names += pairs.get(first.column, [])
-        several = [metric for metric in metrics if metric.error_of is None]
-        yield _row(names, first.label if len(several) == 1 else "", _meaning(first))
+    """Columns with the same meaning share a row if they follow each other, such as those of groups.
 
-
-def _before_rope(table: Table) -> dict[str, list[str]]:
-    """Columns before RoPE and their errors, by the same column as vectors enter the attention."""
-    found: dict[str, list[str]] = {}
-    for metric in table.columns:
-        name = (metric.error_of or metric.column).removesuffix(BEFORE_ROPE)
-        if name in table.names and name != (metric.error_of or metric.column):
-            found.setdefault(name, []).append(metric.column)
-    return found
-
-
-def _row_of(metric: Metric, table: Table) -> str:
-    """Columns with the same key are in one row, if they follow each other.
-
-    The error of a metric is in its row. Columns with the same meaning, such as those of the groups
-    of texts, share a row.
+    An error and a column before RoPE have no row if there is the column that they belong to.
     """
-    if metric.error_of is not None:
-        return table.columns[table.names.index(metric.error_of)].meaning
-    return metric.meaning
+    own = [one for one in table.columns if one.column not in IDS and one.error_of is None]
+    own = [one for one in own if _as_captured(one) not in table.names]
+    for meaning, members in groupby(own, key=_meaning):
+        yield _row(list(members), meaning.replace("|", r"\|"))
 
 
-def _row(names: list[str], name: str, meaning: str) -> str:
+def _as_captured(metric: Metric) -> str:
+    """The same column of vectors as they enter the attention; the empty name if it is this one."""
+    name = metric.column.removesuffix(BEFORE_ROPE)
+    return name if name != metric.column else ""
+
+
+def _row(metrics: Sequence[Metric], meaning: str) -> str:
     """Columns and their meaning, with the name on figures and the page if it tells more."""
-    quoted = [f"`{name}`" for name in names]
-    if len(quoted) > _MOST_NAMES:
-        with_errors = 1 + names[-1].endswith("_se")
-        ends = (", ".join(part) for part in (quoted[:with_errors], quoted[-with_errors:]))
-        quoted = [" … ".join(ends)]
-    is_told = name in meaning or name == names[0].replace("_", " ")
-    told = meaning if is_told else f"{name}: {meaning}"
-    return f"| {', '.join(quoted)} | {told.replace('|', chr(92) + '|')} |"
+    first = metrics[0]
+    names = [f"**`{one.column}`**" if one.error else f"`{one.column}`" for one in metrics]
+    if len(names) > _MOST_NAMES:
+        names = [f"{names[0]} … {names[-1]}"]
+    is_told = first.label in meaning or first.label == first.column.replace("_", " ")
+    told = meaning if is_told or len(metrics) > 1 else f"{first.label}: {meaning}"
+    return f"| {', '.join(names)} | {told} |"
 
 
 def _meaning(metric: Metric) -> str:
