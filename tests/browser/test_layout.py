@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity import open_run
 from attention_plasticity.page import make_report
+from attention_plasticity.tables.finished_run import FinishedRun
 from report_pages import open_report, settled, show, without_errors
 
 FEW = [0, 14, 29]  # captured layers of 30
@@ -36,15 +37,17 @@ EMPTY_SPACE = """() => {
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = open_run("results/smollm2-135m")
-    made = make_report([run, run.select(layers=FEW)], labels=["all", "few"])
-    return made.save(tmp_path_factory.mktemp("layout") / "report.html")
+def run() -> FinishedRun:
+    return open_run("results/smollm2-135m")
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, report: Path) -> Iterator[Page]:
-    with open_report(browser, report) as page:
+def opened(
+    browser: Browser, run: FinishedRun, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Page]:
+    made = make_report([run, run.select(layers=FEW)], labels=["all", "few"])
+    path = made.save(tmp_path_factory.mktemp("layout") / "report.html")
+    with open_report(browser, path) as page:
         yield page
 
 
@@ -99,7 +102,8 @@ SMALL_TARGETS = """() => [...document.querySelectorAll('button, input, select, s
     .map(([name]) => name)"""
 
 
-def test_fingers_have_large_targets(browser: Browser, report: Path) -> None:
+def test_fingers_have_large_targets(browser: Browser, run: FinishedRun, tmp_path: Path) -> None:
+    report = make_report([run]).save(tmp_path / "report.html")
     phone = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, offline=True
     )

@@ -109,7 +109,6 @@ LAUGHS = "\n".join(
 )
 INVALID_YAML: dict[str, tuple[str | bytes, str]] = {
     "nested lists": ("rate: " + "[" * 2000 + "]" * 2000, "it is nested too deep"),
-    "open lists": ("[" * 100_000, ""),
     "a list in itself": ("batch_size: &a [*a]", ""),
     "billion laughs": (LAUGHS, ""),
     "a large file": ("# " + "x" * 1_000_000, "is larger than 1,000,000 bytes"),
