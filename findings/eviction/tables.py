@@ -47,11 +47,10 @@ from qk_toolkit.arrays import Array
 
 PAGES = {
     Path("README.md"): ("main",),
-    Path("docs/findings-compression.md"): (
-        *("counts", "budgets-4096", "values", "short", "windows", "alone"),
-    ),
+    Path("docs/findings-compression.md"): ("counts", "values", "short", "windows", "alone"),
     Path("findings/eviction/README.md"): (
-        *("budgets-2048", "budgets-7168", "loss", "copies", "orders", "rules"),
+        *("budgets-2048", "budgets-4096", "budgets-7168"),
+        *("loss", "copies", "orders", "rules"),
     ),
 }
 """The tables of every page."""
