@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg.blas import dger
 
 from attention_plasticity.estimate.blocks import (
     near_mean,
@@ -240,8 +241,8 @@ def rotate(X: Vectors, origin: Array | float, signs: Array, u: Array) -> Array:
     for rows in row_blocks(*X.shape):
         block = np.subtract(X[rows], origin, dtype=np.float64)  # (b, d)
         block *= signs
-        block -= np.multiply.outer(block @ (2.0 * u), u)
-        rotated[rows] = block
+        along = block @ (2.0 * u)  # (b,)
+        rotated[rows] = dger(-1.0, u, along, a=block.T, overwrite_a=1).T  # block − along·uᵀ
     return rotated
 
 

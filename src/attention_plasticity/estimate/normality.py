@@ -1,11 +1,11 @@
 """Skewness, kurtosis and Kolmogorov–Smirnov tests of many columns at once.
 
-Arrays in, arrays out; numpy and scipy only. The KS statistic is found without a full sort. Values
-are counted in narrow bins. Both CDFs are monotone, so the counts give an upper bound of their
-distance inside each bin. Only bins whose bound exceeds the distance at the bin edges can contain
-the maximum; only their values are sorted. P-values of small samples are scipy's. Those of large
-samples come from the Pelz–Good expansion: it is within 1e-6 of scipy's, which need .07 s for 64
-columns of 2,000 values and 4 s for 60,000.
+Arrays in, arrays out; numpy and scipy only. For the KS statistic, the normal CDF is not computed
+for every value. Both CDFs are monotone, so the values at the ends of a block of sorted values bound
+the distance inside. Only blocks whose bound is above the largest distance at the ends can contain
+the maximum. P-values of small samples are scipy's. Those of large samples come from the Pelz–Good
+expansion: it is within 1e-6 of scipy's, which need .07 s for 64 columns of 2,000 values and 4 s for
+60,000.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from attention_plasticity.estimate.blocks import LARGE_BLOCK, row_blocks
+from attention_plasticity.estimate.blocks import row_blocks
 from qk_toolkit.arrays import Array
 
-_BIN_RANGE = 5.0  # bins cover ±5 standard deviations; one open bin on each side has the rest
-_CHUNK_ELEMENTS = 1 << 17
+_BLOCK = 32  # sorted values
 _EXACT_BELOW = 400  # below this n, scipy's exact p-value replaces the expansion
 _TAIL_FROM = 3.0  # of √n·D: above, p is below 3e-8 and the expansion suffers from cancellation
 
@@ -30,12 +29,12 @@ def skew_and_kurtosis(columns: Array) -> tuple[Array, Array]:
     """
     d, n = columns.shape
     m2, m3, m4 = np.empty(d), np.empty(d), np.empty(d)
-    for rows in row_blocks(d, n, LARGE_BLOCK):
+    for rows in row_blocks(d, n):
         dev = columns[rows] - columns[rows].mean(axis=1, keepdims=True)  # (b, n)
         square = dev * dev
         m2[rows] = square.mean(axis=1)
-        m3[rows] = np.einsum("dn,dn->d", square, dev) / n
-        m4[rows] = np.einsum("dn,dn->d", square, square) / n
+        m3[rows] = np.vecdot(square, dev) / n
+        m4[rows] = np.vecdot(square, square) / n
     nan = np.full(d, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         g1 = m3 / m2**1.5
@@ -56,48 +55,28 @@ def ks_normal_statistics(
     columns: Array, scale: Array, chosen: npt.NDArray[np.intp] | None = None
 ) -> Array:
     """Largest distance between the empirical CDF of each column / scale and the normal CDF."""
-    n = columns.shape[1]
     count = len(columns) if chosen is None else len(chosen)
-    bins = min(1 << 14, 1 << int(np.ceil(np.log2(20 * np.sqrt(n)))))
-    edges = np.linspace(-_BIN_RANGE, _BIN_RANGE, bins + 1)
-    cdf = np.concatenate([[0.0], ndtr(edges), [1.0]])  # (bins + 3,) with the two open bins
-    step = max(1, _CHUNK_ELEMENTS // n)
     statistics = np.empty(count)
-    for start in range(0, count, step):
-        part = slice(start, start + step)
-        chunk = columns[part if chosen is None else chosen[part]]  # (c, n)
-        statistics[part] = _statistics_of_chunk(chunk, scale[part], cdf)
+    for part in row_blocks(count, columns.shape[1]):
+        values = np.sort(columns[part if chosen is None else chosen[part]], axis=1)  # (c, n)
+        values /= scale[part, None]
+        statistics[part] = _largest_distance(values)
     return statistics
 
 
-def _statistics_of_chunk(columns: Array, scale: Array, cdf: Array) -> Array:
-    c, n = columns.shape
-    bins = len(cdf) - 1
-    # The bin number is a monotone function of the value, so ranks from bin counts are exact.
-    base = np.arange(c)[:, None] * float(bins)  # each column has its own bins
-    slot = columns * ((bins - 2) / (2 * _BIN_RANGE) / scale[:, None])  # (c, n)
-    slot += base + bins / 2
-    np.clip(slot, base, base + bins - 1.0, out=slot)
-    flat = slot.astype(np.intp).reshape(-1)
-    counts = np.bincount(flat, minlength=c * bins).reshape(c, bins)
-    after = np.cumsum(counts, axis=1)  # values up to the end of each bin
-    before = after - counts
-    at_edges = np.abs(after / n - cdf[1:]).max(axis=1)  # (c,) largest distance at bin edges
-    bound = np.maximum(after / n - cdf[:-1], cdf[1:] - before / n)  # (c, bins)
-    candidate_bins = (bound >= at_edges[:, None] - 1e-12) & (counts > 0)
-    candidates = np.flatnonzero(candidate_bins.reshape(-1)[flat])  # values that may be the maximum
-    slots = flat[candidates]
-    values = columns.reshape(-1)[candidates] / scale[slots // bins]
-    order = np.lexsort((values, slots))
-    values, slots = values[order], slots[order]
-    firsts = np.flatnonzero(np.diff(slots, prepend=-1))
-    bin_starts = np.repeat(firsts, np.diff(firsts, append=len(slots)))
-    rank = before.reshape(-1)[slots] + np.arange(len(slots)) - bin_starts  # values strictly below
-    level = ndtr(values)
-    distance = np.maximum((rank + 1) / n - level, level - rank / n)
-    column_starts = np.searchsorted(slots, np.arange(c) * bins)
-    statistics: Array = np.maximum.reduceat(distance, column_starts)
-    return statistics
+def _largest_distance(values: Array) -> Array:
+    """(c,) largest distance between the two CDFs, for sorted values (c, n)."""
+    n = values.shape[1]
+    ends = np.append(np.arange(0, n - 1, _BLOCK), n - 1)  # (blocks + 1,) places of ends of blocks
+    level = ndtr(values[:, ends])  # (c, blocks + 1)
+    found: Array = np.maximum((ends + 1) / n - level, level - ends / n).max(axis=1)
+    bound = np.maximum((ends[1:] + 1) / n - level[:, :-1], level[:, 1:] - ends[:-1] / n)
+    row, block = np.nonzero(bound >= found[:, None])
+    place = np.minimum(ends[block, None] + np.arange(_BLOCK), n - 1)  # (m, _BLOCK)
+    level = ndtr(values[row[:, None], place])
+    inside = np.maximum((place + 1) / n - level, level - place / n).max(axis=1)  # (m,)
+    np.maximum.at(found, row, inside)
+    return found
 
 
 def ks_pvalues(statistics: Array, n: int) -> Array:

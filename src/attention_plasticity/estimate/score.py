@@ -24,18 +24,20 @@ _BLOCK = 1 << 17  # scores at a time, so that they stay in the CPU cache
 class Centred(NamedTuple):
     """Queries of a bin about their mean."""
 
-    Y: npt.NDArray[np.float32]  # (n, d) queries minus their mean
-    mean: Array  # (d,)
+    Y: npt.NDArray[np.float32]  # (n, d) queries minus `mean`
+    mean: Array  # (d,) its values are those of float32
     member: npt.NDArray[np.float32]  # (g, n) 1 where a query is of a group of texts
     number: Array  # (g, 1) queries of every group
 
     @classmethod
     def of(cls, Q: Vectors, group: Ints) -> Centred:
         """From queries (n, d) with groups (n,)."""
-        mean = Q.mean(axis=0, dtype=np.float64)  # (d,)
+        Q = Q.astype(np.float32, copy=False)
+        mean = Q.mean(axis=0, dtype=np.float64).astype(np.float32)  # (d,)
         member = (group == np.arange(GROUPS)[:, None]).astype(np.float32)
-        Y = np.subtract(Q, mean, dtype=np.float64).astype(np.float32)
-        return cls(Y, mean, member, np.bincount(group, minlength=GROUPS)[:, None].astype(float))
+        return cls(
+            Q - mean, mean, member, np.bincount(group, minlength=GROUPS)[:, None].astype(float)
+        )
 
 
 class ScoreSums(NamedTuple):
@@ -56,18 +58,21 @@ def score_sums(W: npt.NDArray[np.float32], queries: Centred, *, counted: bool = 
     Y, centre, member, number = queries
     mean = W @ centre  # (pairs,) float64
     shape = (len(member), len(W))
-    first, second = np.empty(shape), np.empty(shape)
+    first = (member @ Y) @ W.T  # (g, pairs)
+    second = np.empty(shape)
     sign = np.empty(shape if counted else (len(member), 0))
+    tie = (-mean).astype(np.float32)  # (pairs,) score about the mean of no preference
     step = max(1, _BLOCK // max(1, len(Y)))
     for start in range(0, len(W), step):
         part = slice(start, start + step)
         S = Y @ W[part].T  # (n, b)
-        first[:, part] = member @ S
         if counted:
-            sign[:, part] = member @ np.sign(S + mean[part].astype(np.float32))
+            prefers = (tie[part] < S).view(np.int8)  # (n, b)
+            prefers -= tie[part] > S
+            sign[:, part] = member @ prefers.astype(np.float32)
         np.multiply(S, S, out=S)
         second[:, part] = member @ S
-    return ScoreSums(number, mean, first, second, 0.5 * (sign + number))
+    return ScoreSums(number, mean, first.astype(np.float64), second, 0.5 * (sign + number))
 
 
 def without_each(groups: Ints) -> Array:
