@@ -143,19 +143,6 @@ def test_frequencies_of_long_texts_follow_from_the_lengths_in_the_dump(
     assert "no examples.parquet" in capsys.readouterr().out
 
 
-def test_the_overrides_of_the_capture_are_used(
-    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    dump = tmp_path / "dump"
-    overrides = "{rope_parameters: {rope_type: linear, rope_theta: 10000.0, factor: 4.0}}"
-    assert sniff(model, texts, dump, model__config_overrides=overrides) == 0
-    expected = without_records(dump)
-    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
-    assert "those that dump.json records" in capsys.readouterr().err
-    layers = json.loads((dump / "dump.json").read_text())["layers"]
-    assert {layer["layer"]: layer for layer in layers} == expected
-
-
 def test_an_analysis_takes_the_records_from_a_file(
     dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

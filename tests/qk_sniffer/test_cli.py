@@ -124,20 +124,6 @@ def test_misuse_is_one_line_and_exit_code_2(
     assert not started
 
 
-@pytest.mark.parametrize("words", [REQUIRED, [*REQUIRED, "--dry_run"]])
-def test_a_missing_library_is_told_with_how_to_install_it(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(*_: object) -> None:
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
-
-    replace(monkeypatch, "capture.run", run_capture=run)
-    replace(monkeypatch, "capture.estimate", estimate=run)
-    assert sniff_qk(words) == 2
-    told = "error: torch: is not installed; run pip install 'attention-plasticity[capture]'\n"
-    assert capsys.readouterr().err == told
-
-
 @pytest.mark.parametrize("command", [sniff_qk, lambda w: attention_plasticity(["capture", *w])])
 def test_an_interruption_says_how_to_continue(
     command: Callable[[list[str]], int],

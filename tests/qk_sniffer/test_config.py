@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import product
 from pathlib import Path
 from types import ModuleType
 
@@ -111,20 +110,6 @@ def test_padding_on_the_left_is_refused(original: Path) -> None:
 
 
 _OLD_NAMES = ("padding:", "trust_remote_code: true", "autocast", "debug_logging", "readme_path")
-
-
-def test_each_of_them_gives_a_note_for_any_value() -> None:
-    required = {"dataset": {"path": "d"}, "model": {"name": "m"}, "output": {"data_root": "o"}}
-    for name, value in product(WITHOUT_EFFECT, (None, True, "x", 3, ["x"])):
-        section, field = name.split(".")
-        given = {**required, section: {**required.get(section, {}), field: value}}
-        with pytest.warns(IgnoredSettingWarning) as notes:
-            config = make_config(given)
-        (note,) = notes
-        assert str(note.message) == (
-            f"these settings have no effect: {name} ({WITHOUT_EFFECT[name]}). {OTHER_POSITIONS}"
-        )
-        assert field not in config.model_dump()[section]
 
 
 @pytest.mark.parametrize("words", [[], ["--dry_run"]])

@@ -123,10 +123,3 @@ def test_one_config_serves_every_checkpoint() -> None:
     config = load_config(path, flags)
     assert config.data_root == "data/attention-plasticity/smollm3-3b-stage1-step-40000"
     assert config.hf_branch == "smollm3-3b-stage1-step-40000-longbench-pro-128k-plus"
-
-
-def test_the_context_of_qwen3_is_extended() -> None:
-    overrides = load_config(FOLDER / "qwen3-8b.yaml").model.config_overrides
-    assert overrides is not None
-    assert overrides["max_position_embeddings"] == 131_072
-    assert overrides["rope_parameters"]["rope_type"] == "yarn"

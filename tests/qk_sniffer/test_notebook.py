@@ -16,7 +16,6 @@ from torch import Tensor
 from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
-from qk_dump.heads import HeadId
 from qk_dump.reader import read_attended
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens
@@ -77,23 +76,6 @@ def test_rows_come_as_arrays_of_one_length() -> None:
     )
     with pytest.raises(AttributeError, match="there is no column 'nonsense', only bucket, exam"):
         _ = tapped.queries(0, 0).nonsense
-
-
-def test_heads_are_listed_and_found_by_name() -> None:
-    tapped = qk_sniffer.tap(some_model(), layers=[0, 2], heads=[1])
-    everything = qk_sniffer.tap(some_model())
-    with tapped, everything:
-        some_model()(input_ids=tokens())
-    assert [head.folder for head in tapped.heads] == ["l00h00k", "l00h01q", "l02h00k", "l02h01q"]
-    assert same(tapped.rows("l00h01q"), tapped.queries(0, 1))
-    assert same(tapped.rows(HeadId(2, 0, "k")), tapped.keys(2, 0))
-    assert same(everything.queries(2, 1), tapped.queries(2, 1))
-    assert len(everything.heads) == 24
-    for name in ("l00h01k", "l00h09q", "l01h00q", "l0h0q", "nonsense", ""):
-        with pytest.raises(ConfigError, match=f"^{name}: is not a captured head; t.heads lists"):
-            tapped.rows(name)
-    with pytest.raises(ConfigError, match="l07h01q: is not a captured head"):
-        tapped.queries(7, 1)
 
 
 def test_examples_are_numbered_onward_over_forwards() -> None:
@@ -212,28 +194,6 @@ def test_tokens_may_be_given_by_position_or_as_embeddings(bare: bool) -> None:
     assert tapped.lengths == [12] * 4
     rows = tapped.queries(1, 2)
     np.testing.assert_array_equal(rows.vectors[:24], rows.vectors[24:])
-
-
-@pytest.mark.parametrize("kind", ["log_uniform", "uniform"])
-def test_sampled_rows_are_the_samplers_choice(kind: Any) -> None:
-    model = some_model()
-    settings = {"min_bucket_size": 4, "base_rate": 2.5, "seed": 9}
-    sampler = qk_sniffer.PositionSampler(kind, **settings)
-    tapped, everything = qk_sniffer.tap(model, sampler=kind, **settings), qk_sniffer.tap(model)
-    with tapped, everything:
-        for length in (100, 300):
-            model(input_ids=tokens(1, length))
-    for head in tapped.heads:
-        rows, whole = tapped.rows(head), everything.rows(head)
-        chosen = [
-            sampler.positions(length, example=example, layer=head.layer, kind=head.kind)
-            for example, length in enumerate((100, 300))
-        ]
-        assert rows.position.tolist() == np.concatenate(chosen).tolist()
-        assert rows.example_id.tolist() == np.repeat([0, 1], [len(c) for c in chosen]).tolist()
-        assert rows.bucket.tolist() == sampler.bucket(rows.position).tolist()
-        place = rows.position + 100 * rows.example_id
-        np.testing.assert_array_equal(rows.vectors, whole.vectors[place])
 
 
 @pytest.mark.parametrize(
@@ -435,18 +395,6 @@ def test_drawn_keys_are_those_of_a_tap_of_all_keys(
         assert read is not None
         for name in set(drawn.columns) - {"sliding_window"}:
             np.testing.assert_array_equal(read[name], drawn[name])
-
-
-def test_keys_that_cannot_be_drawn(tmp_path: Path) -> None:
-    model = some_model()
-    unused = qk_sniffer.tap(model, layers=[1], attended_keys=9, **FEW)
-    with pytest.raises(ConfigError, match="attended/l00h00k: is not a captured head; t"):
-        unused.attended(0, 0)
-    with pytest.raises(ConfigError, match="attended_keys: has an effect only with"):
-        qk_sniffer.tap(model, attention=False, attended_keys=3)
-    empty = open_dump(unused.save(tmp_path / "empty"))
-    assert read_attended(empty, 1, 0) is None
-    assert len(empty.attended) == 2
 
 
 def test_a_model_that_overflows_is_not_saved(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -108,35 +107,6 @@ def test_a_stream_needs_the_number_of_texts(
     told = "".join(capsys.readouterr())
     assert "buckets of 32 tokens" in told
     assert "from 4 texts" in told
-
-
-def test_too_few_rows_are_told_before_and_after(
-    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two texts have more than 101 tokens, and one more than 256."""
-    given = flags(model, texts, tmp_path / "dump")
-    assert main([*given, "--dry_run"]) == 0
-    message = "fewer than 4 texts in 14 of 16 buckets (positions 64-511)."
-    assert message in capsys.readouterr().out
-    assert main(given) == 0
-    assert message in capsys.readouterr().err
-    assert main([*given, "--dry_run", "--overwrite", "--capture.capture_queries", "false"]) == 0
-    assert "fewer than" not in capsys.readouterr().out
-
-
-def test_texts_of_similar_length_can_be_cut(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = flags(model, save_texts(tmp_path / "texts", [200, 400, 300, 220]), tmp_path / "dump")
-    assert main([*given, "--dry_run"]) == 0
-    told = capsys.readouterr().out
-    assert "warning: expected per head: " in told
-    shortest = re.search(r"tokens per text +(\d+) to", told)
-    assert shortest is not None
-    cut = f"--tokenizer.max_length {shortest[1]}"
-    assert f"To cut all texts to the shortest one: {cut}\n" in told
-    assert main([*given, *cut.split(), "--dry_run"]) == 0
-    assert "fewer than 4 texts" not in capsys.readouterr().out
 
 
 def test_texts_without_tokens_are_refused(

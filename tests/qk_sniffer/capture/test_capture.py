@@ -17,7 +17,6 @@ import qk_sniffer
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import read_manifest
 from qk_dump.rotary import rotary_record, rotate
-from qk_dump.source import open_dump
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.run import run_rank
 from qk_sniffer.config import make_config
@@ -42,10 +41,6 @@ def keys_rate_and_float16(
     half = {"output__vector_dtype": "float16"}
     assert sniff(model, texts, dump, capture__sampler__key_base_rate=12.0, **half) == 0
     return dump
-
-
-def tokens_of(length: int) -> int:
-    return min(length + 1, CONTEXT) if length else 0
 
 
 def test_a_slow_precision_is_told(
@@ -90,13 +85,6 @@ def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) ->
             )
 
 
-def test_examples_keep_their_names_and_lengths(whole: Path) -> None:
-    table = pq.read_table(whole / "examples.parquet").to_pydict()
-    assert table["example_id"] == list(range(len(LENGTHS)))
-    assert table["original_id"] == [f"{number:03d}.txt" for number in range(len(LENGTHS))]
-    assert table["num_tokens"] == [tokens_of(length) for length in LENGTHS]
-
-
 def test_manifest_tells_the_layout(whole: Path) -> None:
     told = json.loads((whole / "dump.json").read_text())
     assert (told["num_layers"], told["num_q_heads"], told["num_k_heads"]) == (4, 4, 2)
@@ -129,37 +117,6 @@ def test_keys_with_a_rate_of_their_own_leave_queries_as_they_are(
             assert own[name].num_rows > plain[name].num_rows
     sampler = json.loads((keys_rate_and_float16 / "dump.json").read_text())["sampler"]
     assert sampler["key_base_rate"] == 12.0
-
-
-def test_batches_change_no_position_and_hardly_a_digit(
-    model: Path, texts: Path, whole: Path, tmp_path: Path
-) -> None:
-    assert sniff(model, texts, tmp_path / "dump", inference__batch_size=len(LENGTHS)) == 0
-    ours = tables_of(tmp_path / "dump")
-    for name, table in tables_of(whole).items():
-        if name == "examples":
-            assert ours[name] == table
-            continue
-        assert ours[name].select(EXACT) == table.select(EXACT)
-        assert ours[name].column_names == table.column_names
-        for column in set(table.column_names) - set(EXACT):
-            mine, theirs = (np.stack(side[column].to_numpy()) for side in (ours[name], table))
-            np.testing.assert_allclose(mine, theirs, atol=1e-4)
-
-
-def test_layers_heads_and_kinds_are_chosen(model: Path, texts: Path, tmp_path: Path) -> None:
-    chosen = {"capture__layers": "1-2", "capture__heads": "0,3", "capture__capture_keys": "false"}
-    assert sniff(model, texts, tmp_path, **chosen) == 0
-    names = [head.folder for head in open_dump(tmp_path).folders]
-    assert names == ["l01h00q", "l01h03q", "l02h00q", "l02h03q"]
-
-
-def test_vectors_of_float16(keys_rate_and_float16: Path, whole: Path) -> None:
-    own, plain = tables_of(keys_rate_and_float16), tables_of(whole)
-    for name in (name for name in plain if name.endswith("q")):
-        assert str(own[name].schema.field("vector").type.value_type) == "halffloat"
-        mine, theirs = (np.stack(side[name]["vector"].to_numpy()) for side in (own, plain))
-        np.testing.assert_array_equal(mine, theirs.astype(np.float16))
 
 
 def test_pre_rope_differs_from_post_in_all_but_position_zero(

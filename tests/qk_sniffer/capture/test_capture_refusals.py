@@ -95,22 +95,6 @@ def test_other_weights_in_the_middle_of_a_capture_are_noticed(
     assert "holds a capture that differs in model.files (" in refusal(capsys)
 
 
-def test_other_settings_are_refused_before_the_model_is_loaded(
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sniff_first(monkeypatch, 3, model, texts, tmp_path / "dump", tokenizer__max_length=64)
-    capsys.readouterr()
-    monkeypatch.setattr("qk_sniffer.capture.opening.load_model", None)
-    assert sniff(model, texts, tmp_path / "dump", tokenizer__max_length=32) == 2
-    told = capsys.readouterr().err
-    assert "differs in tokenizer.max_length (64 then, 32 now)" in told
-    assert told.count("\n") == 1  # no note about the sampler of the other capture
-
-
 def test_the_analysis_of_an_unfinished_capture_says_how_to_continue(
     model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,15 +152,6 @@ def test_a_tokenizer_of_another_model_is_told(
     options = {"tokenizer__name": tmp_path / "tokenizer"}
     assert sniff(tmp_path / "model", texts, tmp_path / "dump", **options) == 2
     assert "tokenizer.name: the tokenizer gives token" in refusal(capsys)
-
-
-def test_positions_beyond_a_table_of_positions_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = save_tiny_model(tmp_path / "model", "gpt2")
-    texts = save_texts(tmp_path / "texts", [700])
-    assert sniff(model, texts, tmp_path / "dump", tokenizer__max_length=600) == 1
-    assert "the model failed on text 0 (600 tokens)" in refusal(capsys)
 
 
 def test_a_model_whose_own_forward_fails_is_told(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from qk_sniffer.engines.hf.loading import load_model
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.summary import print_estimate
 from tiny_models import RARE, needs
-from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
+from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
 
 LENGTHS = [300, 40, 0, 511, 2000]
 ATTENTION = 16 * 4 * (28 + 7)  # bytes of the attention columns in the rows of all query heads
@@ -125,42 +124,12 @@ def test_keys_drawn_by_attention_are_counted(
     assert printed["keys drawn by attention"] == "none: every key is kept"
 
 
-def test_settings_change_the_estimate(model: Path, texts: Path) -> None:
-    capture = {"layers": [1, 2], "heads": [3], "sampler": {"type": "all"}}
-    tokenizer = {"max_length": 100, "add_special_tokens": False}
-    found = estimate(config_for(model, texts, capture=capture, tokenizer=tokenizer))
-    assert found.heads == 4
-    assert [(layer.facts.layer, layer.q, layer.k) for layer in found.setup.wanted] == [
-        (1, (3,), (1,)),
-        (2, (3,), (1,)),
-    ]
-    assert found.rows_per_text["k"] == found.tokens_per_text == mean([100, 40, 0, 100, 100])
-
-
 def test_only_the_first_texts_are_looked_at(model: Path, tmp_path: Path) -> None:
     texts = save_texts(tmp_path / "texts", [10] * 16 + [500] * 4)
     found = estimate(config_for(model, texts))
     assert (found.texts, len(found.lengths)) == (20, 16)
     assert found.tokens_per_text == 11
     assert estimate(config_for(model, texts, dataset={"max_samples": 3})).texts == 3
-
-
-def test_the_number_of_texts_in_a_stream_is_unknown(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [json.dumps({"text": some_text(length)}) + "\n" for length in LENGTHS]
-    (tmp_path / "rows.jsonl").write_text("".join(lines))
-    capture = {"sampler": {"type": "log_uniform"}}
-    rows = tmp_path / "rows.jsonl"
-    config = config_for(model, rows, capture=capture, dataset={"streaming": True})
-    found = estimate(config)
-    assert found.texts is None
-    assert len(found.lengths) == 5
-    assert found.tokens_per_text == pytest.approx(mean(TOKENS))
-    printed = printed_by(config, capsys)
-    assert printed["texts"] == "unknown (streaming)"
-    assert "size per text" in printed
-    assert "rows" not in printed
 
 
 def printed_by(config: CaptureConfig, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_sniffer.capture.folder import CaptureFolder, open_capture
 from qk_sniffer.capture.segments import saved_chunks
-from qk_toolkit.errors import ConfigError, OutputError
+from qk_toolkit.errors import ConfigError
 
 
 def changed(field: str, value: object) -> dict[str, Any]:
@@ -116,16 +116,6 @@ def test_segments_without_a_plan_are_not_trusted(tmp_path: Path) -> None:
         assert saved_chunks(tmp_path) == set()
 
 
-def test_places_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    assert "is a file, not a folder" in refusal(tmp_path / "file")
-    assert (tmp_path / "file").read_text() == "mine"
-    for place in ("/proc/nowhere/dump", "file/dump"):
-        with pytest.raises(OutputError) as caught:
-            opened(tmp_path / place)
-        assert str(caught.value).startswith(f"{tmp_path / place}: cannot be written")
-
-
 def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
     make_capture(tmp_path, 2)
     (tmp_path / "l00h00q" / "shard-2.parquet").write_bytes(b"old")
@@ -142,17 +132,6 @@ def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
         save(capture, range(7))
         complete(capture, 7)
     assert content(tmp_path) == {**undisturbed(7), **dict.fromkeys(mine, b"mine")}
-
-
-def test_overwriting_discards_an_unfinished_capture_and_a_broken_dump(tmp_path: Path) -> None:
-    begun(tmp_path)
-    (tmp_path / "dump.json").write_text("{")
-    (tmp_path / ".capture" / "ended.json").write_text('{"1": 2}')
-    plan = changed("model.name", "other")
-    with closing(open_capture(tmp_path, plan, 1, overwrite=True)) as capture:
-        assert (saved_chunks(tmp_path), capture.ended()) == (set(), {})
-        assert not (tmp_path / "dump.json").exists()
-        refusal(tmp_path)
 
 
 def test_processes_that_all_overwrite_share_one_capture(tmp_path: Path) -> None:

@@ -105,22 +105,6 @@ def test_an_error_is_raised_at_wait() -> None:
     behind.close()
 
 
-def test_results_of_tasks_are_given_once_and_in_order() -> None:
-    behind = BackgroundWriter[int](depth=2)
-    found: list[int] = []
-    for number in range(20):
-        behind.submit(lambda number=number: number)
-        found += behind.finished()
-    behind.wait()
-    found += behind.finished()
-    assert found == [*range(20)]
-    assert behind.finished() == []
-    behind.submit(fail)
-    with pytest.raises(OSError, match="disk full"):
-        behind.wait()
-    behind.close()
-
-
 def test_items_that_never_come_do_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_SECONDS_TO_STOP", 0.01)
     asked, came = threading.Event(), threading.Event()

@@ -123,21 +123,6 @@ def test_an_interrupted_copy_continues(
     assert left_files(work) == {"dump.json"}
 
 
-def test_a_copy_of_a_lost_machine_is_made_again(
-    s3: S3, model: Path, texts: Path, dump: dict[str, bytes], capsys: Output
-) -> None:
-    url = s3.url("dump")
-    s3.fail("PUT", error(500), path="/dump/dump.json")
-    assert sniff(model, texts, url) == 1
-    s3.heal()
-    shutil.rmtree(cache_folder())
-    assert sniff(model, texts, url, inference__batch_size=2) == 2
-    assert f"{url}: holds a capture that differs in inference" in capsys.readouterr().err
-    shutil.rmtree(cache_folder())
-    assert sniff(model, texts, url) == 0
-    assert_sent(s3, dump)
-
-
 def test_an_interrupted_overwrite_continues(
     s3: S3, model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

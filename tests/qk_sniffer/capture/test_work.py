@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from qk_sniffer.capture import work as module
 from qk_sniffer.capture.description import capture_plan
 from qk_sniffer.capture.folder import CaptureFolder, open_capture
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.segments import Segment, read_segments, saved_chunks
 from qk_sniffer.capture.setup import Setup, prepare
-from qk_sniffer.capture.work import Step, Work, chunk_size, longest_first
+from qk_sniffer.capture.work import Step, Work
 from qk_sniffer.config import make_config
 
 LENGTHS = [30, 10, 40, 0, 20, 50, 5]
@@ -87,30 +86,6 @@ def die(work: Work) -> None:
     work.close()
 
 
-def test_the_longest_chunks_come_first_and_equal_ones_keep_their_order() -> None:
-    assert longest_first([1, 9, 3, 3, 8, 0, 9], 1, 1) == [1, 6, 4, 2, 3, 0, 5]
-    assert longest_first([1, 9, 3, 3, 8, 0, 9], 2, 2) == [0, 3, 2, 1]
-    assert longest_first([1, 9, 3, 3, 8, 0, 9], 1, 3) == [0, 1, 2]
-    assert longest_first([], 3, 6) == []
-
-
-def test_the_size_of_chunks(
-    setup: Setup, model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert chunk_size(setup) == 1  # fewer than 256 batches
-    monkeypatch.setattr(module, "_MOST_CHUNKS", 2)
-    assert chunk_size(setup) == 4
-    assert chunk_size(setup_of(model, texts, batch_size=2)) == 2
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 3 * 50 * 2 * 4 * 60)  # of three long texts
-    assert chunk_size(setup) < 4
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 1)
-    assert chunk_size(setup) == 1
-    streamed = setup_of(model, texts, streaming=True)
-    object.__setattr__(streamed.texts, "total", None)
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 1 << 40)
-    assert chunk_size(streamed) == 16
-
-
 @pytest.mark.parametrize("size", [1, 3, 9])
 def test_processes_run_every_text_once(setup: Setup, processes: Processes, size: int) -> None:
     processes.size = size
@@ -135,22 +110,6 @@ def test_processes_run_every_text_once(setup: Setup, processes: Processes, size:
     saved = [one for segment in read_segments(processes.folder) for one in segment.examples]
     assert [one.example_id for one in saved] == [*range(len(LENGTHS))]
     assert first.saw_others
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_chunks_of_a_dead_process_are_free(
-    model: Path, texts: Path, processes: Processes, streaming: bool
-) -> None:
-    setup = setup_of(model, texts, streaming=streaming)
-    dying, living = processes.start(setup), processes.start(setup)
-    [lost] = begin(next(dying.steps()))
-    before = [text for batch in run(living) for text in batch]
-    assert sorted([*before, lost]) == [0, 1, 2, 4, 5, 6]
-    die(dying)
-    assert living.wait(lambda: None)
-    assert run(living) == [[lost]]
-    assert living.capture.ended() == {lost: 1}
-    assert not living.wait(lambda: None)
 
 
 def test_a_text_of_a_batch_is_run_again_then_alone_then_left_out(
@@ -224,15 +183,3 @@ def test_texts_that_come_after_the_end_of_a_capture_remove_no_segment(
     monkeypatch.setattr(type(setup.texts), "between", slow)
     assert list(late.steps()) == []
     assert saved_chunks(processes.folder) == {*range(len(LENGTHS))}
-
-
-def test_a_damaged_or_unfinished_segment_is_run_again(setup: Setup, processes: Processes) -> None:
-    run(processes.start(setup))
-    place = processes.folder / ".capture" / "segments"
-    (place / "00002" / "segment.json").write_text("{")
-    (place / ".00004.part-77-ab").mkdir()
-    (place / "00004" / "segment.json").unlink()
-    work = processes.start(setup)
-    assert work.texts_done == len(LENGTHS) - 2
-    assert run(work) == [[2], [4]]
-    assert not list(place.glob(".*"))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from qk_dump.heads import HeadId
 from qk_sniffer.config import CaptureSettings
 from qk_sniffer.engines.hf.layout import ModelLayout
 from qk_sniffer.engines.hf.probing import probe
@@ -78,11 +77,6 @@ def test_full_attention_only_leaves_out_windows() -> None:
     assert list(chosen("llama4_text", full_attention_only=True)) == [3]
 
 
-def test_queries_or_keys_alone() -> None:
-    assert chosen("llama", capture_keys=False) == dict.fromkeys(range(4), ((0, 1, 2, 3), ()))
-    assert chosen("llama", heads=[3], capture_queries=False) == dict.fromkeys(range(4), ((), (1,)))
-
-
 @pytest.mark.parametrize("count", [1, 5, 16])
 def test_a_sample_has_the_wanted_number_of_query_heads(count: int) -> None:
     sampled = chosen("llama", head_sampling=sample(count, 7))
@@ -102,18 +96,6 @@ def test_a_sample_depends_on_its_seed_and_on_nothing_but_the_eligible_heads() ->
     assert {layer: k for layer, (_, k) in chosen("llama", head_sampling=sample(6, 0)).items()} == {
         layer: k for layer, (_, k) in keys_alone.items()
     }
-
-
-def test_wanted_heads_have_the_names_of_a_dump() -> None:
-    (layer,) = choose_heads(layout_of("llama"), of(layers=[2], heads=[0, 3]))
-    assert layer.head_ids() == [
-        HeadId(2, 0, "q"),
-        HeadId(2, 3, "q"),
-        HeadId(2, 0, "k"),
-        HeadId(2, 1, "k"),
-    ]
-    assert layer.heads("q") == layer.q == (0, 3)
-    assert layer.heads("k") == layer.k == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from qk_dump.heads import Kind
 from qk_sniffer.sampling.positions import PositionSampler, SamplerType, sample_heads
 
 BUCKET_SIZES = st.integers(1, 1 << 20)
-POSITIONS = st.integers(0, (1 << 61) - 2)
 LENGTHS = st.integers(0, 3000)
 NUMBERS = st.integers(0, 1 << 40)
 KINDS: tuple[Kind, ...] = ("q", "k")
@@ -39,44 +38,6 @@ def kept(
     return sampler.positions(length, example=example, layer=layer, kind=kind).tolist()
 
 
-def test_log_buckets_change_exactly_at_powers_of_two() -> None:
-    """Bucket k holds the positions p with 2^k ≤ p + 1 < 2^(k+1)."""
-    sampler = PositionSampler(min_bucket_size=1)
-    for k in range(61):
-        power = 2**k
-        assert sampler.bucket([power - 1, 2 * power - 2, 2 * power - 1]).tolist() == [k, k, k + 1]
-        around = [power - 1, power, power + 1]
-        assert sampler.bucket(around).tolist() == [(p + 1).bit_length() - 1 for p in around]
-
-
-@given(position=POSITIONS, size=BUCKET_SIZES)
-def test_log_bucket_formula(position: int, size: int) -> None:
-    first = next(i for i in range(64) if 2**i >= size)  # ceil(log2(size))
-    floor_log2 = max(i for i in range(64) if 2**i <= position + 1)
-    bucket = PositionSampler("log_uniform", size).bucket(position)
-    assert int(bucket) == max(first, floor_log2)
-    assert bucket.dtype == np.int64
-
-
-@given(position=POSITIONS, size=BUCKET_SIZES, kind=st.sampled_from(["uniform", "all"]))
-def test_uniform_bucket_formula(position: int, size: int, kind: SamplerType) -> None:
-    bucket = PositionSampler(kind, size).bucket(position)
-    assert int(bucket) == position // size
-    assert bucket.dtype == np.int64
-
-
-def test_first_log_bucket_takes_every_earlier_position() -> None:
-    for size, buckets in (
-        (128, [7] * 255 + [8] * 256 + [9]),  # the first one holds positions 0 to 254
-        (100, [7] * 255 + [8] * 256 + [9]),
-        (129, [8] * 511 + [9]),
-        (1, [0, 1, 1, 2, 2, 2, 2, 3]),
-        (2, [1, 1, 1, 2, 2, 2, 2, 3]),
-    ):
-        sampler = PositionSampler("log_uniform", size)
-        assert sampler.bucket(np.arange(len(buckets))).tolist() == buckets
-
-
 @given(bucket=st.integers(0, 60), rate=st.floats(1e-6, 1e6))
 def test_log_rate_formula(bucket: int, rate: float) -> None:
     expected = min(Fraction(1), Fraction(rate) / 2**bucket)
@@ -88,11 +49,6 @@ def test_log_rate_formula(bucket: int, rate: float) -> None:
 def test_uniform_rate_formula(bucket: int, size: int, rate: float) -> None:
     assert float(PositionSampler("uniform", size, rate).rate(bucket)) == min(1, rate / size)
     assert float(PositionSampler("all", size, rate).rate(bucket)) == 1
-
-
-def test_bucket_types_have_the_names_of_dump_json() -> None:
-    types = [PositionSampler(kind).bucket_type for kind in ("log_uniform", "uniform", "all")]
-    assert types == ["log", "uniform", "uniform"]
 
 
 @given(sampler=SAMPLERS, length=LENGTHS, example=NUMBERS, layer=st.integers(0, 200))
@@ -154,15 +110,6 @@ def test_every_bucket_keeps_its_share(kind: SamplerType, base_rate: float) -> No
         n = texts * sizes[bucket]
         deviation = math.sqrt(n * rate * (1 - rate))
         assert abs(counts[bucket] - n * rate) <= 4.5 * deviation
-
-
-@given(sampler=SAMPLERS, length=LENGTHS)
-def test_expected_rows_are_the_sum_of_the_rates(sampler: PositionSampler, length: int) -> None:
-    total = sum(
-        float(sampler.rate(sampler.bucket(position))) for position in range(min(length, 50))
-    )
-    assert sampler.expected_rows(min(length, 50)) == pytest.approx(total)
-    assert 0 <= sampler.expected_rows(length) <= length * (1 + 1e-12)
 
 
 PAIRS = st.sets(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=60)

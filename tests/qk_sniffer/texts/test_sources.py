@@ -91,14 +91,6 @@ def test_a_folder_of_text_files_in_the_order_of_their_names(
 
 
 @BOTH_WAYS
-def test_hidden_files_and_folders_are_skipped(tmp_path: Path, streaming: bool) -> None:
-    for name in (".hidden.txt", ".git/a.txt", "seen/.cache/b.txt"):
-        saved(tmp_path / name, "no")
-    saved(tmp_path / "seen" / "c.txt", "yes")
-    assert texts_of(tmp_path, streaming=streaming) == [("seen/c.txt", "yes")]
-
-
-@BOTH_WAYS
 def test_names_that_look_like_patterns_are_names(tmp_path: Path, streaming: bool) -> None:
     names = ["a*.txt", "a1.txt", "b1.txt", "b[1].txt", "c?.txt", "d{1,2}.txt", "é #%20.txt"]
     for name in names:
@@ -153,13 +145,6 @@ def test_a_folder_of_tables_is_one_dataset(tmp_path: Path, streaming: bool) -> N
 
 
 @BOTH_WAYS
-def test_ids_are_kept_as_they_are(tmp_path: Path, streaming: bool) -> None:
-    for number, ids in enumerate(([7, 5], [0.5, 1.5], [None, "y"], [{"a": [1]}, {"a": [2]}])):
-        file = saved(tmp_path / f"{number}.jsonl", [{"key": id_, "text": "t"} for id_ in ids])
-        assert texts_of(file, id_column="key", streaming=streaming) == [(id_, "t") for id_ in ids]
-
-
-@BOTH_WAYS
 @pytest.mark.parametrize("wanted", [2, 9])
 def test_max_samples_takes_the_beginning(tmp_path: Path, wanted: int, streaming: bool) -> None:
     for number in range(3):
@@ -174,18 +159,6 @@ def test_max_samples_takes_the_beginning(tmp_path: Path, wanted: int, streaming:
 def test_a_missing_text_is_an_empty_one(tmp_path: Path, streaming: bool) -> None:
     file = saved(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": None}, {"text": ""}])
     assert texts_of(file, streaming=streaming) == [(0, "a"), (1, ""), (2, "")]
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize("names", [("a.txt", "b.csv"), ("a.csv", "b.tsv")], ids=str)
-def test_files_of_several_kinds_are_refused(
-    tmp_path: Path, names: tuple[str, str], streaming: bool
-) -> None:
-    for name in names:
-        saved(tmp_path / name, "id,text\na,b\n")
-    message = refusal(tmp_path, streaming=streaming)
-    assert message.startswith("dataset.path: PATH: holds files of several formats (")
-    assert message.endswith("); give a folder with one format")
 
 
 NO_TEXTS = (
@@ -253,14 +226,6 @@ def test_a_broken_file_is_named_in_one_line(tmp_path: Path, streaming: bool) -> 
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("name", ["nobody/nothing", "nothing"])
-def test_an_unknown_dataset_is_told_in_one_line(name: str, streaming: bool) -> None:
-    message = refusal(name, streaming=streaming)
-    assert message.startswith("dataset.path: PATH: cannot be read: ")
-    assert "Hub" in message
-
-
-@BOTH_WAYS
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00picture", b"zeros \0\0", b"caf\xe9"])
 def test_a_binary_file_among_texts_is_named(
     tmp_path: Path, content: bytes, streaming: bool
@@ -272,12 +237,6 @@ def test_a_binary_file_among_texts_is_named(
         assert refusal(tmp_path, **settings) == (
             "dataset.path: PATH/1.txt: is not a text in UTF-8; remove it or convert it"
         )
-
-
-def test_a_digest_tells_texts_apart() -> None:
-    digests = {Text(0, None, text).digest for text in ("", "a", "b", "a ", "\ud800")}
-    assert len(digests) == 5
-    assert Text(0, None, "a").digest == Text(5, "other", "a").digest
 
 
 def test_tokens_of_a_text() -> None:

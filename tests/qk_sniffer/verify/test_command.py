@@ -9,7 +9,6 @@ from typing import Any
 
 import huggingface_hub.constants
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from attention_plasticity.cli import main
 from qk_sniffer.engines.engine import Rotation, Rotations
@@ -18,9 +17,8 @@ from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.rotary import RotationCheck
 from qk_sniffer.verify.command import summary_lines
 from qk_sniffer.verify.comparison import LayerCheck, Verification
-from sniffing import sniff
 from tiny_models import ARCHITECTURES
-from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
+from tiny_texts import save_tiny_model, some_text
 
 Captured = pytest.CaptureFixture[str]
 
@@ -122,19 +120,6 @@ def test_refusals_are_one_line_and_exit_code_2(
     out, err = capsys.readouterr()
     assert out == ""
     assert told_by(err).startswith(f"error: {told.format(**names)}")
-
-
-def test_a_model_that_bypasses_the_registry_gets_the_message_of_a_capture(
-    tmp_path: Path, capsys: Captured
-) -> None:
-    config = AutoConfig.for_model("bloom", hidden_size=32, n_layer=2, n_head=4, vocab_size=128)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "bloom")
-    tiny_tokenizer().save_pretrained(tmp_path / "bloom")
-    assert verify(tmp_path / "bloom") == 2
-    ours = told_by(capsys.readouterr().err)
-    assert "its attention does not go through transformers' attention registry" in ours
-    assert sniff(tmp_path / "bloom", save_texts(tmp_path / "texts", [9]), tmp_path / "dump") == 2
-    assert ours == capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_model_that_fails_on_the_text_ends_with_1(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from qk_sniffer.engines.hf.layer_numbers import CallSite, LayerRun, number_layer
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.logits import allowed
 from qk_sniffer.engines.hf.probing import probe
-from qk_sniffer.engines.hf.reach import FULL, Limits, Reach, limits_of, reach_of, small_limits
+from qk_sniffer.engines.hf.reach import FULL, Limits, Reach, reach_of
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
 
@@ -84,19 +83,6 @@ def test_the_model_can_run_in_another_thread_meanwhile() -> None:
     assert all(seen)
 
 
-def test_small_limits_are_taken_back_also_after_a_failure() -> None:
-    decoder = decoder_of(ARCHITECTURES["gemma3_text"].model())
-    limits = limits_of(decoder)
-    assert limits.small == {8: 3}
-    attention = [layer.self_attn for layer in decoder.layers]
-    before = decoder.config.sliding_window, [module.sliding_window for module in attention]
-    with suppress(KeyError), small_limits(decoder, limits):
-        assert decoder.config.sliding_window == 3
-        assert {module.sliding_window for module in attention} == {3, None}
-        raise KeyError
-    assert (decoder.config.sliding_window, [m.sliding_window for m in attention]) == before
-
-
 @pytest.mark.parametrize("length", [12, 13])
 def test_patterns_of_masks(length: int) -> None:
     limits = Limits({4096: 3, 8192: 6})
@@ -124,15 +110,6 @@ def test_patterns_of_masks(length: int) -> None:
 def calls(*runs: int | None, modules: int = 1) -> list[CallSite]:
     shared = [nn.Identity() for _ in range(modules)]
     return [CallSite(shared[at % modules], at // modules, run) for at, run in enumerate(runs)]
-
-
-def test_numbers_of_layers() -> None:
-    plain = [LayerRun(0, index) for index in range(4)]
-    assert number_layers("m", plain, calls(1, 3)) == ([1, 3], 4)
-    before = [LayerRun(0, 0), *(LayerRun(1, index) for index in range(3))]  # projections first
-    assert number_layers("m", before, calls(1, 2, 3)) == ([0, 1, 2], 3)
-    stacks = [LayerRun(0, 0), LayerRun(0, 1), LayerRun(1, 0), LayerRun(0, 0), LayerRun(0, 1)]
-    assert number_layers("m", stacks, calls(0, 1, 2, 3, 4)) == ([0, 1, 2, 3, 4], 5)
 
 
 @pytest.mark.parametrize("runs", [(0, 0), (None, 1)], ids=["two in a layer", "outside"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -63,30 +62,6 @@ def hooked(model: Any, ids: Sequence[int]) -> dict[int, AttentionCall]:
     return seen
 
 
-def same(one: Kept, other: Kept) -> bool:
-    return one.keys() == other.keys() and all(
-        torch.equal(a, b)
-        for layer, call in one.items()
-        for a, b in zip(call[1:6], other[layer][1:6], strict=True)
-    )
-
-
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
-@pytest.mark.parametrize("model_type", ["gemma3_text", "gpt2", "mllama_text_model"])
-def test_vectors_are_those_that_attention_was_given(model_type: str) -> None:
-    model = some_model(model_type, torch.bfloat16)
-    calls, seen = run(model, [text(24)]), hooked(model, text(24))
-    assert calls.keys() == seen.keys() == {facts.layer for facts in layout_of(model).layers}
-    for layer, call in calls.items():
-        own = seen[layer]
-        for mine, theirs in zip(call[1:4], (own.query, own.key, own.value), strict=True):
-            assert mine.dtype == torch.bfloat16
-            assert torch.equal(mine, theirs[0].transpose(0, 1))
-        assert torch.equal(call.stored_query, call.query)
-        assert torch.equal(call.stored_key, call.key)
-        assert call.rule is None
-
-
 @pytest.mark.parametrize("pre_rope", [False, True])
 @pytest.mark.parametrize("model_type", ["gemma3_text", "gpt2", "llama4_text"])
 def test_a_text_gives_the_same_vectors_in_a_padded_batch_as_alone(
@@ -101,21 +76,6 @@ def test_a_text_gives_the_same_vectors_in_a_padded_batch_as_alone(
                 part = many[start : start + length]
                 torch.testing.assert_close(part, one, rtol=1e-5, atol=1e-5)
         start += length
-
-
-def test_only_wanted_layers_give_calls_and_rules_only_where_wanted() -> None:
-    model = some_model("gemma2")
-    calls = run(model, [text(12)], layers=[1, 2], rules=True)
-    assert list(calls) == [1, 2]
-    (full, sliding), scale = (calls[1].rule, calls[2].rule), layout_of(model)[1].scale
-    assert full is not None
-    assert sliding is not None
-    assert (full.scale, full.softcap, full.window, full.chunked) == (scale, 50.0, None, False)
-    assert (sliding.window, sliding.sinks, sliding.extra) == (8, None, None)
-    sinks = run(some_model("gpt_oss"), [text(12)], rules=True)[0].rule
-    assert sinks is not None
-    assert sinks.sinks is not None
-    assert sinks.sinks.shape == (4,)
 
 
 def projections(model: Any, ids: Sequence[int], *names: str) -> list[dict[str, Tensor]]:
@@ -189,54 +149,6 @@ def test_turned_vectors_are_never_taken_for_straight_ones() -> None:
         calls.expect([24])
         run_backbone(decoder_of(model), torch.tensor([text(24)]))
     assert not kept
-
-
-def test_calls_that_are_left_out() -> None:
-    """Of another model, of another thread, with a cache, and of a forward without texts."""
-    mine, other, kept = some_model(), some_model(), Kept()
-    ids = torch.tensor([text(24)])
-    with (
-        HfCalls(layout_of(mine), range(LAYERS), kept, pre_rope=True) as calls,
-        torch.inference_mode(),
-    ):
-        run_backbone(decoder_of(mine), ids)  # before anything is expected
-        cache = mine(input_ids=ids, use_cache=True).past_key_values
-        calls.expect([1])
-        mine(input_ids=ids[:, :1], past_key_values=cache)
-        calls.expect([24])
-        run_backbone(decoder_of(other), ids)
-        thread = threading.Thread(target=run_backbone, args=(decoder_of(mine), ids))
-        thread.start()
-        thread.join()
-        calls.expect([])
-        run_backbone(decoder_of(mine), ids)
-        assert not kept
-        calls.expect([24])
-        run_backbone(decoder_of(mine), ids)
-    assert same(kept, run(mine, [text(24)], pre_rope=True))
-    run_backbone(decoder_of(mine), ids)  # after the block
-
-
-def test_a_failed_forward_spoils_nothing() -> None:
-    model = some_model("stablelm")
-    decoder, layout = decoder_of(model), layout_of(model)
-
-    def fail(*_: object) -> None:
-        raise ValueError("in the middle")
-
-    for place in (decoder.layers[1].self_attn.o_proj, decoder.layers[1].self_attn.k_proj):
-        kept = Kept()
-        with HfCalls(layout, range(LAYERS), kept, pre_rope=True) as calls:
-            hook = place.register_forward_pre_hook(fail)
-            calls.expect([24])
-            with pytest.raises(ValueError, match="in the middle"):
-                run_backbone(decoder, torch.tensor([text(24)[::-1]]))
-            hook.remove()
-            kept.clear()
-            calls.expect([24])
-            run_backbone(decoder, torch.tensor([text(24)]))
-        assert same(kept, run(model, [text(24)], pre_rope=True))
-    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

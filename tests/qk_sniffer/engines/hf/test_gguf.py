@@ -111,16 +111,6 @@ def test_a_file_is_converted_once_and_gives_the_same_weights(
     assert converted_model(settings, convert_now=False) == settings  # another file, not converted
 
 
-def test_a_cache_that_cannot_be_written_is_told_and_done_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "file"))
-    notes: list[str] = []
-    assert load_model(tiny(tmp_path), "cpu", notes.append).dtype == "float32"
-    assert "cannot be written" in notes[-1]
-
-
 def test_a_folder_of_gguf_files_names_the_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,28 +127,6 @@ def test_a_folder_of_gguf_files_names_the_setting(
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(200))
     with pytest.raises(ConfigError, match=r"model\.name: "):
         load_model(ModelSettings(name=str(tmp_path), gguf_file="bad.gguf"), "cpu")
-
-
-def test_a_dry_run_converts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = tiny(tmp_path, add_bos_token=True, add_eos_token=False)
-    texts = save_texts(tmp_path / "texts", [20])
-
-    def fail(*_: object, **__: object) -> None:
-        raise AssertionError("weights were read")
-
-    options = {"model__gguf_file": "tiny.gguf", "dry_run": "true"}
-    with monkeypatch.context() as patch:
-        patch.setattr(gguf_files, "convert_gguf", fail)
-        patch.setattr("qk_sniffer.engines.hf.loading._with_weights", fail)
-        assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
-    before = capsys.readouterr().out.splitlines()
-    assert any("tiny.gguf is not converted yet" in line for line in before)
-    converted_model(model)
-    assert sniff(tmp_path, texts, tmp_path / "dump", **options) == 0
-    after = capsys.readouterr().out.splitlines()
-    assert after == [line for line in before if "not converted yet" not in line]
 
 
 @pytest.mark.parametrize(

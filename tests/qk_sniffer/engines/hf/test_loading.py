@@ -27,7 +27,7 @@ from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY, needs, probed, shown_by
-from tiny_texts import save_gguf, save_tiny_model, tiny_tokenizer, vision_language_model
+from tiny_texts import save_gguf, save_tiny_model, vision_language_model
 
 LOADABLE = [name for name in ARCHITECTURES if name != "mllama_text_model"]
 """It is in no AutoModel's list; mllama as a whole is."""
@@ -149,13 +149,6 @@ def test_missing_and_misshapen_weights_are_refused_by_name(llama: Path, tmp_path
     assert transformers.logging.get_verbosity() == verbosity
 
 
-def test_a_missing_language_head_is_not_missed(llama: Path, tmp_path: Path) -> None:
-    folder = changed_weights(
-        llama, tmp_path / "model", lambda weights: weights.pop("lm_head.weight")
-    )
-    assert_same_vectors(loaded(llama).model, loaded(folder).model)
-
-
 def test_places_that_are_no_model_are_refused(llama: Path, tmp_path: Path) -> None:
     assert refusal(lambda: loaded(tmp_path / "no")) == (
         f"model.name: {tmp_path / 'no'}: does not exist"
@@ -258,15 +251,6 @@ def test_a_gguf_file_gives_the_vectors_of_the_model_it_was_made_from(
     assert "no.gguf" in refusal(lambda: loaded(tmp_path, gguf_file="no.gguf"))
 
 
-def test_the_tokenizer_is_the_models_or_the_one_named(llama: Path, tmp_path: Path) -> None:
-    settings = ModelSettings(name=str(llama))
-    own = load_tokenizer(TokenizerSettings(), settings)
-    assert own("abc")["input_ids"] == tiny_tokenizer()("abc")["input_ids"]
-    elsewhere = TokenizerSettings(name=str(llama))
-    named = load_tokenizer(elsewhere, ModelSettings(name="nobody/nothing", gguf_file="x.gguf"))
-    assert named.get_vocab() == own.get_vocab()
-
-
 def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     ARCHITECTURES["cohere2"].model("eager").save_pretrained(tmp_path)
     bare = ModelSettings(name=str(tmp_path))
@@ -280,12 +264,3 @@ def test_an_attention_that_cannot_be_used_is_told_by_its_setting(llama: Path, na
     settings = ModelSettings(name=str(llama), attn_implementation=name)
     for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
         assert refusal(load).startswith(f"model.attn_implementation: {name}: ")
-
-
-@pytest.mark.parametrize("name", ["cudaa", "cuda:97"])
-def test_a_device_that_is_not_there_is_told_by_its_setting(llama: Path, name: str) -> None:
-    settings = ModelSettings(name=str(llama), device_map=name)
-    message = refusal(lambda: load_model(settings, "cpu"))
-    assert message.startswith(
-        f"model.device_map: {name}: cannot be used on this machine; expected cpu, "
-    )
