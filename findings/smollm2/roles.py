@@ -16,14 +16,6 @@ from attention_plasticity.tables.profiles import HEAD
 from findings.tables import NONE, cells, estimate, head_name, markdown
 from qk_toolkit.arrays import Array
 
-SMALL = {
-    "induction": "repeated_induction",
-    "duplicate": "repeated_duplicate",
-    "previous": "previous_mass",
-    "self": "self_mass",
-    "local": "local_mass",
-}
-"""Roles whose heads are listed, and the score that decides."""
 CORRELATED = {
     "attention on the previous token": "previous_mass",
     "far attention": "far_mass",
@@ -44,7 +36,6 @@ def role_tables(run: ap.Run) -> Iterator[tuple[str, str]]:
     members = {name: heads[heads["role"] == name] for name in (*NAMES, UNSURE)}
     members = {name: own for name, own in members.items() if len(own)}
     yield "roles", _roles(run, members)
-    yield "role-heads", _role_heads(heads)
     yield "induction-heads", _induction(heads)
     yield "role-bands", _bands(members)
     yield "role-correlations", correlations(heads)
@@ -58,15 +49,6 @@ def _roles(run: ap.Run, members: Mapping[str, pd.DataFrame]) -> str:
         rows.append([name, str(len(heads)), layers, *map(estimate, means)])
     titles = ["role", "heads", "layers", "plasticity at one position", "rotary phase"]
     return markdown(titles, rows)
-
-
-def _role_heads(heads: pd.DataFrame) -> str:
-    rows = [
-        [head_name(head), name, _interval(head, score), head["plasticity"]]
-        for name, score in SMALL.items()
-        for head in heads[heads["role"] == name].to_dict("records")
-    ]
-    return markdown(["head", "role", "its score", "plasticity at one position"], rows)
 
 
 def _interval(head: Mapping[Any, Any], score: str) -> str:

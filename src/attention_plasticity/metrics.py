@@ -95,7 +95,7 @@ HEAD_METRICS = Table(
         Metric("q_position_max", "last position", "largest captured query position, from 0", DATA, "count"),
         Metric("sliding_window", "window", "tokens that a query can attend back to", DATA, "count", nan="full attention"),
         Metric("layer_type", "type of the layer", "type of the layer, such as full_attention, sliding_attention or chunked_attention", format="text"),
-        Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="a single value can have fewer, `n_groups` in head_influences.csv"),
+        Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="a value can have fewer"),
         _plasticity(ALIGNED, "plasticity at one position", "plasticity at one position: every query of a bin is turned to one position, so that RoPE does not count; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", shown_after=FIRST),
         _plasticity(ALIGNED_FIRST, "at one position, first fifth", "in the first fifth of the longest text", shown_after=ALIGNED_DROP),
         _plasticity(ALIGNED_LAST, "at one position, last fifth", "in the last fifth of the longest text", shown_after=ALIGNED_FIRST),
@@ -107,7 +107,7 @@ HEAD_METRICS = Table(
         _position("q_R2_unrotated", "variance from position before RoPE", "share of the variance of queries that a line in position explains: how far their content drifts", shown_after="q_R2_total"),
         _position("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head", shown_after="q_R2_unrotated"),
         _position("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
-        _position(KERNEL_R2, "R² of the rotary kernel", "how much of the mean logit by distance the logit of the mean query and the mean key explains; 1: all of it", signed=True, shown_after="q_mean_share"),
+        _position(KERNEL_R2, "R² of the rotary kernel", "how much of the mean logit by distance the mean query and the mean key explain; 1: all", signed=True, shown_after="q_mean_share"),
         _attention("attn_entropy", "attention entropy", "mean entropy of the attention of a query, in nats", shown_after="attn_distant_mass"),
         _attention("attn_sink_mass", "attention on sinks", "mean attention on the first four tokens", format="share"),
         _attention("attn_distant_mass", "distant attention", "mean attention on keys distant_from tokens (256 by default) or more before the query", format="share"),
@@ -179,7 +179,7 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of head_metrics.csv, head_drift.csv or head_roles.csv; ap_bin and ap_bin_pooled: plasticity of one bin of queries at one position and over the bin; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: that of dimensions that RoPE does not turn", format="text"),
+        Metric("quantity", "quantity", "a column of another table; ap_bin, ap_bin_pooled: plasticity of one bin at one position and over it; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: of dimensions that RoPE does not turn", format="text"),
         Metric("bin", "bin", "bin of ap_bin and ap_bin_pooled; eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity, without its bias"),
         Metric("n_groups", "groups", "number of groups of texts behind the value", format="count"),
@@ -356,8 +356,8 @@ def _drift_columns(kind: str, ending: str) -> Iterator[Metric]:
     yield Metric(f"{kind}_drift_r{ending}", f"drift of {name}{where}", f"correlation of the {vectors} with position along the axis of their drift{frame}; 0 on average without drift", format="difference", signed=True, error=True, averaged=True)
     yield Metric(f"{kind}_logit_drift{ending}", f"logit drift of {name}{where}", f"change of the mean logit over the longest text that the drift of the {vectors} causes, with the {_OTHERS[kind]}{frame}", signed=True, error=True, any_scale=True)
     for number, which in enumerate(("first", "second")):
-        yield Metric(f"{kind}_pc{number}_share{ending}", f"component {number} of {name}{where}", f"share of the variance on their {which} principal component{frame}", format="share")
-        yield Metric(f"{kind}_pc{number}_r{ending}", f"position in component {number} of {name}{where}", f"absolute correlation with position of the {which} principal component{frame}", format="share")
+        yield Metric(f"{kind}_pc{number}_share{ending}", f"component {number} of {name}{where}", f"share of the variance on the {which} principal component{frame}", format="share")
+        yield Metric(f"{kind}_pc{number}_r{ending}", f"position in component {number} of {name}{where}", f"absolute correlation of this component with position{frame}", format="share")
 
 
 DRIFT = Table(
