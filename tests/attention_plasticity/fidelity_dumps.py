@@ -23,7 +23,7 @@ from qk_dump.reader import HeadRows
 from qk_dump.rotary import RotaryRecord, rotate
 
 RECORD = RotaryRecord((0.5, 0.11, 0.02, 0.003))
-WIDTH, SCALE, BUCKET = 8, 0.4, 16
+WIDTH, SCALE, BUCKET, SHARE = 8, 0.4, 16, 0.5
 
 AnyRows = TypeVar("AnyRows", Keys, Queries)
 KeyHead = tuple[Keys, list[Queries]]
@@ -121,7 +121,6 @@ def make_fidelity_dump(
     group: int = 2,
     texts: int = 6,
     length: int = 96,
-    share: float = 0.5,
     drawn: bool = True,
     pre_rope: bool = False,
     attention: bool = True,
@@ -131,7 +130,7 @@ def make_fidelity_dump(
     for layer in range(layers):
         for k_head in range(k_heads):
             own = simulate(texts, length, group, seed=100 * seed + 10 * layer + k_head)
-            _write_group(root, layer, k_head, own, share, drawn, pre_rope, attention)
+            _write_group(root, layer, k_head, own, drawn, pre_rope, attention)
     entry = {"type": "full_attention", "rope": True, "rotary": RECORD.to_json(), "scale": SCALE}
     manifest = DumpManifest(
         num_layers=layers,
@@ -140,7 +139,7 @@ def make_fidelity_dump(
         layers=[{"layer": layer, **entry} for layer in range(layers)],
         bucket_type="uniform",
         min_bucket_size=BUCKET,
-        sampler={"type": "uniform", "base_rate": share * BUCKET},
+        sampler={"type": "uniform", "base_rate": SHARE * BUCKET},
         pre_rope=pre_rope,
     )
     write_manifest(root, manifest)
@@ -153,7 +152,6 @@ def _write_group(
     layer: int,
     k_head: int,
     own: Simulated,
-    share: float,
     drawn: bool,
     pre_rope: bool,
     attention: bool,
@@ -163,14 +161,14 @@ def _write_group(
     for head in range(group):
         logits = own.logits(head)
         received.append(np.exp(logits - np.logaddexp.reduce(logits, axis=2)[..., None]).sum(axis=1))
-        kept = rng.random(own.shape) < share
+        kept = rng.random(own.shape) < SHARE
         vectors = own.queries[head] if pre_rope else own.turned(own.queries[head])
         columns = _attention(logits, kept) if attention else {}
         _write(root, HeadId(layer, k_head * group + head, "q"), vectors, kept, **columns)
     got = np.stack(received, axis=2) / own.shape[1]  # (texts, length, group)
     chance = np.minimum(1, 10 * got.sum(axis=2)) if drawn else np.zeros(own.shape)
-    inclusion = joint_inclusion(np.full(own.shape, share), chance)
-    base = rng.random(own.shape) < share
+    inclusion = joint_inclusion(np.full(own.shape, SHARE), chance)
+    base = rng.random(own.shape) < SHARE
     more = (rng.random(own.shape) < chance) & ~base
     vectors = own.keys if pre_rope else own.turned(own.keys)
     for attended, kept in ((False, base), (True, more)):

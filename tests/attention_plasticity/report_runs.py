@@ -247,11 +247,8 @@ def _info(model: str, heads: int, dump: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_baselines(run: Path, draws: int = 1, **changes: Any) -> dict[str, Path]:
-    """Baselines of a run with plasticity at one position, by name; `changes` are of run.json.
-
-    `draws` are those of random weights.
-    """
+def write_baselines(run: Path, draws: int = 1) -> dict[str, Path]:
+    """Baselines of a run with plasticity at one position, by name."""
     info = json.loads((run / "run.json").read_text())
     record_capture(run, info)
     names = [*BASELINES, *(baseline_name(RANDOM, draw) for draw in range(1, draws))]
@@ -260,5 +257,5 @@ def write_baselines(run: Path, draws: int = 1, **changes: Any) -> dict[str, Path
         write_run(folder, seed=seed, position=True)
         own = json.loads((folder / "run.json").read_text())
         own["input"]["texts"] = {"count": 8, "digest": None}
-        (folder / "run.json").write_text(json.dumps(own | changes))
+        (folder / "run.json").write_text(json.dumps(own))
     return folders

@@ -27,7 +27,7 @@ IDS = ["layer", "q_head", "k_head"]
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
 
-def cells_table(layers: int = LAYERS, heads: int = HEADS, buckets: int = BUCKETS) -> pd.DataFrame:
+def cells_table(buckets: int = BUCKETS) -> pd.DataFrame:
     """Cells whose plasticity falls with the query bucket, a little differently in each head."""
     rows = [
         {
@@ -42,15 +42,15 @@ def cells_table(layers: int = LAYERS, heads: int = HEADS, buckets: int = BUCKETS
             "k_position": (k + 0.5) * SIZE,
             "n_queries": 40 + q,
         }
-        for layer in range(layers)
-        for head in range(heads)
+        for layer in range(LAYERS)
+        for head in range(HEADS)
         for q in range(1, buckets)
         for k in range(q)
     ]
     return pd.DataFrame(rows)
 
 
-def metrics_table(layers: int = LAYERS, heads: int = HEADS, shift: float = 0.0) -> pd.DataFrame:
+def metrics_table(shift: float = 0.0) -> pd.DataFrame:
     """One row per head, without errors; position explains more in later layers."""
     rows = [
         {
@@ -64,19 +64,19 @@ def metrics_table(layers: int = LAYERS, heads: int = HEADS, shift: float = 0.0) 
             "q_position_max": BUCKETS * SIZE - 1,
             "sliding_window": np.nan,
         }
-        for layer in range(layers)
-        for head in range(heads)
+        for layer in range(LAYERS)
+        for head in range(HEADS)
     ]
     return pd.DataFrame(rows)
 
 
-def components_table(layers: int = LAYERS, heads: int = HEADS, width: int = WIDTH) -> pd.DataFrame:
+def components_table() -> pd.DataFrame:
     """Weights that a head gives mostly to one dimension; they do not sum to 1."""
     rows = [
         {"layer": layer, "q_head": head, "k_head": head // 2, "component": d, "weight": weight}
-        for layer in range(layers)
-        for head in range(heads)
-        for d in range(width)
+        for layer in range(LAYERS)
+        for head in range(HEADS)
+        for d in range(WIDTH)
         for weight in [(3.0 if d == head else 1.0) * (layer + 1)]
     ]
     return pd.DataFrame(rows).assign(r2=lambda table: table["weight"] / 10)
@@ -88,7 +88,7 @@ def write_run(
     """A run's folder with three tables and run.json, without plasticity at one position."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
-        "head_metrics": ("head_metrics.csv", metrics_table(shift=shift)),
+        "head_metrics": ("head_metrics.csv", metrics_table(shift)),
         "bucket_plasticity": ("head_bucket_plasticity.csv", cells_table()),
         "component_weights": ("head_component_weights.csv", components_table()),
     }
@@ -179,9 +179,9 @@ def aligned_metrics(metrics: pd.DataFrame) -> pd.DataFrame:
     return metrics.assign(**new, **errors).assign(n_text_groups=8)
 
 
-def bins_table(bins: int = BUCKETS) -> pd.DataFrame:
+def bins_table() -> pd.DataFrame:
     """Bins that are twice as wide as the buckets."""
-    cells = cells_table(buckets=bins // 2 + 1).drop(columns=["q_position", "k_position"])
+    cells = cells_table(buckets=BUCKETS // 2 + 1).drop(columns=["q_position", "k_position"])
     table = cells.rename(columns={"q_bucket": "q_bin", "k_bucket": "k_bin"})
     size = 2 * SIZE
     starts = {f"{side}_start": table[f"{side}_bin"] * size for side in "qk"}

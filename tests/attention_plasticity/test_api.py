@@ -8,10 +8,8 @@ import pandas as pd
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.api import report
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from report_runs import write_run
 
 
 def make(folder: Path) -> Path:
@@ -94,16 +92,3 @@ def test_failures_are_a_table_and_total_failure_is_an_error(tmp_path: Path) -> N
         ap.analyze_dump(dump, output_dir=str(tmp_path / "none"), max_workers=1)
     with pytest.raises(ap.ToolkitError, match="no head was analysed"):
         _ = ap.open_run(tmp_path / "none").head_metrics
-
-
-def test_a_page_of_runs_and_folders(tmp_path: Path) -> None:
-    folders = [write_run(tmp_path / name, model=f"owner/{name}") for name in ("a", "b")]
-    page = report([ap.open_run(folders[0]), folders[1]], labels=["one", "two"], title="Both")
-    assert "<title>Both</title>" in page.save(tmp_path / "both.html").read_text()
-    with pytest.raises(ap.ConfigError, match="labels: 1 given for 2 runs"):
-        report(folders, labels=["one"])
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ap.ConfigError, match=r"holds neither run\.json nor tables"):
-        ap.open_run(tmp_path)

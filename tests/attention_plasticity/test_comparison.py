@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.cli import main
 from attention_plasticity.compare.writers import csv_text
 from attention_plasticity.figures import caption_of
 from attention_plasticity.tables.labels import labels_of
@@ -58,38 +57,6 @@ def test_the_drop_is_compared_with_that_of_the_baselines(
     assert f"{change:.3f} \\[" in text
 
 
-def test_a_study_of_runs_prints_the_same_tables(
-    folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*map(str, folders), "--labels", "a,b", "--figures", "none"]
-    assert main(["study", *words, "--output_dir", str(tmp_path / "out")]) == 1  # a head failed
-    told = capsys.readouterr()
-    assert "Plasticity at one position: differences from a." in told.out
-    assert "±" in told.out
-    assert "note: a: 1 head failed." in told.out
-    assert (tmp_path / "out" / "tables" / "differences.tex").is_file()
-
-
-def test_types_of_layers_have_tables(comparison: ap.Comparison, folders: list[Path]) -> None:
-    values = values_of(folders[1], "ap_aligned")
-    plain = mean(value for (layer, _), value in values.items() if layer == 1)
-    [table] = [one for one in comparison.tables if "at one position by types" in one.caption]
-    [line] = [one for one in table.lines if one[0] == "b · sliding window"]
-    assert line[1].split(" ")[0] == f"{plain:.3f}"
-
-
-def test_runs_over_buckets_have_one_table(tmp_path: Path) -> None:
-    runs = [
-        write_old_run(tmp_path / name, model=name, shift=0.1 * n) for n, name in enumerate("ab")
-    ]
-    comparison = ap.compare_runs(runs)
-    assert [table.caption for table in comparison.tables] == [
-        "Plasticity over a bucket: mean over heads."
-    ]
-    assert comparison.baselines.empty
-    assert comparison.plot().axes[0].get_ylabel() == "plasticity over a bucket"
-
-
 def test_other_methods_are_refused_unless_forced(tmp_path: Path) -> None:
     one = write_old_run(tmp_path / "one", model="one")
     other = write_old_run(tmp_path / "other", model="other", query_model="full")
@@ -102,7 +69,6 @@ def test_other_methods_are_refused_unless_forced(tmp_path: Path) -> None:
     [
         (["{0}"], None, "expected two runs or more, got 1"),
         (["{0}", "nowhere"], None, "nowhere: does not exist"),
-        (["{0}", "{1}"], ["a"], "labels: 1 given for 2 runs"),
         (["{0}", "{1}"], ["a", "a"], "labels: must be different and not empty, got a, a"),
     ],
 )

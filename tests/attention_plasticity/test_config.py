@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig, load_config, make_config
+from attention_plasticity.config import load_config, make_config
 from qk_toolkit.errors import ConfigError
 
 DEFAULTS = {
@@ -84,17 +84,11 @@ def test_heads_that_cannot_be_shared_out_are_refused(q_heads: int, k_heads: int)
     ("field", "value"),
     [
         ("num_pairs_per_bucket", "auto"),
-        ("num_pairs_per_bin", 1_000_001),
         ("max_workers", 0),
         ("seed", -1),
         ("p_alpha", 1.0),
-        ("max_rel_dist", 1.1),
-        ("max_rel_dist", float("nan")),
         ("query_model", "gaussian"),
         ("pair_sampling", "global"),
-        ("distant_from", 300),
-        ("near", -1),
-        ("engine", "shards"),
         ("layers", [-1]),
         ("single_example", "yes"),
     ],
@@ -117,14 +111,3 @@ def test_workers_follow_the_cores_this_process_may_use() -> None:
         assert make_config().workers == 1
     finally:
         os.sched_setaffinity(0, allowed)
-
-
-def test_what_decides_a_heads_numbers_is_a_field_and_where_things_lie_is_not_among_it() -> None:
-    names = set(RunnerConfig.model_fields)
-    assert set(ANALYSIS_FIELDS) <= names
-    others = {"output_dir", "max_workers", "engine", "layers", "heads", "fidelity", "clean"}
-    assert not others & set(ANALYSIS_FIELDS)
-
-
-def test_an_address_of_a_cluster_needs_its_engine() -> None:
-    assert "works with engine: ray only" in refusal(ray_address="auto")

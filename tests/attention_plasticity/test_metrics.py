@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from attention_plasticity.metric import METRIC_GROUPS, Metric, with_errors
+from attention_plasticity.metric import METRIC_GROUPS
 from attention_plasticity.metrics import (
     ATTENTION_MEANS,
     HEAD_METRICS,
@@ -83,25 +83,7 @@ def test_values_have_the_decimals_of_their_format(column: str, value: float, tex
     assert METRICS[column].show(value) == text
 
 
-def test_nan_is_missing_unless_it_has_a_meaning() -> None:
-    assert METRICS["ap_overall"].is_missing(math.nan)
-    assert not METRICS["ap_overall"].is_missing(0.5)
-    assert not METRICS["sliding_window"].is_missing(math.nan)
-    assert not METRICS["layer_type"].is_missing("full_attention")
-
-
-def test_tables_have_files_of_their_own() -> None:
-    assert len({table.file for table in TABLES.values()}) == len(TABLES)
-
-
 def test_a_value_is_shown_with_half_of_its_interval() -> None:
     assert METRICS["ap_overall"].show_half(0.6871, 0.0061) == "0.687 ± 0.006"
     assert METRICS["ap_overall"].show_half(0.6871, math.nan) == "0.687"
     assert METRICS["ap_overall"].show_half(math.nan, math.nan) == "–"
-
-
-def test_a_metric_with_an_error_brings_its_column() -> None:
-    metric = Metric("x", "size", "a size", error=True)
-    plain = Metric("y", "y", "y")
-    assert [one.column for one in with_errors(metric, plain)] == ["x", "x_se", "y"]
-    assert metric.standard_error.label == "error of size"

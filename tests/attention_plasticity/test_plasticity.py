@@ -23,9 +23,8 @@ from attention_plasticity import (
     orientation_from_keys,
 )
 from attention_plasticity.estimate.visible import Visible
-from attention_plasticity.measure.eligibility import earlier_cells, seen_cells
+from attention_plasticity.measure.eligibility import seen_cells
 from attention_plasticity.measure.seed_pairs import KeyIndex
-from attention_plasticity.plasticity import AttentionPlasticity
 from dumps import head_rows, make_dump
 
 MODELS = ("positional", "full", "diagonal")
@@ -129,19 +128,6 @@ def test_drawn_pairs_of_earlier_buckets_are_counted_in_the_cell_of_their_owner(
         np.testing.assert_allclose(found.plasticity[own], expected, rtol=1e-9)
 
 
-def test_the_mean_leaves_out_unknown_values() -> None:
-    def overall(profile: list[float], counts: list[int]) -> float:
-        of_buckets = np.array(profile), np.array(counts)
-        none = np.zeros(0, np.int64)
-        return AttentionPlasticity(
-            *(none, none, np.zeros(0), none, none, np.zeros(0), of_buckets[1], none, of_buckets[0])
-        ).overall
-
-    assert overall([1.0, math.nan, 0.0], [3, 100, 1]) == 0.75
-    assert math.isnan(overall([math.nan], [3]))
-    assert math.isnan(overall([], []))
-
-
 @pytest.mark.parametrize("query_model", MODELS)
 def test_without_variance_the_sign_of_the_margin_decides(query_model: str) -> None:
     queries = {"p_q": [9, 9], "b_q": [1, 1], "X_q_rot": np.array([[2.0, 0.0], [2.0, 0.0]])}
@@ -187,36 +173,6 @@ def test_bucket_window_limits_cut_the_far_key_buckets() -> None:
 def test_other_samplings_are_refused() -> None:
     with pytest.raises(ValueError, match="expected bucket, local or context, got 'attended'"):
         compute_attention_plasticity(**rotated_head(), pair_sampling="attended")  # type: ignore[arg-type]
-
-
-def test_key_bucket_without_a_pair_is_nan_and_takes_no_part() -> None:
-    head = rotated_head()
-    alone = head["b_k"] == 2
-    head["example_ids_k"] = np.where(alone, 1000 + np.arange(len(alone)), head["example_ids_k"])
-    found = compute_attention_plasticity(**head)
-    empty = found.k_bucket == 2
-    assert not found.n_pairs[empty].any()
-    assert np.isnan(found.plasticity[empty]).all()
-    assert np.isfinite(found.plasticity[~empty]).all()
-    assert np.isfinite(found.profile).all()
-
-
-def test_pairs_of_a_key_bucket_serve_every_query_bucket() -> None:
-    head = rotated_head()
-    found = compute_attention_plasticity(**head, num_pairs_per_bucket=30)
-    for c in np.unique(found.k_bucket):
-        assert len(set(found.n_pairs[found.k_bucket == c].tolist())) == 1
-    twice = np.r_[head["X_q_rot"], head["X_q_rot"]]
-    head |= {"X_q_rot": twice, "p_q": np.zeros(len(twice))}
-    head["b_q"] = np.repeat([8, 9], len(twice) // 2)  # the same queries in two buckets
-    found = compute_attention_plasticity(**head, query_model="full", num_pairs_per_bucket=20)
-    one, two = (found.plasticity[found.q_bucket == j] for j in (8, 9))
-    np.testing.assert_allclose(one, two, rtol=1e-10)  # the very same pairs were scored
-
-
-def test_only_earlier_buckets_are_compared() -> None:
-    cells = earlier_cells(np.array([1, 4]), np.array([0, 1, 3, 4, 7]))
-    assert cells.astype(int).tolist() == [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0]]
 
 
 rows_of_a_head = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), min_size=1, max_size=25)

@@ -71,14 +71,6 @@ def test_constant_dimension_has_no_slope_and_no_r2(value: float, dtype: type) ->
     assert fit.r2[1] == pytest.approx(1.0)
 
 
-def test_r2_stays_within_zero_and_one() -> None:
-    rng = np.random.default_rng(5)
-    for _ in range(200):
-        t = rng.integers(0, 3, 4).astype(float)
-        fit = fit_multioutput_linear_regressor(t, rng.integers(-2, 3, (4, 5)) * rng.random(5))
-        assert ((fit.r2 >= 0) & (fit.r2 <= 1)).all()
-
-
 @pytest.mark.parametrize("size", [1e-100, 1e-9, 1.0, 1e9, 1e100])
 def test_scalar_predictability_equals_linregress_on_the_projection(size: float) -> None:
     rng = np.random.default_rng(6)
@@ -92,13 +84,6 @@ def test_scalar_predictability_equals_linregress_on_the_projection(size: float) 
     assert r2 == pytest.approx(expected.rvalue**2, rel=1e-10)
     assert baseline == pytest.approx(np.abs(y - y.mean()).mean(), rel=1e-10)
     assert error == pytest.approx(np.abs(y - predicted).mean(), rel=1e-10)
-
-
-def test_zero_beta_predicts_no_better_than_the_mean() -> None:
-    p, X = np.arange(50.0), np.random.default_rng(8).standard_normal((50, 3))
-    r2, baseline, error = compute_scalar_position_predictability(p, X, np.zeros(3))
-    assert r2 == 0
-    assert error == pytest.approx(baseline, rel=1e-12)
 
 
 def test_orientation_is_the_sign_of_the_mean_of_bucket_means() -> None:
@@ -221,12 +206,6 @@ def test_dimensions_without_variance_take_no_part_in_the_medians() -> None:
     for d in (1, 5):
         found = compute_noise_normality_stats(residuals[:, :d], variance[:d])
         assert all(map(math.isnan, found))
-
-
-def test_residual_variance_has_two_degrees_of_freedom_less() -> None:
-    residuals = np.random.default_rng(13).standard_normal((4, 90))
-    expected = (residuals**2).sum(axis=1) / 88
-    np.testing.assert_allclose(residual_variance(residuals, 1.0), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qk_dump.heads import parse_head
-from qk_study.labels import default_label, folder_names
+from qk_study.labels import folder_names
 
 
 def test_names_of_usual_labels() -> None:
@@ -42,9 +42,3 @@ def test_names_are_different_and_plain(labels: list[str]) -> None:
         assert not name.startswith((".", "-"))
         assert parse_head(name) is None
         assert len(name) < 100
-
-
-def test_default_labels() -> None:
-    assert default_label("HuggingFaceTB/SmolLM2-135M") == "SmolLM2-135M"
-    assert default_label("hf://datasets/owner/name@branch") == "branch"
-    assert default_label("results/run/") == "run"

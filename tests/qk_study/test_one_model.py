@@ -124,15 +124,6 @@ def test_replaced_texts_are_captured_again(made: Path, place: Path, tmp_path: Pa
     assert (out / "repeated" / "model" / "dump.json").stat().st_mtime_ns == repeated
 
 
-def test_a_dry_run_writes_nothing(place: Path) -> None:
-    words = ("model", "--texts", "texts", *FLAGS, "--output_dir", "new", "--baselines", "2")
-    code, out, _ = run_in(place, *words, "--dry_run")
-    assert code == 0
-    for part in ("capture of repeated tokens", "analysis", "3 baselines", "texts are cut to"):
-        assert part in out
-    assert not (place / "new").exists()
-
-
 def test_private_texts_give_no_words(place: Path) -> None:
     words = ("model", "--texts", "texts", *FLAGS, "--capture.tokens", "false", "--figures", "none")
     assert run_in(place, *words, "--output_dir", "private")[0] == 0
@@ -140,11 +131,3 @@ def test_private_texts_give_no_words(place: Path) -> None:
     assert not run.has("words")
     assert run.table("roles")["induction_mass"].isna().all()  # it needs the tokens of the texts
     assert run.table("roles")["role"].tolist() == list(HEADS)  # random tokens are not private
-
-
-def test_texts_that_are_missing_are_named(place: Path) -> None:
-    words = ("model", "--texts", "./nothing", "--output_dir", "missing", *FLAGS)
-    code, out, messages = run_in(place, *words)
-    assert (code, out) == (2, "")
-    assert messages.startswith("error: dataset.path: ./nothing: does not exist")
-    assert not (place / "missing").exists()

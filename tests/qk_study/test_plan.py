@@ -44,12 +44,9 @@ def refusal(plan: ModelPlan) -> str:
 @pytest.mark.parametrize(
     ("then", "now", "words"),
     [
-        ({}, {"capture": {"head_sampling": {"count": 3}}}, "capture.head_sampling.count"),
         ({"capture": {"head_sampling": {"count": 3}}}, {}, "capture.head_sampling.count (3 then"),
-        ({}, {"model": {"config_overrides": {"a": 1}}}, "model.config_overrides"),
         ({}, {"tokenizer": {"max_length": 9}}, "tokenizer.max_length (null then, 9 now)"),
         ({}, {"model": {"device_map": "cuda"}}, ""),
-        ({}, {"engine": "ray", "num_gpus": 0.5}, ""),
         ({"capture": {"layers": "0-2"}}, {"capture": {"layers": [2, 1, 0]}}, ""),
     ],
 )
@@ -96,13 +93,3 @@ def test_a_damaged_record_is_left_to_the_capture(tmp_path: Path, content: str) -
     begin(plan)
     Path(plan.captures[0].file).write_text(content)
     assert refusal(plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})) == ""
-
-
-def test_the_file_of_a_part_has_its_settings(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, {"model": {"dtype": "float32"}}, {"seed": 4})
-    begin(plan)
-    capture, _, analysis = plan.parts
-    assert capture.command[-2:] == ("--config", f"{tmp_path}/out/settings/a.capture.yaml")
-    read = yaml.safe_load(Path(capture.file).read_text())
-    assert read["model"] == {"dtype": "float32", "name": "m"}
-    assert yaml.safe_load(Path(analysis.file).read_text())["seed"] == 4

@@ -10,7 +10,6 @@ import pytest
 
 from dumps import make_dump
 from qk_study.command import settings_of
-from qk_study.model_table import short_number
 from qk_study.plan import make_plans
 from qk_study.reading import kind_of
 from qk_study.settings import StudySettings
@@ -90,17 +89,10 @@ def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place: Path) 
     ("words", "message"),
     [
         (("model",), "is a model, and its capture needs texts; add --texts FOLDER"),
-        (("results/gone",), "gone is a model (no folder here has this name)"),
         (("no file.txt",), "expected a YAML file (.yaml), the folder of a run"),
-        (("model", "--texts", "t", "--wrong", "1"), "--wrong: unknown flag"),
         (("model", "--texts", "t", "--model.dtypes", "1"), "did you mean --model.dtype?"),
-        (("model", "--texts", "t", "--model.dtype", "int8"), "--model.dtype: expected one of"),
         (("model", "--texts", "t", "--seed", "x"), "--seed: expected an integer"),
-        (("run", "--baselines", "-1"), "--baselines: expected an integer of at least 0"),
-        (("run", "dump", "--labels", "a"), "--labels: 1 given for 2 places"),
         (("run", "run"), "label: 'run' is also that of model 1"),
-        (("run", "--output_dir", "s3://b/x"), "output_dir: a study is made in a folder"),
-        (("gone.yaml",), "gone.yaml: does not exist"),
         (("run", "--texts", "t"), "--texts: has no effect on dumps and runs without --baselines"),
         ((), "the following arguments are required: PLACE"),
     ],
@@ -116,10 +108,3 @@ def test_the_folder_of_a_study_is_no_run(place: Path, name: str) -> None:
     (place / name).write_text("{}")
     with pytest.raises(ConfigError, match="is the folder of a study; give the runs in"):
         kind_of(str(place))
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(135e6, "135M"), (1.7e9, "1.7B"), (2e12, "2T"), (1e5, "100K"), (9.0, "9")]
-)
-def test_short_numbers(number: float, text: str) -> None:
-    assert short_number(number) == text

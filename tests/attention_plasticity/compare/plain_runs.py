@@ -58,9 +58,9 @@ def head_of(row: Row) -> Head:
     return int(row["layer"]), int(row["q_head"])
 
 
-def values_of(folder: Path, column: str, table: str = "metrics") -> dict[Head, float]:
+def values_of(folder: Path, column: str) -> dict[Head, float]:
     """The values of a column that are known, by head."""
-    found = {head_of(row): float(row[column] or "nan") for row in rows_of(folder, table)}
+    found = {head_of(row): float(row[column] or "nan") for row in rows_of(folder, "metrics")}
     return {head: value for head, value in found.items() if not math.isnan(value)}
 
 

@@ -100,12 +100,6 @@ def test_shares_and_errors_are_those_of_plain_sums(
     )
 
 
-def test_shares_sum_to_one(runs: list[NamedRun]) -> None:
-    table = summary(runs, "band")
-    totals = table[table["minus"] == ""].groupby("run")["mean"].sum()
-    assert totals.to_dict() == pytest.approx({"m0": 1.0, "m1": 1.0})
-
-
 def test_eighths_have_the_wavelengths_of_their_bands(runs: list[NamedRun]) -> None:
     found = wavelengths(runs[1].run)
     assert list(found) == [str(place) for place in range(1, 9)]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from attention_plasticity.compare.lengths import fifth_parts, length_parts, part_start
@@ -15,18 +12,14 @@ from attention_plasticity.compare.summary import summary
 from plain_runs import (
     STUDENT_11,
     Head,
-    edit_info,
     head_of,
     length,
     mean,
     mean_shares,
-    opened,
     rows_of,
     shares_of,
     small_models,
 )
-from report_runs import BIN_SIZE, write_run
-from run_tables import write_run as write_old_run
 
 
 @pytest.fixture(scope="module")
@@ -117,63 +110,3 @@ def test_fifths_of_the_longest_text(runs: list[NamedRun]) -> None:
         assert rows.loc[metric, "mean"] == pytest.approx(value, abs=1e-12)
         assert rows.loc[metric, "se"] == pytest.approx(error, abs=1e-12)
     assert set(table[table["group"] == "0–20 %"]["metric"]) == {"ap_aligned", "ap_phase"}
-
-
-def test_the_profile_has_every_bin_at_its_middle(runs: list[NamedRun]) -> None:
-    table = summary(runs[:1], "bin")
-    own = table[table["metric"] == "ap_aligned"]
-    assert own["group"].tolist() == [f"{BIN_SIZE * (place + 0.5):g}" for place in range(1, 14)]
-    for place in (1, 13):
-        values, shares = sums(runs[0].run.folder, "ap_bin", range(place, place + 1))
-        row = own.iloc[place - 1]
-        assert row["mean"] == pytest.approx(mean(values.values()), abs=1e-12)
-        assert row["se"] == pytest.approx(length(mean_shares(shares, values)), abs=1e-12)
-
-
-def test_a_run_without_bins_has_buckets_without_errors(tmp_path: Path) -> None:
-    folder = write_old_run(tmp_path / "old")
-    table = summary([opened(folder, "old")], "bin")
-    cells: dict[tuple[str, Head], tuple[float, float]] = {}
-    for row in rows_of(folder, "bucket_plasticity"):
-        key, pairs = (row["q_position"], head_of(row)), float(row["n_pairs"])
-        total, weight = cells.get(key, (0.0, 0.0))
-        cells[key] = total + pairs * float(row["plasticity"]), weight + pairs
-    places = sorted({place for place, _ in cells}, key=float)
-    assert table["group"].tolist() == [f"{float(place):g}" for place in places]
-    for place, value in zip(places, table["mean"], strict=True):
-        heads = [total / weight for (own, _), (total, weight) in cells.items() if own == place]
-        assert value == pytest.approx(mean(heads))
-    assert set(table["metric"]) == {"ap_overall"}
-    assert table["se"].isna().all()
-
-
-def test_a_bin_without_a_value_takes_part_in_no_mean(tmp_path: Path) -> None:
-    """Bin 3 has too few texts; the part from 128 to 256 has the bins 2 and 3."""
-    folder = write_run(tmp_path / "run", position=True)
-    for file, column, names in (
-        ("head_bin_plasticity.csv", "q_bin", ["plasticity", "pooled"]),
-        ("head_influences.csv", "bin", ["value"]),
-    ):
-        table = pd.read_csv(folder / file)
-        table.loc[table[column] == 3, names] = np.nan
-        table.to_csv(folder / file, index=False, na_rep="nan")
-    table = summary([opened(folder, "m")], "length")
-    row = table[(table["group"] == "128–256") & (table["metric"] == "ap_aligned")].iloc[0]
-    own, shares = sums(folder, "ap_bin", range(2, 3))
-    assert row["mean"] == pytest.approx(mean(own.values()), abs=1e-12)
-    assert row["se"] == pytest.approx(length(mean_shares(shares, own)))
-
-
-def test_a_run_without_influences_has_values_and_no_errors(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", position=True)
-    (folder / "head_influences.csv").unlink()
-    tables = json.loads((folder / "run.json").read_text())["tables"]
-    edit_info(folder, tables={name: file for name, file in tables.items() if name != "influences"})
-    table = summary([opened(folder, "m")], "length")
-    assert table["mean"].notna().all()
-    assert table["se"].isna().all()
-    row = table[(table["group"] == "0–128") & (table["metric"] == "ap_aligned")].iloc[0]
-    values = [
-        float(one["plasticity"]) for one in rows_of(folder, "bin_plasticity") if one["q_bin"] == "1"
-    ]
-    assert row["mean"] == pytest.approx(mean(values), abs=1e-12)

@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 from attention_plasticity.compare.matched import (
-    MATCHED_COLUMNS,
     changed_counts,
     matched_heads,
     role_changes,
@@ -78,13 +77,6 @@ def test_a_model_does_not_differ_from_itself(runs: list[NamedRun]) -> None:
     table = matched_heads([Pair(NamedRun("again", runs[0].run), runs[0])], [METRIC])
     assert (table["difference"] == 0).all()
     assert not table["changed"].any()
-
-
-def test_without_pairs_there_are_no_rows() -> None:
-    table = matched_heads([], [METRIC])
-    assert tuple(table) == MATCHED_COLUMNS
-    assert table.empty
-    assert changed_counts(table).empty
 
 
 def test_roles_are_counted_from_the_rows(runs: list[NamedRun]) -> None:

@@ -12,27 +12,22 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.compare.baselines import baseline_summary
-from attention_plasticity.compare.groups import DIVISIONS, layers_of_part
+from attention_plasticity.compare.groups import DIVISIONS
 from attention_plasticity.compare.runs import (
     NamedRun,
     Pair,
-    can_match,
     family_pairs,
     named_runs,
 )
 from attention_plasticity.compare.summary import SUMMARY_COLUMNS, key_head_summary, summary
-from attention_plasticity.tables.head_means import mean_estimate
 from plain_runs import (
-    GROUPS,
     STUDENT_11,
     edit_info,
-    head_of,
     length,
     mean,
     mean_shares,
     opened,
     plain_mean,
-    rows_of,
     shares_of,
     small_models,
     values_of,
@@ -71,7 +66,7 @@ def assert_row(row: pd.Series, value: float, error: float, heads: int) -> None:
     assert (row["df"], row["heads"]) == (11, heads)
 
 
-@pytest.mark.parametrize("metric", [*METRICS, "ap_aligned_first20"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_means_are_those_of_the_files(runs: list[NamedRun], metric: str) -> None:
     table = summary(runs, None, [metric])
     assert tuple(table) == SUMMARY_COLUMNS
@@ -91,18 +86,6 @@ def test_differences_are_those_of_the_same_heads(
     change = mean(values[0][head] - values[1][head] for head in values[0])
     shares = [a - b for a, b in zip(one, zero, strict=True)] if paired else [*one, *zero]
     assert_row(row, change, length(shares), 29)
-
-
-def test_models_of_other_sizes_differ_by_their_means(tmp_path: Path) -> None:
-    one, other = small_models(tmp_path, 2, "aa")
-    edit_info(other.run.folder, head_layout={"num_layers": 6, "num_q_heads": 6, "num_k_heads": 2})
-    metrics = pd.read_csv(other.run.folder / "head_metrics.csv")
-    metrics[metrics["layer"] > 0].to_csv(other.run.folder / "head_metrics.csv", index=False)
-    other = opened(other.run.folder, "m1")
-    assert not can_match(one, other)
-    row = row_of(summary([one, other], None, [METRIC]), "m1", "all", METRIC, "m0")
-    means = [plain_mean(run.run.folder, METRIC)[0] for run in (other, one)]
-    assert row["mean"] == pytest.approx(means[0] - means[1], abs=1e-12)
 
 
 def test_only_heads_with_both_values_are_subtracted(tmp_path: Path) -> None:
@@ -156,44 +139,6 @@ def test_tenths_of_the_depth(runs: list[NamedRun]) -> None:
         assert_row(table.iloc[part], *expected)
 
 
-@pytest.mark.parametrize("layers", [1, 3, 10, 12, 30, 61])
-def test_every_layer_has_the_part_with_its_middle(layers: int) -> None:
-    parts = [layers_of_part(part, 10, layers) for part in range(10)]
-    if layers >= 10:
-        assert sorted(layer for own in parts for layer in own) == list(range(layers))
-    for part, own in enumerate(parts):
-        for layer in own:
-            middle = (layer + 0.5) / layers
-            inside = part / 10 <= middle < (part + 1) / 10
-            assert inside or layers < 10
-    assert all(parts)
-
-
-def test_heads_of_one_role(runs: list[NamedRun]) -> None:
-    table = summary(runs[:1], "role", [METRIC])
-    roles = {head_of(row): row["likely_role"] for row in rows_of(runs[0].run.folder, "roles")}
-    assert set(table["group"]) == set(roles.values())
-    for role in set(roles.values()):
-        expected = plain_mean(runs[0].run.folder, METRIC, lambda head, own=role: roles[head] == own)
-        assert_row(row_of(table, "m0", role, METRIC), *expected)
-
-
-def test_scores_of_roles_are_metrics(runs: list[NamedRun]) -> None:
-    """The helper writes no influences of these scores, so there are no intervals."""
-    row = row_of(summary(runs[:1], None, ["previous_mass"]), "m0", "all", "previous_mass")
-    values = values_of(runs[0].run.folder, "previous_mass", "roles")
-    assert row["mean"] == pytest.approx(mean(values.values()))
-    assert math.isnan(row["low"])
-
-
-def test_single_heads(runs: list[NamedRun]) -> None:
-    table = summary(runs[:2], "head", [METRIC])
-    for head in ((0, 2), (3, 5)):
-        expected = plain_mean(runs[1].run.folder, METRIC, lambda one, own=head: one == own)
-        assert_row(row_of(table, "m1", f"L{head[0]} H{head[1]}", METRIC), *expected)
-    assert len(table) == 3 * 29
-
-
 @pytest.mark.parametrize("by", [None, *(name for name in DIVISIONS if name != "band")])
 def test_a_run_does_not_differ_from_itself(runs: list[NamedRun], by: str | None) -> None:
     table = summary([runs[0], replace(runs[0], label="again")], by)
@@ -218,7 +163,7 @@ def test_the_order_of_runs_changes_only_signs(runs: list[NamedRun], by: str | No
         assert row["se"] == pytest.approx(twin["se"], abs=1e-12, nan_ok=True)
 
 
-@pytest.mark.parametrize("by", [None, "layer_type", "depth", "length", "fifth"])
+@pytest.mark.parametrize("by", [None, "length"])
 def test_the_order_of_heads_changes_nothing(runs: list[NamedRun], by: str, tmp_path: Path) -> None:
     folder = tmp_path / "shuffled"
     folder.mkdir()
@@ -310,9 +255,3 @@ def test_runs_without_a_table_have_no_rows(tmp_path: Path, runs: list[NamedRun])
     for by in ("length", "fifth", "band", "role"):
         assert set(summary([*runs[:1], plain], by)["run"]) <= {"m0"}
     assert key_head_summary(runs).empty
-
-
-def test_the_mean_has_the_fewest_groups() -> None:
-    """The degrees of freedom are those of the head with the fewest groups of texts."""
-    shares = [[0.1] * len(GROUPS)] * 2
-    assert mean_estimate([1.0, 2.0], shares, [12.0, 5.0]).freedom == 4

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
@@ -14,11 +13,10 @@ from attention_plasticity.demo.sample import sample_path
 from qk_dump.checks import rules_of
 from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import joint_inclusion, keep_probabilities
+from qk_dump.keep_probabilities import joint_inclusion
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
-from qk_dump.reader import HeadRows, read_attended, read_head
-from qk_dump.rotary_file import layer_rotation
+from qk_dump.reader import HeadRows, read_head
 from qk_dump.tokens import read_tokens
 from tools.make_sample import thinned
 
@@ -42,15 +40,6 @@ def test_it_is_small_and_holds_whole_layers(sample: Dump) -> None:
     assert sample.query_heads == [(layer, head) for layer in LAYERS for head in range(9)]
     assert sample.key_heads == keys
     assert sorted(sample.attended) == [HeadId(*head, "k", attended=True) for head in keys]
-
-
-def test_every_bucket_has_enough_rows(sample: Dump) -> None:
-    for head, folder in sample.folders.items():
-        table = pq.read_table(folder / "data.parquet")
-        assert table.schema.field("vector").type.value_type == pa.float16()
-        counts = np.bincount(table["bucket"].to_numpy())
-        assert len(counts) == 16
-        assert counts.min() >= (45 if head.kind == "q" else 90), (head, counts)
 
 
 def test_every_row_has_all_columns(sample: Dump) -> None:
@@ -84,36 +73,6 @@ def test_attention_columns_fit_the_vectors(sample: Dump) -> None:
     assert below.max() < 0.1
     weights = np.where(seen, np.exp(logits - queries["lse"][:, None]), 0)
     assert 0.005 < weights.sum(axis=1).mean() < 0.1  # one of 53 keys is in the sample
-
-
-def test_the_key_with_the_largest_weight_has_the_largest_logit(sample: Dump) -> None:
-    """Where this key was captured, by whichever draw."""
-    queries = rows_of(sample, HeadId(14, 0, "q"))
-    drawn = read_attended(sample, 14, 0)
-    assert drawn is not None
-    place = {
-        (e, p): i for i, (e, p) in enumerate(zip(drawn.example_id, drawn.position, strict=True))
-    }
-    found = 0
-    for row, key in enumerate(queries["argmax_position"]):
-        number = place.get((queries.example_id[row], key))
-        if number is not None:
-            logit = queries.vectors[row] @ drawn.vectors[number] / 8
-            assert logit == pytest.approx(queries["max_logit"][row], abs=0.1)
-            found += 1
-    assert found > 300
-
-
-def test_it_records_what_weights_and_rotations_need(sample: Dump) -> None:
-    manifest = sample.manifest
-    assert manifest is not None
-    assert manifest.eligible_q_heads == 27  # the layers were chosen, not drawn
-    assert manifest.kept_share is not None
-    for kind in ("q", "k"):
-        kept = keep_probabilities(manifest, kind, [0, 8191]).values
-        np.testing.assert_allclose(kept, manifest.kept_share[kind] / 16)
-    for layer in LAYERS:
-        assert layer_rotation(sample, layer) is not None
 
 
 def test_inclusion_weights_rows_to_all_keys(sample: Dump) -> None:
@@ -174,9 +133,3 @@ def test_it_tells_its_origin_and_no_path_of_a_machine() -> None:
         if path.suffix in (".json", ".md"):
             assert "/tmp/" not in path.read_text()
             assert "/home/" not in path.read_text()
-
-
-def test_texts_fill_the_context() -> None:
-    examples = pq.read_table(sample_path() / "examples.parquet")
-    assert examples["num_tokens"].to_pylist() == [8192] * 12
-    assert examples["original_id"][3].as_py() == "moby-dick/03"

@@ -155,26 +155,6 @@ def test_components_equal_those_of_the_rows() -> None:
     assert np.isnan([one.share[1], one.r[1]]).all()
 
 
-def test_a_planted_drift_is_found() -> None:
-    """x = mean + slope · t along a unit axis + noise of variance 1: r and the slope are known."""
-    rng = np.random.default_rng(5)
-    n, slope = 40_000, 0.004
-    group, t = rng.integers(0, 16, n), rng.uniform(0, 500, n)
-    axis = np.array([0.6, 0.0, -0.8])
-    X = 2.0 + rng.standard_normal((n, 3)) + slope * np.outer(t, axis)
-    found = Moments.of(t, X, np.ones(n), group)
-    moved = slope * 500 / math.sqrt(12)  # standard deviation along the axis
-    r, truth = found.correlation, moved / math.sqrt(moved**2 + 1.0)
-    assert abs(r.value - truth) < 4 * r.standard_error + 1e-3
-    assert 0 < r.standard_error < 0.01
-    assert abs(found.r2.value - moved**2 / (moved**2 + 3.0)) < 4 * found.r2.standard_error
-    assert found.components.share[0] == pytest.approx((moved**2 + 1) / (moved**2 + 3), abs=0.02)
-    assert found.components.r[0] == pytest.approx(truth, abs=0.02)
-    keys = np.array([1.0, 5.0, 2.0]) + rng.standard_normal((n, 3))
-    along = product(found.slopes, Moments.of(t, keys, np.ones(n), group).means, found.present)
-    assert abs(along.value - slope * (0.6 * 1.0 - 0.8 * 2.0)) < 4 * along.standard_error
-
-
 def test_without_drift_r2_and_the_correlation_are_zero_on_average() -> None:
     """Of few rows, a plain R² and the axis of the same rows are above zero."""
     cross, same, r2, plain, errors = [], [], [], [], []
@@ -250,20 +230,6 @@ def test_constant_vectors(dtype: type) -> None:
     zero = Moments.of(t, np.zeros_like(X), w, group)
     assert zero.r2.value == 0.0
     assert math.isnan(zero.mean_share.value)
-
-
-def test_texts_that_are_not_known() -> None:
-    rows = rows_of(9)
-    found = Moments.of(rows.t, rows.X, rows.w, None)
-    assert found.r2.value == pytest.approx(plain_r2(rows))
-    assert found.mean_share.value == pytest.approx(plain_mean_share(rows))
-    for one in (found.r2, found.mean_share):
-        assert one.groups == 0
-        assert math.isnan(one.standard_error)
-    assert math.isnan(found.correlation.value)  # there is no other group
-    one = Moments.of(rows.t, rows.X, rows.w, np.full(len(rows.t), 7))
-    assert (one.r2.value, one.r2.groups) == (pytest.approx(plain_r2(rows)), 1)
-    assert math.isnan(one.correlation.value)
 
 
 def test_float32_vectors_far_from_zero_have_their_own_variance() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -49,14 +48,6 @@ def test_statistic_equals_scipy(
             np.testing.assert_allclose(found, known, rtol=0, atol=1e-15)
 
 
-def test_chosen_columns_keep_their_own_scale() -> None:
-    columns = np.random.default_rng(1).standard_normal((9, 40_000)) * np.arange(1, 10)[:, None]
-    chosen = np.array([7, 1, 4, 8, 2])  # more than fit one chunk, in any order
-    found = ks_normal_statistics(columns, chosen + 1.0, chosen)
-    expected = [stats.kstest(columns[i] / (i + 1), "norm", mode="asymp").statistic for i in chosen]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize("n", [3, 10, 50, 399, 400, 401, 999, 2500, 10_000])
 def test_pvalues_equal_kstwo_in_body_and_tail(n: int) -> None:
     x = np.concatenate([np.linspace(0.05, 3.2, 32), np.linspace(3.3, 8.0, 4)])
@@ -65,12 +56,6 @@ def test_pvalues_equal_kstwo_in_body_and_tail(n: int) -> None:
     np.testing.assert_allclose(p, stats.kstwo.sf(D, n), rtol=0, atol=1e-6)
     assert ((p >= 0) & (p <= 1)).all()
     assert ks_pvalues(np.array([0.5 / n, 1.0]), n) == pytest.approx([1.0, 0.0], abs=1e-6)
-
-
-@pytest.mark.parametrize("n", [400, 1000, 20_000])
-def test_pvalues_fall_as_the_distance_grows(n: int) -> None:
-    p = ks_pvalues(np.linspace(0.3, 7.0, 4000) / np.sqrt(n), n)
-    assert (np.diff(p) <= 1e-7).all()  # the expansion ends at p = 3e-8
 
 
 @pytest.mark.parametrize("n", [20, 399, 400, 1000, 5000])
@@ -87,9 +72,3 @@ def test_skewness_and_kurtosis_equal_scipy_without_bias(n: int) -> None:
     skew, kurt = skew_and_kurtosis(columns)
     np.testing.assert_allclose(skew, stats.skew(columns, axis=1, bias=False), rtol=1e-9)
     np.testing.assert_allclose(kurt, stats.kurtosis(columns, axis=1, bias=False), rtol=1e-9)
-
-
-def test_three_values_have_a_skewness_but_no_kurtosis() -> None:
-    skew, kurt = skew_and_kurtosis(np.array([[0.0, 1.0, 5.0]]))
-    assert skew[0] == pytest.approx(stats.skew([0.0, 1.0, 5.0], bias=False))
-    assert math.isnan(kurt[0])

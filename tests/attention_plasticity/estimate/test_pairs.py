@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,20 +12,11 @@ from hypothesis import strategies as st
 
 from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
 from attention_plasticity.estimate.visible import Visible
+from plain_visible import Even, sees
 
 Law = dict[tuple[int, int], float]
 SWEEP = 120
 weights = st.floats(0.1, 1000.0) | st.just(0.0) | st.just(1.0)
-
-
-class Even:
-    """In place of a random generator: the same place of every step."""
-
-    def __init__(self, place: float) -> None:
-        self.place = place
-
-    def random(self, number: int) -> np.ndarray:
-        return np.full(number, self.place)
 
 
 def draw(sampler: PairSampler, factor: np.ndarray, number: int, rng: Any) -> Pairs:
@@ -82,13 +72,6 @@ def test_pairs_have_the_product_of_their_weights(case: tuple[np.ndarray, ...], n
         for earlier in range(low[later], later)
     }
     assert_law(PairSampler(weight, low), factor, normed(law), number)
-
-
-def sees(t: float, key: float, visible: Visible) -> bool:
-    if key > t or visible.size is None:
-        return key <= t
-    same = t // visible.size == key // visible.size
-    return same if visible.chunked else t - key < visible.size
 
 
 class Window(NamedTuple):
@@ -191,18 +174,6 @@ def test_one_key_with_almost_all_weight_and_many_other_texts() -> None:
     assert found == pytest.approx({(1002, 1000): 0.75, (1002, 1001): 0.25}, abs=0.003)
 
 
-@given(st.integers(0, 10**6), st.lists(st.integers(0, 30), min_size=1, max_size=6))
-def test_rows_of_factors_are_drawn_like_each_alone(seed: int, number: list[int]) -> None:
-    rng = np.random.default_rng(seed)
-    sampler = PairSampler(rng.uniform(0.1, 5, 20), run_starts(np.sort(rng.integers(0, 3, 20))))
-    factor = rng.uniform(0, 1, (len(number), 20)) * (rng.random((len(number), 20)) < 0.5)
-    together = sampler.draw(factor, np.array(number), Even(0.3))  # type: ignore[arg-type]
-    for drawn, own, most in zip(together, factor, number, strict=True):
-        alone = draw(sampler, own, most, Even(0.3))
-        assert drawn.later.tolist() == alone.later.tolist()
-        assert drawn.earlier.tolist() == alone.earlier.tolist()
-
-
 def test_without_pairs() -> None:
     rng = np.random.default_rng(0)
     none = PairSampler(np.zeros(0), np.zeros(0, np.int64))
@@ -214,15 +185,6 @@ def test_without_pairs() -> None:
         factor: Any = np.full(len(sampler.weight), sampler is not left_out)
         assert len(draw(sampler, factor, 5, rng).later) == 0
         assert len(draw(sampler, factor, 0, rng).earlier) == 0
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), min_size=1, max_size=20))
-def test_runs_of_equal_rows(rows: list[tuple[int, int]]) -> None:
-    found = run_starts(*(np.array(column) for column in zip(*rows, strict=True))).tolist()
-    expected = [0]
-    for number, (one, other) in enumerate(pairwise(rows), start=1):
-        expected.append(expected[-1] if one == other else number)
-    assert found == expected
 
 
 @given(

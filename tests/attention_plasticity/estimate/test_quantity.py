@@ -19,8 +19,6 @@ from attention_plasticity.estimate.quantity import (
     present_groups,
     quantity,
     ratio_of_means,
-    unknown,
-    without_errors,
 )
 
 GROUPS = 16
@@ -113,18 +111,6 @@ def test_the_error_is_that_of_many_samples() -> None:
     assert error == pytest.approx(found.value.std(ddof=1), rel=0.05)
 
 
-def test_groups_without_rows_have_no_influence_and_their_numbers_no_effect() -> None:
-    rng = np.random.default_rng(2)
-    x, w, group = rng.standard_normal(60), rng.uniform(1, 2, 60), rng.integers(0, 6, 60)
-    names = np.array([15, 0, 7, 3, 12, 4])
-    one, other = ratio_of_means(x, w, group), ratio_of_means(x, w, names[group])
-    assert not one.influences[6:].any()
-    assert other.value == pytest.approx(one.value, rel=1e-12)
-    np.testing.assert_allclose(other.influences[names], one.influences[:6], rtol=1e-9)
-    assert one.standard_error == pytest.approx(np.linalg.norm(one.influences), rel=1e-12)
-    assert one.influences.sum() == pytest.approx(0.0, abs=1e-12)
-
-
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
 def test_few_groups_give_the_plain_value_without_an_error(groups: int) -> None:
     rng = np.random.default_rng(3)
@@ -136,22 +122,6 @@ def test_few_groups_give_the_plain_value_without_an_error(groups: int) -> None:
     assert (found.value == pytest.approx(x.mean() ** 2, rel=1e-9)) == (groups < MIN_GROUPS)
     assert math.isnan(found.standard_error) == (groups < MIN_GROUPS)
     assert np.isnan(found.influences).all() == (groups < MIN_GROUPS)
-
-
-def test_unknown_groups_give_the_plain_value() -> None:
-    x, w = np.arange(6.0), np.array([1.0, 1, 1, 1, 1, 5])
-    for found in (
-        quantity(np.full(1 + GROUPS, 4.0), np.full(GROUPS, False)),
-        ratio_of_means(x, w, None),
-        without_errors(4.0),
-    ):
-        assert (found.value, found.groups) == (x @ w / 10 if found.value != 4.0 else 4.0, 0)
-        assert math.isnan(found.standard_error)
-    both = ratio_of_means(np.stack([x, x * x], axis=1), w, None)
-    np.testing.assert_allclose(both.value, [x @ w / 10, x * x @ w / 10])
-    assert np.isnan(both.standard_error).all()
-    assert both.groups.tolist() == [0, 0]
-    assert math.isnan(unknown().value)
 
 
 def test_without_a_value_for_one_left_out_group_there_is_no_error() -> None:
@@ -217,19 +187,3 @@ def test_weights_count_rows_several_times_and_0_leaves_them_out() -> None:
         assert_same(found.at(column), ratio_of_means(x[:, column], own[:, column], group))
     assert found.groups.tolist() == [8, 7]
     assert found.influences[2, 1] == 0.0
-
-
-def test_sums_of_groups_equal_loops() -> None:
-    rng = np.random.default_rng(6)
-    group = rng.choice([1, 4, 15], 30)
-    for shape in ((30,), (30, 4), (30, 2, 3)):
-        values = rng.standard_normal(shape)
-        sums = group_sums(values, group)
-        for g in range(GROUPS):
-            rows = [values[row] for row in range(30) if group[row] == g]
-            np.testing.assert_allclose(sums[g], sum(rows) if rows else 0.0, atol=1e-12)
-        left = leave_one_out(sums)
-        np.testing.assert_allclose(left[0], values.sum(axis=0), atol=1e-12)
-        np.testing.assert_allclose(left[5], values[group != 4].sum(axis=0), atol=1e-12)
-    assert np.flatnonzero(present_groups(group)).tolist() == [1, 4, 15]
-    assert not group_sums(np.zeros((0, 3)), np.zeros(0, np.int64)).any()

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from attention_plasticity.estimate import score
 from attention_plasticity.estimate.score import (
     Centred,
     ScoreSums,
@@ -153,14 +152,6 @@ def test_counting_has_no_bias_however_alike_the_queries_of_a_text_are(similarity
     assert (usual - truth < -0.01) == (similarity > 0)
 
 
-def test_without_preference_a_query_counts_half() -> None:
-    W = np.array([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]], np.float32)
-    Q = np.array([[1.0, 0.0], [-1.0, 0.0], [2.0, 4.0], [-2.0, -4.0]], np.float32)
-    found = score_sums(W, Centred.of(Q, np.array([0, 1, 1, 1])))
-    assert found.preferred[:2].T.tolist() == [[0.5, 0.5 + 1 + 0], [0.5, 1.5], [1.0, 1.0]]
-    assert not found.preferred[2:].any()
-
-
 def test_identical_keys_are_fully_plastic_and_identical_queries_not_at_all() -> None:
     W, Q, group = sample(2)
     W[3] = 0.0
@@ -182,26 +173,6 @@ def test_few_queries_have_no_value() -> None:
     counted = counted_plasticity(score_sums(W, Centred.of(Q, group)))
     assert np.isnan(counted).all(axis=1).nonzero()[0].tolist() == [1, 5]  # one group is left
     assert np.isnan(counted_plasticity(score_sums(W, Centred.of(Q, np.full(3, 7))))).all()
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 10**6))
-def test_the_order_of_the_keys_changes_nothing(seed: int) -> None:
-    W, Q, group = sample(seed)
-    one, other = score_sums(W, Centred.of(Q, group)), score_sums(-W, Centred.of(Q, group))
-    for function in (gaussian_plasticity, counted_plasticity):
-        np.testing.assert_allclose(function(one), function(other), rtol=1e-6)
-
-
-def test_blocks_of_pairs_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    W, Q, group = sample(4, pairs=40)
-    whole = score_sums(W, Centred.of(Q, group))
-    plain = score_sums(W, Centred.of(Q, group), counted=False)
-    np.testing.assert_array_equal(gaussian_plasticity(plain), gaussian_plasticity(whole))
-    assert plain.preferred.shape == (GROUPS, 0)
-    monkeypatch.setattr(score, "_BLOCK", 1)
-    for one, other in zip(score_sums(W, Centred.of(Q, group)), whole, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
 
 
 def test_plasticity_falls_to_zero_and_never_below() -> None:

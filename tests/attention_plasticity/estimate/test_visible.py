@@ -5,19 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.estimate.visible import Visible
-
-
-def sees(t: int, key: int, visible: Visible) -> bool:
-    if visible.size is None or key > t:
-        return key <= t
-    if visible.chunked:
-        return t // visible.size == key // visible.size
-    return t - key < visible.size
+from plain_visible import sees
 
 
 @settings(max_examples=30)
@@ -35,12 +27,3 @@ def test_windows_and_chunks_equal_a_look_at_every_key(
             assert count == sum(sees(place, key, visible) for key in keys)
         seeing = [t for t in range(place, place + 100) if sees(t, place, visible)]
         assert last == (math.inf if size is None else seeing[-1] + 1)
-
-
-@pytest.mark.parametrize("visible", [Visible(), Visible(7), Visible(8, chunked=True)])
-def test_the_end_is_the_first_query_that_does_not_see_a_key(visible: Visible) -> None:
-    keys = np.arange(30.0)
-    for t in range(60):
-        seen = (keys <= t) & (t < visible.end(keys))
-        assert seen.tolist() == [sees(t, key, visible) for key in range(30)]
-    assert visible.end(np.zeros(0)).shape == (0,)

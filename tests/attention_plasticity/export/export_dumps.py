@@ -28,7 +28,7 @@ def dump_of(model: Any, root: Path, tokens: torch.Tensor | None = None, **how: A
     return tapped.save(root)
 
 
-def queries_of(model: Any, tokens: torch.Tensor | None = None) -> tuple[np.ndarray, np.ndarray]:
+def queries_of(model: Any) -> tuple[np.ndarray, np.ndarray]:
     """(layers, heads, texts, length, d) queries of a model before and after RoPE.
 
     They are the results of `q_norm`, or of `q_proj` without it, and of the model's own rotary
@@ -36,7 +36,7 @@ def queries_of(model: Any, tokens: torch.Tensor | None = None) -> tuple[np.ndarr
     """
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    tokens = some_tokens() if tokens is None else tokens
+    tokens = some_tokens()
     found: dict[int, torch.Tensor] = {}
     hooks = []
     for number, layer in enumerate(model.model.layers):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import stat
 from pathlib import Path
 
 import pytest
@@ -45,12 +44,6 @@ def test_provenance_has_all_that_a_reader_asks(dump: Path, tmp_path: Path) -> No
         assert 0 < head["second_singular_value_ratio"] < 1
     for name in ("config.json", "model.safetensors"):
         assert facts["sha256"][name] == hashlib.sha256((out / name).read_bytes()).hexdigest()
-
-
-def test_all_files_can_be_read_by_the_same_users(dump: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert run_here("export", dump, out, "--to", "q-filters").returncode == 0
-    assert len({stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()}) == 1
 
 
 def test_an_earlier_export_is_replaced_on_request(dump: Path, tmp_path: Path) -> None:

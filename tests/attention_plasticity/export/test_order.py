@@ -18,7 +18,6 @@ from export_runs import (
     VALUES,
     change_info,
     drop_heads,
-    exported,
     give_windows,
     make_run,
     refusal,
@@ -42,17 +41,6 @@ def record_reason(run: Path, table: str, column: str, where: dict[str, str], rea
     change_info(run, missing=[{**record, "heads": 1, "values": 1}])
 
 
-def test_columns_of_the_table_of_key_heads(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", static_error=VALUES[::-1])
-    assert heads_of(run).value.tolist() == VALUES
-    found = heads_of(run, "static_error")
-    assert found.value.tolist() == VALUES[::-1]
-    assert found.standard_error.tolist() == [0.004] * 6
-    assert found.layer.tolist() == [0, 0, 1, 1, 2, 2]
-    assert found.k_head.tolist() == [0, 1] * 3
-    assert "independent" in found.errors_from
-
-
 def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run: Path) -> None:
     add_errors(run)
     heads = pd.read_csv(run / "head_metrics.csv")
@@ -65,40 +53,6 @@ def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run: P
         chosen = influences[influences["quantity"] == order]
         moved = chosen.groupby(["layer", "k_head"])[list(GROUP_COLUMNS)].mean().to_numpy()
         assert found.standard_error == pytest.approx(np.linalg.norm(moved, axis=1))
-
-
-def test_errors_of_query_heads_without_influences_are_independent(run: Path) -> None:
-    heads = pd.read_csv(run / "head_metrics.csv")
-    squares = (heads["ap_aligned_se"] ** 2).groupby([heads["layer"], heads["k_head"]]).sum()
-    found = heads_of(run, "ap_aligned")
-    assert found.standard_error == pytest.approx(np.sqrt(squares.to_numpy()) / 2)
-    assert "independent" in found.errors_from
-    assert np.isnan(heads_of(run, "ap_overall").standard_error).all()  # it has no error
-
-
-def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: Path) -> None:
-    add_errors(run)
-    table = pd.read_csv(run / "head_influences.csv")
-    rows = table[table["quantity"] == "ap_aligned"].assign(quantity="attn_far_mass")
-    pd.concat([table, rows]).to_csv(run / "head_influences.csv", index=False, na_rep="nan")
-    found = heads_of(run, "far_mass")
-    assert found.influences == pytest.approx(heads_of(run, "ap_aligned").influences)
-    assert found.value == pytest.approx(
-        pd.read_csv(run / "key_head_metrics.csv")["far_mass"].to_numpy()
-    )
-
-
-def test_ranks_and_unknown_errors(tmp_path: Path) -> None:
-    rank, low, high = heads_of(make_run(tmp_path / "run")).ranks()
-    assert rank.tolist() == low.tolist() == high.tolist() == [3, 5, 4, 1, 6, 2]
-    errors = [0.004, np.nan, *[0.004] * 4]
-    found = heads_of(make_run(tmp_path / "part", aligned_plasticity_se=errors))
-    rank, low, high = found.ranks()
-    assert rank.tolist() == [3, 5, 4, 1, 6, 2]
-    assert np.isnan(low).all()
-    assert np.isnan(high).all()
-    assert found.errors_from.startswith("not known")
-    assert np.isnan(found.standard_error).tolist() == [False, True, *[False] * 4]
 
 
 def test_an_unknown_order_is_answered_with_the_nearest(run: Path) -> None:
@@ -121,20 +75,6 @@ def test_layers_with_a_window_or_chunks_are_not_counted(tmp_path: Path) -> None:
         assert found.rules()["not_counted_layers"] == [0]
         give_windows(run, 0, 1, 2, kind=kind)
         assert "all layers have a window or chunks" in refusal(run, BUDGET)
-
-
-def test_heads_of_a_window_need_no_values(tmp_path: Path) -> None:
-    """Their layers may be absent, if dump.json has their type."""
-    values = [np.nan, np.nan, *VALUES[2:]]
-    run = give_windows(make_run(tmp_path / "run", aligned_plasticity=values), 0)
-    assert np.isnan(heads_of(run).value[:2]).all()
-    whole = make_run(tmp_path / "part")
-    for k_head in (0, 1):
-        drop_heads(whole, 1, k_head)
-    info = json.loads((whole / "run.json").read_text())
-    info["input"]["dump"]["layers"] = [{"layer": 1, "type": "sliding_attention"}]
-    change_info(whole, **info)
-    assert heads_of(whole).counted.tolist() == [True, True, False, False, True, True]
 
 
 def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path) -> None:
@@ -192,16 +132,6 @@ def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
     assert len(facts["rules"]["missing"]["heads"]) == len(filled)
     table = pd.read_csv(tmp_path / "out" / "budget.csv")
     assert np.flatnonzero(table["filled"]).tolist() == filled
-
-
-def test_missing_values_of_query_heads_are_named(run: Path, tmp_path: Path) -> None:
-    heads = pd.read_csv(run / "head_metrics.csv")
-    heads.loc[(heads["layer"] == 2) & (heads["q_head"] == 3), "ap_aligned"] = np.nan
-    heads.to_csv(run / "head_metrics.csv", index=False, na_rep="nan")
-    record_reason(run, "head_metrics", "ap_aligned", {"2": "3"}, "too few queries")
-    message = refusal(run, BUDGET, "--order", "ap_aligned")
-    assert "1 key head without ap_aligned: layer 2: 1 (too few queries)" in message
-    exported(run, tmp_path / "out", BUDGET)  # another column
 
 
 def test_all_values_missing_are_refused(tmp_path: Path) -> None:

@@ -145,20 +145,6 @@ def test_the_rule_is_the_mean_of_the_layer(tmp_path: Path) -> None:
         assert part[name] == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_layer_without_heads_has_no_mean(tmp_path: Path) -> None:
-    dump = full_dump(tmp_path / "dump")
-    change(dump, lambda facts: facts.update(num_layers=3))
-    message = refused(dump, "q-filters", "--missing", "mean")
-    assert "no query head of layers 2 was captured" in message
-
-
-def test_q_filters_need_no_rotary_embedding(tmp_path: Path) -> None:
-    """Keys of such a layer are in the cache as they are, and so are the queries."""
-    dump = full_dump(tmp_path / "dump")
-    change(dump, without_rope)
-    assert run_here("export", dump, tmp_path / "out", "--to", "q-filters").returncode == 0
-
-
 def test_an_interleaved_model(tmp_path: Path) -> None:
     """Its bands are neighbouring dimensions."""
     config = {**ARCHITECTURES["llama"].config, "num_hidden_layers": 2}
@@ -179,17 +165,8 @@ def test_an_interleaved_model(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--to", "gguf"), "--to: expected one of triattention, expected-attention"),
-        (("--to", "q-filters", "--missing", "zero"), "--missing: expected one of refuse, mean"),
         (("--to", "q-filters", "--share", "0.5"), "--share: can only be used with --to duo"),
-        (
-            ("--to", "q-filters", "--order", "ap_aligned"),
-            "can only be used with --to kvpress-budget",
-        ),
-        (("--to", "kvpress-budget", "--rule", "x"), "--rule: expected one of "),
-        (("--to", "kvpress-budget", "--share", "0.5"), "--share: can only be used with --to duo"),
         (("--to", "headkv"), "--to: expected one of triattention, expected-attention, q-filters"),
-        (("--to", "q-filters", "--max_tokens_per_head", "1"), "expected an integer of at least 2"),
-        ((), "--to"),
     ],
 )
 def test_wrong_words(tmp_path: Path, words: tuple[str, ...], message: str) -> None:

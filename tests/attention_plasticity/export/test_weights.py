@@ -121,11 +121,3 @@ def test_unknown_weights_are_told(dump: Path, tmp_path: Path) -> None:
     _, positions, vectors = rows_of(0)
     mean = vectors[positions >= 4].astype(np.float64).mean(axis=0)
     assert found["query_mean"][0, 0] == pytest.approx(mean, rel=1e-5)
-
-
-def test_a_subsample_is_recorded(dump: Path, tmp_path: Path) -> None:
-    words = ("--to", "expected-attention", "--max_tokens_per_head", 50)
-    assert run_here("export", dump, tmp_path / "out", *words).returncode == 0
-    facts = provenance(tmp_path / "out")
-    assert facts["max_tokens_per_head"] == 50
-    assert all(0 < head["rows"] <= 50 for head in facts["heads"])

@@ -66,16 +66,16 @@ def points(axes: Axes, number: int = 0) -> Floats:
     return np.asarray(found[number].get_offsets())
 
 
-def segments(axes: Axes, number: int = 0) -> Floats:
+def segments(axes: Axes) -> Floats:
     """(lines, 2 ends, xy) of intervals."""
     found = [one for one in axes.collections if isinstance(one, LineCollection)]
-    return np.array(found[number].get_segments())
+    return np.array(found[0].get_segments())
 
 
-def band_ends(axes: Axes, number: int = -1) -> tuple[Floats, Floats]:
+def band_ends(axes: Axes) -> tuple[Floats, Floats]:
     """Lower and upper ends of a band."""
     found = [one for one in axes.collections if isinstance(one, PolyCollection)]
-    path = found[number].get_paths()[0].vertices
+    path = found[-1].get_paths()[0].vertices
     xs = np.unique(path[:, 0])
     low = np.array([path[path[:, 0] == x, 1].min() for x in xs])
     return low, np.array([path[path[:, 0] == x, 1].max() for x in xs])

@@ -22,7 +22,6 @@ from attention_plasticity.figures.of_models import (
     lengths_figure,
     profiles_figure,
     roles_figure,
-    training_phases,
     trajectories_figure,
 )
 from attention_plasticity.figures.saving import save_figure
@@ -32,7 +31,7 @@ from plain_runs import opened, small_models
 from qk_toolkit.errors import ConfigError
 from role_runs import add_roles
 
-WIDTHS = (COLUMN, TEXT)
+WIDTHS = (COLUMN, pytest.param(TEXT, marks=pytest.mark.long))
 METRICS = ["ap_aligned", "ap_aligned_drop"]
 LONG = "a-very-long-name-of-a-model-with-many-parts-and-a-$-of-the-7B-instruct-kind"
 
@@ -166,15 +165,6 @@ def test_trajectories_shade_phases(runs: list[NamedRun], width: float) -> None:
     assert figure.axes[0].get_xscale() == "log"
 
 
-def test_phases_among_each_other_are_not_shaded(runs: list[NamedRun]) -> None:
-    given = [(1.0, "a"), (2.0, "b"), (3.0, "a")]
-    mixed = [NamedRun(str(number), runs[0].run, "", number, phase) for number, phase in given]
-    assert training_phases(mixed, log=False) == []
-    assert training_phases([], log=False) == []
-    found = training_phases(mixed[:2], log=False)
-    assert [(one.first, one.last) for one in found] == [(1, 1.5), (1.5, 2)]
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_points_are_means_and_scores(runs: list[NamedRun], width: float) -> None:
     means = summary(runs, None, METRICS)
@@ -199,15 +189,6 @@ def test_figures_have_the_same_bytes(runs: list[NamedRun], tmp_path: Path) -> No
         save_figure(profiles_figure(runs), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "other.svg").read_bytes()
     assert "3 runs:\n- base: model owner/m0, 29 heads" in (tmp_path / "one.txt").read_text()
-
-
-def test_nothing_to_draw_is_told(runs: list[NamedRun]) -> None:
-    empty = summary([])
-    for draw in (lengths_figure, depth_figure, kinds_figure, bands_figure, trajectories_figure):
-        with pytest.raises(ConfigError, match="nothing to draw"):
-            draw(empty, runs)
-    with pytest.raises(ConfigError, match="nothing to draw"):
-        roles_figure(role_counts(runs[2:]), runs)
 
 
 def test_short_names_stay_different() -> None:

@@ -112,22 +112,6 @@ def test_plasticity_over_a_bucket_weighs_cells_by_their_pairs(run: ap.Run, plain
         plain.plot("profile", plasticity="position")
 
 
-def test_a_profile_shows_the_mean_on_an_axis_of_its_own(run: ap.Run) -> None:
-    spread, mean = panels(run.plot("profile"))
-    np.testing.assert_allclose(spread.lines[0].get_ydata(), mean.lines[0].get_ydata())
-    low, high = mean.get_ylim()
-    values = np.asarray(mean.lines[0].get_ydata(), float)
-    assert low < values.min()
-    assert values.max() < high
-    assert high - low < 2.5 * np.ptp(values) + 0.05  # it is not 0 to 1
-    own = plain_profiles(run.table("bins"), None)
-    last = [list(values.values())[-1] for values in own.values()]
-    q1, q3 = band_ends(spread, 0)
-    np.testing.assert_allclose([q1[-1], q3[-1]], np.quantile(last, [0.25, 0.75]))
-    unit = panels(run.plot("profile", range="unit"))[0]
-    assert unit.get_ylim() == (-0.02, 1.02)
-
-
 def test_trends_are_rank_correlations(run: ap.Run) -> None:
     rng = np.random.default_rng(0)
     for values in rng.normal(size=(50, 6)):
@@ -258,25 +242,6 @@ def test_two_values_of_every_head_with_intervals(run: ap.Run, name: str, x: str,
     rho = spearmanr(run.head_metrics[x], run.head_metrics[y]).statistic
     assert f"Spearman's ρ {rho:.2f}".replace("-", "−") in notes(figure)
     assert len(panels(run.plot(name, intervals=False))[0].collections) == 1
-
-
-def test_predictability_has_errors_where_they_are_known(run: ap.Run) -> None:
-    figure = run.plot("predictability")
-    for axes, name in zip(panels(figure), ("q_R2_total", "q_R2_unrotated"), strict=False):
-        np.testing.assert_allclose(points(axes)[:, 0], run.head_metrics[name])
-        half = FACTOR * run.head_metrics["ap_aligned_se"]
-        np.testing.assert_allclose(np.ptp(segments(axes, 1)[:, :, 1], axis=1), 2 * half)
-    assert "lines: 95 % intervals over texts" in notes(figure)
-
-
-def test_drift_has_a_panel_per_frame(run: ap.Run) -> None:
-    before, after = panels(run.plot("drift"))
-    table = run.table("drift")
-    for axes, ending in ((before, "_unrotated"), (after, "")):
-        columns = [f"q_drift_r{ending}", f"k_drift_r{ending}"]
-        np.testing.assert_allclose(points(axes), table[columns].dropna())
-    assert before.get_xlabel().split() == ["drift", "of", "queries", "before", "RoPE"]
-    assert after.get_xlabel() == "drift of queries"
 
 
 def test_the_mean_of_a_layer_has_its_interval(run: ap.Run) -> None:

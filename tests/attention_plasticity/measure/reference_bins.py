@@ -44,11 +44,11 @@ class Reference(NamedTuple):
     cells: dict[str, dict[tuple[int, int], Expected]]  # column → bin of queries, bin of keys
 
 
-def drawn_by_the_package(root: Path, q_head: int, config: RunnerConfig) -> Drawn:
+def drawn_by_the_package(root: Path, config: RunnerConfig) -> Drawn:
     """The pairs of layer 0, key head 0."""
     dump = open_dump(root)
     keys = read_keys(dump, 0, 0, config)
-    queries = read_queries(dump, 0, q_head, keys, config)
+    queries = read_queries(dump, 0, 0, keys, config)
     grid, visible = grid_of(queries, keys), queries.visible
     assert isinstance(grid, Grid)
     assert isinstance(visible, Visible)
@@ -57,11 +57,11 @@ def drawn_by_the_package(root: Path, q_head: int, config: RunnerConfig) -> Drawn
     pairs = bin_pairs(SortedKeys.of(keys, keys.weight, grid.bins), grid, visible, *how)
     pool, attended = read_pool(dump, 0, 0, keys, config), None
     if pool is not None:
-        weight, largest = pool.pair_weight(pool.attention(q_head)), {}
+        weight, largest = pool.pair_weight(pool.attention(0)), {}
         for text in set(pool.keys.text.tolist()):
             largest[text] = weight[pool.keys.text == text].max() or 1.0
         weight = weight / [largest[text] for text in pool.keys.text.tolist()]
-        rng = Streams(config.seed, 0, q_head).rng(Purpose.ATTENDED_PAIRS)
+        rng = Streams(config.seed, 0, 0).rng(Purpose.ATTENDED_PAIRS)
         own = SortedKeys.of(pool.keys, weight, grid.bins)
         attended = attended_pairs(own, grid, visible, 256, rng)
     return Drawn(pairs, attended, grid.number.tolist())
@@ -115,9 +115,9 @@ class Frame:
     """All bins of a head, with queries turned to one position or as captured."""
 
     def __init__(
-        self, root: Path, q_head: int, config: RunnerConfig, drawn: Drawn, name: str, size: int
+        self, root: Path, config: RunnerConfig, drawn: Drawn, name: str, size: int
     ) -> None:
-        q = read_rows(root, f"l00h{q_head:02d}q", config)
+        q = read_rows(root, "l00h00q", config)
         self.position, self.group = q.position, q.example_id % 16
         self.weight = np.array([tokens_of(root, float(p), "q") for p in q.position])
         self.code = np.floor(q.position / size).astype(int)
@@ -182,13 +182,13 @@ def minus(one: Expected, other: Expected) -> Expected:
 
 
 def reference_bins(
-    root: Path, config: RunnerConfig, context: int, q_head: int = 0, *, cells: bool = False
+    root: Path, config: RunnerConfig, context: int, *, cells: bool = False
 ) -> Reference:
     """Everything of layer 0, key head 0; `context` are the tokens of the longest text."""
-    drawn, size = drawn_by_the_package(root, q_head, config), config.bin_size
+    drawn, size = drawn_by_the_package(root, config), config.bin_size
     assert isinstance(size, int)
     names = ("aligned", "pooled", *([] if drawn.attended is None else ["attended"]))
-    frames = {name: Frame(root, q_head, config, drawn, name, size) for name in names}
+    frames = {name: Frame(root, config, drawn, name, size) for name in names}
     aligned = frames["aligned"]
     every = np.ones(len(aligned.position), bool)
     fifth = np.minimum(4, 5 * aligned.position // context)

@@ -25,13 +25,11 @@ class Expected(NamedTuple):
     groups: int
 
 
-def leave_out(
-    value_of: Callable[[Callable[[int], bool]], float], groups: set[int], fewest: int = 4
-) -> Expected:
+def leave_out(value_of: Callable[[Callable[[int], bool]], float], groups: set[int]) -> Expected:
     """`value_of` gets a function that says whether the rows of a group are used."""
     theta = value_of(lambda g: True)
     G = len(groups)
-    if fewest > G or math.isnan(theta):
+    if G < 4 or math.isnan(theta):
         return Expected(theta, math.nan, [math.nan] * GROUPS, G)
     others = {out: value_of(lambda g, out=out: g != out) for out in sorted(groups)}  # type: ignore[misc]
     mean = math.fsum(others.values()) / G

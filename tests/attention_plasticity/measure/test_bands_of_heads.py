@@ -13,10 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_plasticity.measure.bands import CONSTANT, FEW_DISTANCES, NO_EARLIER_KEY, NO_ROPE
-from attention_plasticity.measure.found import FEW_GROUPS
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import BANDS, IDS, KERNEL
-from attention_plasticity.read.layer import BIASED, NO_TEXTS, SELECTIVE, SINGLE_EXAMPLE
+from attention_plasticity.read.layer import BIASED, NO_TEXTS, SELECTIVE
 from head_pairs import SCALE, analyze, write_whole_texts
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.rotary import RotaryRecord
@@ -176,19 +174,3 @@ def test_heads_without_a_kernel_have_a_reason(
         assert np.isnan(result.tables["bands"]["variance_share"]).all()
         assert not np.isnan(result.tables["bands"]["k_concentration"]).any()
     assert_reasons_are_complete(result)
-
-
-@pytest.mark.parametrize(
-    ("how", "single", "reason"),
-    [({"texts": 3}, False, FEW_GROUPS), ({"texts": 1, "length": 200}, True, SINGLE_EXAMPLE)],
-)
-def test_few_texts_have_values_without_errors(
-    tmp_path: Path, how: dict[str, Any], single: bool, reason: str
-) -> None:
-    result: HeadResult = analyze(write_dump(tmp_path, **how), single_example=single)
-    assert math.isfinite(result.metrics["kernel_R2"])
-    assert result.missing["head_metrics"]["kernel_R2_se"] == reason
-    assert sum(result.tables["bands"]["variance_share"]) == pytest.approx(1.0)
-    for kind, name in (("bands", "norm_product"), ("kernel", "mean_logit")):
-        assert np.isfinite(result.tables[kind][name]).all()
-        assert np.isnan(result.tables[kind][f"{name}_se"]).all()

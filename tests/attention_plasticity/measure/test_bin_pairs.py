@@ -18,6 +18,7 @@ from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.texts import DumpTexts
+from plain_visible import sees
 from qk_dump.reader import HeadRows
 
 SIZE, LENGTH, TEXTS = 8, 32, 4
@@ -64,18 +65,9 @@ def query_weight(grid: Grid, number: int, one: float, other: float, visible: Vis
     position, weight = grid.queries.position, grid.queries.weight
     total = 0.0
     for p, w in zip(position, weight, strict=True):
-        sees = all(
-            s <= p and (visible.size is None or _inside(p, s, visible)) for s in (one, other)
-        )
-        total += w * (p // SIZE == number) * sees
+        both = all(sees(p, s, visible) for s in (one, other))
+        total += w * (p // SIZE == number) * both
     return total
-
-
-def _inside(p: float, s: float, visible: Visible) -> bool:
-    assert visible.size is not None
-    if visible.chunked:
-        return p // visible.size == s // visible.size
-    return p - s < visible.size
 
 
 def chances(
@@ -176,13 +168,3 @@ def test_attended_pairs_have_the_texts_of_the_queries() -> None:
         for text, tokens in weight.items():
             share = tokens / sum(weight.values())
             assert found[text] / sum(found.values()) == pytest.approx(share, abs=0.02)
-
-
-@pytest.mark.parametrize("visible", [Visible(), Visible(12)])
-def test_without_keys_of_any_weight_no_pair_is_attended(visible: Visible) -> None:
-    """All attention may go to the first tokens, which take no part."""
-    keys, grid = keys_and_grid(visible)
-    own = SortedKeys.of(keys, np.zeros(len(keys.weight)), BINS)
-    pairs = attended_pairs(own, grid, visible, 16, np.random.default_rng(0))
-    assert len(pairs.W) == 0
-    assert [len(used) for used in pairs.of_bin] == [0] * len(grid)

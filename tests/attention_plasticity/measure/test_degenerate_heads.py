@@ -82,36 +82,6 @@ def check_perfectly_linear(
     )
 
 
-@pytest.mark.parametrize("d", [2, 5])
-def test_constant_first_dimension_takes_no_part_in_the_medians(tmp_path: Path, d: int) -> None:
-    queries = head_rows(n=200, d=d, seed=1)
-    queries["vectors"][:, 0] = 0.1  # the rotation swaps it with the positional direction
-    write_pair(tmp_path / "with", queries, head_rows(n=60, d=d, seed=2))
-    metrics = analyze(tmp_path / "with").metrics
-    assert metrics["q_resid0_ks_p"] > 0
-    if d == 2:
-        noise = [metrics[name] for name in NORMALITY if "noise" in name]
-        assert all(map(math.isnan, noise))
-    else:
-        assert metrics["q_noise_frac_ks_p_lt_alpha"] == 0
-        assert metrics["q_noise_med_ks_p"] > 0.01
-
-
-def test_linear_first_component_keeps_the_noise_of_the_others(tmp_path: Path) -> None:
-    queries = small_head(1, vectors=np.random.default_rng(3).integers(-9, 9, (60, 4)) * 1.0)
-    t = np.arange(60)
-    queries["position"], queries["bucket"] = t, t // 8
-    basis = np.linalg.qr(np.stack([np.ones(60), t - t.mean()], axis=1))[0]
-    noise = queries["vectors"] - basis @ (basis.T @ queries["vectors"])  # no trend left
-    queries["vectors"] = noise * [0, 1, 1, 1] + np.outer(t, [1.0, 0, 0, 0])
-    write_pair(tmp_path, queries, small_head(2))
-    metrics = analyze(tmp_path).metrics
-    assert math.isnan(metrics["q_resid0_ks_p"])
-    assert math.isnan(metrics["q_resid0_skew"])
-    assert 0 < metrics["q_noise_med_ks_p"] <= 1
-    assert metrics["q_noise_med_abs_kurt"] > 0
-
-
 def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
     t = np.arange(1, 65)  # mean 32.5: every sum below is exact, and the slope exactly zero
     mirrored = np.random.default_rng(4).integers(-8, 9, (32, 3)) / 4.0

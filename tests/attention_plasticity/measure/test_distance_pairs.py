@@ -15,15 +15,16 @@ from attention_plasticity.measure.distance_pairs import (
     PlacedRows,
     distance_pairs,
 )
+from plain_visible import sees
 
 MANY = 1 << 20
 RNG = np.random.default_rng(0)
 
 
-def placed(rng: np.random.Generator, n: int, texts: int = 3, length: int = 60) -> PlacedRows:
+def placed(rng: np.random.Generator, n: int, texts: int = 3) -> PlacedRows:
     """Rows at random places, in random order, with unequal weights."""
-    places = rng.choice(texts * length, n, replace=False)
-    text, position = np.divmod(places, length)
+    places = rng.choice(texts * 60, n, replace=False)
+    text, position = np.divmod(places, 60)
     return PlacedRows(position.astype(float), text * 7 + 2, rng.uniform(0.5, 4.0, n))
 
 
@@ -33,10 +34,8 @@ def all_pairs(
     """Every pair that a query sees, with its weight, by looking at all of them."""
     found = {}
     for i, j in product(range(len(queries.text)), range(len(keys.text))):
-        t, s, size = queries.position[i], keys.position[j], visible.size
-        if queries.text[i] != keys.text[j] or s >= t:
-            continue
-        if size is None or (t // size == s // size if visible.chunked else t - s < size):
+        t, s = queries.position[i], keys.position[j]
+        if queries.text[i] == keys.text[j] and s < t and sees(t, s, visible):
             found[i, j] = queries.weight[i] * keys.weight[j]
     return found
 

@@ -11,13 +11,11 @@ import pytest
 
 from attention_dumps import make_attention_dump
 from attention_plasticity import make_config
-from attention_plasticity.measure.drift import NO_VARIANCE, ONE_GROUP, ONE_POSITION
+from attention_plasticity.measure.drift import NO_VARIANCE, ONE_GROUP
 from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import DRIFT, IDS, UNROTATED
-from dumps import write_columns
 from head_pairs import SCALE, analyze, write_whole_texts
-from qk_dump.heads import HeadId
 from qk_dump.rotary import RotaryRecord
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete
@@ -170,19 +168,6 @@ def test_scales_of_queries_and_keys_change_logits_only(tmp_path: Path, factor: f
             assert other.metrics[column] == pytest.approx(one.metrics[column], rel=1e-4, abs=1e-7)
 
 
-def test_an_orthogonal_rotation_of_both_changes_nothing(tmp_path: Path) -> None:
-    turn = np.linalg.qr(np.random.default_rng(3).standard_normal((WIDTH, WIDTH)))[0]
-    q, k = content("q"), content("k")
-    one, other = (
-        drift_of(analyze(write_whole_texts(tmp_path / name, q @ R, k @ R, NO_ROPE, LENGTH)))
-        for name, R in (("one", np.eye(WIDTH)), ("other", turn))
-    )
-    for name, value in one.items():
-        assert other[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
-        if f"{name}_unrotated" in one:  # without RoPE both frames are equal
-            assert one[f"{name}_unrotated"] == value
-
-
 @pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
 def test_a_frame_that_is_not_known_has_a_reason(tmp_path: Path, pre_rope: bool) -> None:
     layer = {"rope": True, "rotary_problem": "the angles depend on the text"}
@@ -216,19 +201,3 @@ def test_few_texts_and_constant_vectors_have_reasons(tmp_path: Path) -> None:
     assert missing["q_drift_r"] == missing["q_pc0_share"] == NO_VARIANCE
     assert drift_of(found["same"])["q_logit_drift"] == pytest.approx(0.0, abs=1e-6)
     assert not math.isnan(drift_of(found["same"])["k_drift_r"])
-
-
-def test_rows_at_one_position_have_a_reason(tmp_path: Path) -> None:
-    q, k = content("q"), content("k")
-    root = write_whole_texts(tmp_path, q, k, NO_ROPE, LENGTH)
-    text, position = np.divmod(np.arange(len(q)), LENGTH)
-    rows = {"bucket": 0 * position + 1, "example_id": text, "position": 0 * position + 20}
-    write_columns(
-        root, HeadId(0, 0, "q"), vectors=q.astype(np.float32), sliding_window=None, **rows
-    )
-    result = analyze(root)
-    missing = result.missing["drift"]
-    assert missing["q_drift_r"] == missing["q_logit_drift"] == missing["q_pc0_r"] == ONE_POSITION
-    assert "q_pc0_share" not in missing
-    assert result.metrics["q_R2_unrotated"] == 0.0
-    assert_reasons_are_complete(result)

@@ -20,7 +20,6 @@ from attention_plasticity.measure.fidelity import (
     fidelity_of,
     fidelity_of_rows,
     fidelity_rows,
-    first_query,
 )
 from attention_plasticity.measure.kept_attention import SHARES
 from attention_plasticity.metrics import FIDELITY
@@ -116,21 +115,6 @@ def test_gaussian_queries_are_predicted_by_the_exact_rotation() -> None:
                 assert value(found, name, number) <= value(found, "best_static", number) + 1e-9
 
 
-def test_constant_queries_make_all_scores_and_limits_agree() -> None:
-    """Keys are multiples of the query, and every query sees every key."""
-    rng = np.random.default_rng(2)
-    query = rng.standard_normal(WIDTH)
-    keys = rng.uniform(0.1, 2, (5, 96, 1)) * query
-    own = Simulated(np.broadcast_to(query, (2, 5, 96, WIDTH)), keys, np.ones((5, 96)), None)
-    found = measured(early_keys(own.read()), first=72)
-    for name in ROWS:
-        for number in NUMBERS[1:]:
-            expected = value(found, "best_static", number)
-            assert found[name][number][0] == pytest.approx(expected)
-        if name[0] != "best_per_query":
-            assert found[name]["spearman"][0] == pytest.approx(1.0)
-
-
 def test_scores_of_random_keys_say_nothing() -> None:
     """Queries of a text have a direction of their own, so other texts do not help."""
     rng = np.random.default_rng(3)
@@ -214,13 +198,6 @@ def test_heads_that_cannot_be_measured_are_refused() -> None:
         measured((keys, few))
 
 
-def test_a_wrong_scale_is_noticed() -> None:
-    keys, heads = simulate().read()
-    wrong = replace(keys.layer, logits=replace(keys.layer.logits, scale=20.0))
-    with pytest.raises(HeadError, match="larger than lse allows"):
-        measured((replace(keys, layer=wrong), heads))
-
-
 def of_dump(root: Path, **settings: Any) -> Fidelity:
     """The fidelity of the first key head of a dump, with both of its query heads."""
     dump, config = ap.open_dump(root), ap.make_config(near=8, **settings)
@@ -257,10 +234,3 @@ def test_a_dump_whose_attention_is_not_known_is_refused(tmp_path: Path) -> None:
         of_dump(one, single_example=True)
     with pytest.raises(HeadError, match="fewer than two groups"):
         of_dump(one)
-
-
-def test_the_first_query_is_at_a_quarter_of_the_longest_text(tmp_path: Path) -> None:
-    dump, config = ap.open_dump(make_fidelity_dump(tmp_path)), ap.make_config()
-    texts = run_texts(dump, [0], config)
-    assert first_query(config, texts) == 24
-    assert first_query(ap.make_config(first_query=7), texts) == 7

@@ -14,6 +14,7 @@ from attention_plasticity.measure.kept_attention import (
     received_by_keys,
 )
 from attention_plasticity.measure.later_queries import LaterQueries, TextRows
+from plain_visible import sees
 
 N, M, D, SCALE = 60, 50, 4, 0.7
 LATER = LaterQueries(first=20, end=N, near=6)
@@ -44,15 +45,6 @@ def plain_kept(pairs: list[tuple[float, float, float]], share: float) -> float:
     return kept
 
 
-def sees(visible: Visible, p: float, j: int) -> bool:
-    """Whether a query at p sees the key at j."""
-    if visible.size is None:
-        return True
-    if visible.chunked:
-        return p // visible.size == j // visible.size
-    return p - j < visible.size
-
-
 @pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("visible", [Visible(), Visible(25), Visible(30, chunked=True)])
 def test_received_attention_is_a_sum_over_pairs(visible: Visible, softcap: float | None) -> None:
@@ -65,7 +57,7 @@ def test_received_attention_is_a_sum_over_pairs(visible: Visible, softcap: float
         for q, p, w, lse in zip(*rows, of_head, strict=True):
             own = []
             for j in range(4, N):
-                if p - j >= 6 and sees(visible, p, j):
+                if p - j >= 6 and sees(p, j, visible):
                     logit = SCALE * (q @ keys.vectors[j])
                     A = np.exp((softcap * np.tanh(logit / softcap) if softcap else logit) - lse)
                     attention[j] += w * A
@@ -97,10 +89,6 @@ def test_the_best_keys_of_each_query_keep_more_if_all_queries_see_the_same_keys(
     own = np.flatnonzero(found.queries)
     best = kept_shares(found.attention[own], found.attention[own], keys.weight[own])
     assert (best < found.best_per_query).all()
-
-
-def test_a_logit_above_lse_is_noticed() -> None:
-    assert received_by_keys(*text(), LATER, 20 * SCALE) is None
 
 
 def test_keys_of_one_score_are_kept_in_equal_parts_and_the_last_key_in_part() -> None:

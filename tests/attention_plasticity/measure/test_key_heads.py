@@ -306,14 +306,3 @@ def test_one_position_against_a_count_at_each_position(
     expected = counted_at_one_position(queries, keys, window, rng)
     found = row.values["aligned_plasticity"], row.values["aligned_plasticity_heads"]
     assert found == pytest.approx(expected, abs=0.035)
-
-
-def test_vectors_captured_before_rope(tmp_path: Path) -> None:
-    """They are turned to their positions first."""
-    rows = []
-    for pre_rope in (False, True):
-        root = tmp_path / str(pre_rope)
-        tapped_dump(root, "llama", [1], texts=6, length=64, pre_rope=pre_rope)
-        rows.append(row_of(root, 2, 1).values)
-    for name in ("plasticity", "static_error", "aligned_plasticity", "plasticity_se"):
-        assert rows[0][name] == pytest.approx(rows[1][name], abs=0.003)

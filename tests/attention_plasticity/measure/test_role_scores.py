@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
-from attention_plasticity import analyze_head, make_config, open_dump, open_sample
 from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.metrics import GROUP_COLUMNS, IDS, ROLES, WORDS
+from attention_plasticity.metrics import IDS, ROLES, WORDS
 from head_pairs import analyze
-from qk_dump.columns import MASSES
-from qk_dump.heads import HeadId
-from qk_dump.reader import read_head
 from qk_dump.tokens import write_tokens
 from reference_checks import assert_quantity, influences_of
 from reference_groups import mean_of_rows, tokens_of
@@ -107,29 +102,9 @@ def test_every_score_equals_the_reference(tmp_path: Path, name: str) -> None:
     assert "roles" not in result.missing
 
 
-def test_influences_are_the_changes_without_a_text() -> None:
-    """Attention on the own token of a real head, from the rows of the dump."""
-    dump = open_sample()
-    result = analyze_head(14, 2, dump=dump)
-    rows, roles = influences_of(result), result.tables["roles"]
-    for name in ROLES.with_error:
-        if not name.startswith("repeated_"):
-            row = rows[name, None]
-            assert row["value"] == roles[name][0]
-            error = math.sqrt(sum(row[group] ** 2 for group in GROUP_COLUMNS))
-            assert error == pytest.approx(roles[f"{name}_se"][0], rel=1e-12)
-    files = dump.require_files(HeadId(14, 2, "q"))
-    head = read_head(files, columns=[MASSES])
-    assert head.example_id is not None
-    own = head[MASSES][:, 0].astype(float)
-    ranks = np.unique(head.example_id, return_inverse=True)[1]
-    expected = mean_of_rows(own, np.ones(len(own)), ranks % 16)
-    assert_quantity(result, "self_mass", expected, 1e-9, "roles")
-
-
-def repeated_dump(root: Path, texts: int = 5, **how: Any) -> Path:
+def repeated_dump(root: Path) -> Path:
     manifest = {"synthetic": {"type": "repeated", "length": 24}}
-    return make_attention_dump(root, texts=texts, seed=9, manifest=manifest, **how)
+    return make_attention_dump(root, texts=5, seed=9, manifest=manifest)
 
 
 def test_scores_on_repeated_tokens_come_from_their_own_dump(tmp_path: Path) -> None:
@@ -159,24 +134,8 @@ def test_scores_on_repeated_tokens_come_from_their_own_dump(tmp_path: Path) -> N
     assert {name: plain[name] for name in others} == {name: roles[name] for name in others}
 
 
-def test_repeated_tokens_of_few_texts_or_without_attention(tmp_path: Path) -> None:
-    root = make_attention_dump(tmp_path / "texts")
-    few = repeated_dump(tmp_path / "few", texts=3)
-    roles = analyze(root, repeated=str(few)).tables["roles"]
-    assert math.isfinite(roles["repeated_induction"][0])
-    assert math.isnan(roles["repeated_induction_se"][0])
-    assert roles["repeated_groups"] == [3]
-    without = repeated_dump(tmp_path / "none", without=(0,))
-    roles = analyze(root, repeated=str(without)).tables["roles"]
-    assert math.isnan(roles["repeated_induction"][0])
-    dump = open_dump(root)
-    other_head = replace(dump, repeated=replace(open_dump(few), folders={}))
-    roles = analyze_head(0, 0, 0, other_head, make_config()).tables["roles"]
-    assert math.isnan(roles["repeated_induction"][0])
-
-
-def words_of(root: Path, tokens: int = 12) -> HeadResult:
-    write_tokens(root, {number: f"word {number}" for number in range(tokens)})
+def words_of(root: Path) -> HeadResult:
+    write_tokens(root, {number: f"word {number}" for number in range(12)})
     return analyze(root)
 
 
@@ -206,9 +165,3 @@ def test_words_are_those_of_queries_and_their_strongest_keys(tmp_path: Path) -> 
         max(math.exp(row["max_logit"] - row["lse"]) for row in known), rel=1e-6
     )
     assert table["weight"][8:] == sorted(table["weight"][8:])
-
-
-def test_tokens_without_a_text_are_empty_words(tmp_path: Path) -> None:
-    table = words_of(make_attention_dump(tmp_path), tokens=3).tables["words"]
-    assert {*table["query_token"], *table["key_token"]} <= {"", "word 0", "word 1", "word 2"}
-    assert "" in table["query_token"]

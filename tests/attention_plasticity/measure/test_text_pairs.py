@@ -18,6 +18,7 @@ from attention_plasticity.measure.text_pairs import (
     placed_pairs,
     text_pairs,
 )
+from plain_visible import Even, sees
 
 TEXT = np.array([7, 3, 3, 3, 7, 7, 3, 9, 7, 11])
 POSITION = np.array([5.0, 1.0, 6.0, 4.0, 0.0, 12.0, 17.0, 3.0, 6.0, 2.0])
@@ -40,23 +41,6 @@ def rows(text: Any, position: Any, weight: Any, after: Any = None) -> Any:
         weight=np.asarray(weight, float),
         after=after,
     )
-
-
-class Even:
-    """In place of a random generator: the same place of every step."""
-
-    def __init__(self, place: float) -> None:
-        self.place = place
-
-    def random(self, number: int) -> np.ndarray:
-        return np.full(number, self.place)
-
-
-def sees(t: float, key: float, visible: Visible) -> bool:
-    if key > t or visible.size is None:
-        return key <= t
-    same = t // visible.size == key // visible.size
-    return same if visible.chunked else t - key < visible.size
 
 
 @pytest.mark.parametrize("visible", VISIBLE)
@@ -117,16 +101,6 @@ def test_no_pairs() -> None:
     ):
         assert not len(text_pairs(keys, weight, visible, 5, rng).first)
         assert not len(placed_pairs(keys, visible, 5, rng).first)
-
-
-def test_one_key_with_almost_all_weight() -> None:
-    """Its partners are drawn by their own small weights."""
-    weight, counts = np.array([1.0, 3e-9, 1e-9, 0.0]), np.zeros(4)
-    keys = rows(np.zeros(4, int), np.arange(4.0), np.ones(4))
-    for seed in range(600):
-        pairs = text_pairs(keys, weight, Visible(), 2, np.random.default_rng(seed))
-        np.add.at(counts, [*pairs.first.tolist(), *pairs.second.tolist()], 1.0)
-    np.testing.assert_allclose(counts / counts.sum(), [0.5, 0.375, 0.125, 0.0], atol=0.03)
 
 
 @pytest.mark.parametrize(("block", "queries_of_block"), [(7, 5), (1 << 18, 30), (1 << 18, 512)])

@@ -14,17 +14,16 @@ import pytest
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head, open_sample
 from attention_plasticity.measure import plasticity, seeds
-from attention_plasticity.measure.found import FEW_GROUPS, influence_columns
+from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.plasticity import EMPTY_FIFTH, NO_COUNTS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.measure.seeds import (
     FEW_QUERIES,
     NO_RESIDUALS,
-    NOT_TESTED,
     ONE_DIMENSION,
     ONE_POSITION,
 )
-from attention_plasticity.metrics import INFLUENCES, TABLES
+from attention_plasticity.metrics import TABLES
 from attention_plasticity.read.layer import NO_TEXTS, SINGLE_EXAMPLE
 from dumps import head_rows
 from head_pairs import analyze, small_head, without_rope, write_pair
@@ -158,22 +157,6 @@ def test_every_missing_value_has_its_reason(
     assert_reasons_are_complete(result)
 
 
-def test_a_dimension_that_is_not_tested_is_named(tmp_path: Path) -> None:
-    """The test uses one dimension, which is constant; skewness uses all of them."""
-    rows = several()
-    for place in (1, 2, 3):
-        result = analyze(
-            write_pair(tmp_path / str(place), flat(rows, slice(place, place + 1)), several()),
-            normality_max_dims=1,
-        )
-        missing = result.missing["head_metrics"]
-        if "q_noise_med_ks_p" in missing:
-            assert missing["q_noise_med_ks_p"] == NOT_TESTED
-            assert "q_noise_med_abs_skew" not in missing
-            return
-    pytest.fail("no constant dimension was tested")
-
-
 def test_queries_without_the_id_of_their_text(tmp_path: Path) -> None:
     root = without_rope(write_pair(tmp_path, several(), several()))
     file = root / "l00h00q" / "data.parquet"
@@ -227,18 +210,3 @@ def test_an_error_belongs_to_a_value_without_bias(tmp_path: Path) -> None:
         if metric.error_of is not None and not metric.column.startswith("repeated_")
     } - checked
     assert missing == set()
-
-
-def test_influences_of_bins_have_a_row_for_every_bin(tmp_path: Path) -> None:
-    result = analyze(without_rope(write_pair(tmp_path, several(), several())), bin_size=128)
-    table = result.tables["influences"]
-    assert ("layer", "q_head", "k_head", *table) == INFLUENCES.names
-    for name, column in (("ap_bin", "plasticity"), ("ap_bin_pooled", "pooled")):
-        numbers = [n for q, n in zip(table["quantity"], table["bin"], strict=True) if q == name]
-        assert numbers == list(range(1, 8))
-        bins = result.tables["bins"]
-        for number in numbers:
-            cells = [v for q, v in zip(bins["q_bin"], bins[column], strict=True) if q == number]
-            value = influences_of(result)[name, number]["value"]
-            assert value == pytest.approx(np.mean(cells), abs=0.02)  # cells are corrected alone
-    assert influence_columns([]).keys() == table.keys()

@@ -142,12 +142,3 @@ def test_few_visible_pairs_give_no_value_and_the_reason(tmp_path: Path) -> None:
         assert result.missing["head_metrics"][f"{name}_se"] == FEW_VISIBLE
     assert "capture more keys per window" in FEW_VISIBLE
     assert "bins" not in result.tables
-
-
-def test_three_texts_are_enough_if_there_are_no_more(tmp_path: Path) -> None:
-    config = {"sliding_window": 100}
-    dump = tapped(tmp_path / "dump", "mistral", [0], config=config, texts=3)
-    row = ap.analyze_head(0, 0, dump=dump, config=ap.make_config(bin_size=64)).metrics
-    for name in COLUMNS:
-        assert math.isfinite(row[name])
-        assert math.isnan(row[f"{name}_se"])

@@ -12,7 +12,6 @@ from scipy.stats import t
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from qk_toolkit.errors import ConfigError
 from report_runs import TEXT_GROUPS, write_run
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
@@ -68,12 +67,6 @@ def test_a_bin_without_a_value_takes_part_in_no_mean(run: FinishedRun) -> None:
     assert profiles.loc[last, "n_texts"].notna().all()
 
 
-def test_profiles_of_buckets_have_no_intervals(tmp_path: Path) -> None:
-    tables = run_content(FinishedRun.open(write_run(tmp_path / "run")), "x")[1]
-    for name in ("profiles", "mean_0"):
-        assert "half_width" not in tables[name]
-
-
 def test_a_head_without_influences_leaves_the_mean_without_an_interval(run: FinishedRun) -> None:
     assert run.influences is not None
     first = (run.influences["layer"] == 0) & (run.influences["q_head"] == 0)
@@ -83,10 +76,3 @@ def test_a_head_without_influences_leaves_the_mean_without_an_interval(run: Fini
     assert np.isnan(tables["mean_0"]["half_width"]).all()
     of_first = (tables["profiles"]["layer"] == 0) & (tables["profiles"]["q_head"] == 0)
     np.testing.assert_array_equal(np.isnan(tables["profiles"]["half_width"]), of_first)
-
-
-def test_two_rows_of_one_influence_are_refused(run: FinishedRun) -> None:
-    assert run.influences is not None
-    vars(run)["influences"] = pd.concat([run.influences, run.influences.tail(1)])
-    with pytest.raises(ConfigError, match=r"head_influences\.csv: holds two rows for layer 4"):
-        run_content(run, "x")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,6 @@ from attention_plasticity.tables.intervals import (
     mean_of_buckets,
     mean_over_heads,
 )
-from attention_plasticity.tables.labels import labels_of
 from qk_toolkit.errors import ConfigError
 from report_runs import (
     BUCKETS,
@@ -32,7 +30,6 @@ from report_runs import (
     write_baselines,
     write_run,
 )
-from role_runs import UNSURE_HEAD, add_roles
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
 LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
@@ -46,10 +43,6 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def measured(tmp_path: Path) -> FinishedRun:
     return FinishedRun.open(write_run(tmp_path / "measured", position=True))
-
-
-def content_of(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    return run_content(FinishedRun.open(folder), "x")
 
 
 def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
@@ -78,12 +71,6 @@ def test_the_description_has_grid_counts_and_buckets(run: Path) -> None:
     assert tables["places"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
 
 
-def test_warnings_are_the_sentences_of_run_json(tmp_path: Path) -> None:
-    assert run_content(FinishedRun.open(write_run(tmp_path / "a")), "x")[0]["warnings"] == []
-    run = FinishedRun.open(write_run(tmp_path / "b", warnings=["Few texts.", "Few queries."]))
-    assert run_content(run, "x")[0]["warnings"] == ["Few texts.", "Few queries."]
-
-
 def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", warnings=["Few texts."])
     info = json.loads((folder / "run.json").read_text())
@@ -100,14 +87,6 @@ def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_p
     assert dict(about["provenance"][0][1])["layers of this page"] == "0, 4"
     about, _ = run_content(run.select(layers=f"0-{LAYERS - 1}"), "x")
     assert (about["selected"], about["warnings"]) == (None, ["Few texts."])
-
-
-@pytest.mark.parametrize("claimed", [(10**9, 6), (5, 10**9), (1000, 4096)])
-def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path, claimed: tuple[int, int]) -> None:
-    info = json.loads((run / "run.json").read_text())
-    info["head_layout"] |= dict(zip(("num_layers", "num_q_heads"), claimed, strict=True))
-    (run / "run.json").write_text(json.dumps(info))
-    assert run_content(FinishedRun.open(run), "x")[0]["grid"] == [LAYERS, HEADS]
 
 
 def test_provenance_is_all_there(run: Path) -> None:
@@ -143,28 +122,6 @@ def test_tables_of_the_original_tool_are_shown_as_far_as_they_go(run: Path) -> N
     assert about["why_over_buckets"] == "the tables of this run do not have it"
 
 
-def test_without_a_geometry_mean_positions_stand_for_buckets(run: Path) -> None:
-    info = json.loads((run / "run.json").read_text())
-    del info["input"]["dump"]["min_bucket_size"]
-    (run / "run.json").write_text(json.dumps(info))
-    about, tables = run_content(FinishedRun.open(run), "x")
-    assert about["unit"] == "tokens"
-    assert tables["places"]["start"].tolist() == [
-        *(128 * b + 64.125 for b in range(BUCKETS - 1)),
-        128 * (BUCKETS - 1) + 63.25,
-    ]
-    assert "end" not in tables["places"]
-
-
-def test_a_head_with_cells_alone_gets_empty_metrics(run: Path) -> None:
-    metrics = pd.read_csv(run / "head_metrics.csv")
-    metrics.iloc[:-1].to_csv(run / "head_metrics.csv", index=False)
-    _, tables = run_content(FinishedRun.open(run), "x")
-    assert len(tables["heads"]["layer"]) == len(metrics)
-    assert np.isnan(tables["heads"]["ap_overall"][-1])
-    assert MISSING not in set(zip(tables["heads"]["layer"], tables["heads"]["q_head"], strict=True))
-
-
 def test_rows_come_sorted_and_none_twice(run: Path) -> None:
     metrics = pd.read_csv(run / "head_metrics.csv")
     metrics.iloc[::-1].to_csv(run / "head_metrics.csv", index=False)
@@ -173,14 +130,6 @@ def test_rows_come_sorted_and_none_twice(run: Path) -> None:
     pd.concat([metrics, metrics.tail(1)]).to_csv(run / "head_metrics.csv", index=False)
     with pytest.raises(ConfigError, match=r"holds two rows for layer 4, q_head 5"):
         run_content(FinishedRun.open(run), "x")
-
-
-def test_labels_tell_runs_of_one_model_apart(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("a", "b", "c/a")]
-    runs = [FinishedRun.open(write_run(folder)) for folder in folders]
-    runs.append(FinishedRun.open(write_run(tmp_path / "d", model="other")))
-    places = (f"{tmp_path.name}/a", f"{tmp_path.name}/b", "c/a")
-    assert labels_of(runs) == [*(f"model-one ({place})" for place in places), "other"]
 
 
 def test_means_over_heads_have_intervals_of_averaged_influences(measured: FinishedRun) -> None:
@@ -217,68 +166,6 @@ def test_means_and_profiles_of_each_type_of_layers(measured: FinishedRun) -> Non
     about, tables = run_content(FinishedRun(measured.folder, measured.info, frozenset({0, 2})), "x")
     assert [kind["heads"] for kind in about["groups"][1:]] == [11]
     assert about["groups"][1]["means"] == about["groups"][0]["means"]
-
-
-def test_thresholds_of_the_run_are_those_of_the_page(run: Path) -> None:
-    info = json.loads((add_roles(run) / "run.json").read_text())
-    info["config"]["role_thresholds"] = {"previous": 0.7, "repeated_induction": 0.9}
-    (run / "run.json").write_text(json.dumps(info))
-    thresholds = run_content(FinishedRun.open(run), "x")[0]["thresholds"]
-    assert thresholds["previous_mass"] == 0.7
-    assert thresholds["repeated_induction"] == 0.9
-    assert thresholds["induction_excess"] == 0.2
-
-
-def test_every_head_has_a_sentence_with_its_numbers(tmp_path: Path) -> None:
-    folder = add_roles(write_run(tmp_path / "run", position=True))
-    roles = pd.DataFrame(run_content(FinishedRun.open(folder), "x")[1]["roles"])
-    roles = roles.set_index(["layer", "q_head"])
-    metrics = pd.read_csv(folder / "head_metrics.csv").set_index(["layer", "q_head"])
-    share, half = roles.loc[(0, 2), "previous_mass"], 100 * 0.002 * FACTOR
-    start = f"Previous-token head. It puts {100 * share:.1f} ± {half:.1f} % of its attention"
-    text = roles.loc[(0, 2), "sentence"]
-    assert text.startswith(start)
-    assert f"plasticity at one position {metrics.loc[(0, 2), 'ap_aligned']:.2f} ± " in text
-    assert roles.loc[UNSURE_HEAD, "sentence"].startswith("Unsure, likely a previous-token head")
-
-
-def test_repeated_tokens_decide_about_unsure_resting_heads(run: Path) -> None:
-    _, tables = content_of(add_roles(run, scores={"role": "unsure"}))
-    assert not tables["roles"]["repeated_decide"].any()
-    _, tables = content_of(add_roles(run, scores={"role": "unsure", "repeated_induction": np.nan}))
-    resting = pd.read_csv(run / "head_roles.csv")["likely_role"].isin(["far", "sink", "mixed"])
-    assert tables["roles"]["repeated_decide"].tolist() == resting.tolist()
-
-
-@pytest.mark.parametrize(
-    ("capture", "reason"),
-    [
-        ({"tokens": False}, "the capture left out tokens (capture.tokens: false)"),
-        ({"tokens": True}, "the dump has no tokens"),
-        (None, "the dump has no tokens"),
-    ],
-)
-def test_a_run_without_words_says_why(
-    run: Path, capture: dict[str, Any] | None, reason: str
-) -> None:
-    about, tables = content_of(add_roles(run, words=False, capture=capture))
-    assert "words" not in tables
-    assert about["why_no_words"] == reason
-
-
-def test_a_baseline_has_the_mean_over_its_draws(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", position=True)
-    write_baselines(folder, draws=2)
-    run = FinishedRun.open(folder)
-    about, tables = run_content(run, "x")
-    first = about["baselines"][0]
-    draws = run.baselines["random weights"]
-    assert (first["words"], first["draws"]) == ("random weights", 2)
-    means = [mean_over_heads(draw, LEVEL).value for draw in draws]
-    assert first["groups"][0]["means"][LEVEL][0] == pytest.approx(np.mean(means))
-    own = [run_content(draw, "x")[1]["mean_0"]["plasticity"] for draw in draws]
-    drawn = tables[first["groups"][0]["profile"]]["plasticity"]
-    np.testing.assert_allclose(drawn, np.mean(own, axis=0))
 
 
 def test_a_baseline_without_bins_of_a_type_of_layers_has_no_profile_of_it(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from attention_plasticity.metrics import ROLES
 from attention_plasticity.page.sentences import (
-    FIXED_ORDER,
     Measured,
     head_sentence,
     order_words,
@@ -70,15 +69,6 @@ def test_repeated_tokens_come_before_texts() -> None:
     )
 
 
-def test_a_mixed_head_names_where_most_attention_goes() -> None:
-    found = sentence("mixed", self_mass=Measured(0.1), local_mass=Measured(0.31, 0.02))
-    assert found == (
-        "Mixed head: no score reaches its threshold. The largest share of its attention, "
-        "31 ± 2 %, is on tokens 2 to 7 before the query."
-    )
-    assert sentence("mixed") == "Mixed head: no score reaches its threshold."
-
-
 def test_unsure_heads_say_so() -> None:
     found = sentence("unsure", "induction", repeated_induction=Measured(0.41, 0.03))
     assert found.startswith(
@@ -89,44 +79,6 @@ def test_unsure_heads_say_so() -> None:
     assert sentence("unsure", "previous", previous_mass=Measured(0.5)).startswith(
         "Unsure, likely a previous-token head: an interval contains a threshold."
     )
-
-
-@pytest.mark.parametrize(
-    ("likely", "words"), [("far", "a far head"), ("sink", "a sink head"), ("mixed", "a mixed head")]
-)
-def test_repeated_tokens_decide_about_resting_heads(likely: str, words: str) -> None:
-    scores = {"far_mass": Measured(0.6, 0.02), "sink_rate": Measured(0.7, 0.02)}
-    found = sentence("unsure", likely, **scores)
-    assert found.startswith(f"Unsure: repeated tokens decide; likely {words}. ")
-    scores["far_mass"] = Measured(0.41, 0.02)
-    doubtful = ", and the 95 % interval of “far attention” contains its threshold. "
-    assert sentence("unsure", likely, **scores).startswith(
-        f"Unsure: repeated tokens decide; likely {words}{doubtful}"
-    )
-    known = sentence("unsure", likely, **scores, repeated_induction=Measured(0.1, 0.01))
-    assert known.startswith(f"Unsure, likely {words}: the 95 % interval of “far attention” ")
-
-
-def test_unsure_heads_name_all_doubtful_scores_up_to_their_likely_role() -> None:
-    scores = {
-        "duplicate_excess": Measured(0.18, 0.03),  # decides, because its other score is not known
-        "induction_excess": Measured(0.2, 0.03),  # does not decide
-        "repeated_induction": Measured(0.1, 0.01),
-        "previous_mass": Measured(0.3, 0.05),  # sure
-        "far_mass": Measured(0.41, 0.02),
-        "sink_rate": Measured(0.5, 0.1),  # comes after the likely role
-    }
-    assert sentence("unsure", "far", **scores).startswith(
-        "Unsure, likely a far head: the 95 % interval of “same token over chance” and of “far "
-        "attention” contains its threshold. It puts"
-    )
-
-
-@pytest.mark.parametrize(("rate", "said"), [(0.49, False), (0.5, True), (0.93, True)])
-def test_most_queries_on_the_first_token_are_mentioned(rate: float, said: bool) -> None:
-    scores = {"previous_mass": Measured(0.6, 0.01), "sink_rate": Measured(rate, 0.02)}
-    words = f"Most queries ({percent(Measured(rate, 0.02))}) put more than 30 %"
-    assert (words in sentence("previous", **scores)) == said
 
 
 @pytest.mark.parametrize(
@@ -149,20 +101,6 @@ def test_what_decides_the_order_of_keys(
         assert f"plasticity at one position {aligned[0]:.2f} ± {aligned[1]:.2f})." in found
     else:
         assert found.endswith("(rotary phase 0.20, plasticity at one position 0.60).")
-
-
-def test_the_order_needs_both_values_and_may_lack_the_size_of_a_bin() -> None:
-    assert order_words(Measured(0.5), UNKNOWN, 128) == ""
-    assert order_words(UNKNOWN, Measured(0.5), 128) == ""
-    found = order_words(Measured(0.5, 0.01), Measured(-0.001, 0.002), None)
-    assert found.startswith("Inside a bin, the content of the query")
-    assert "rotary phase 0.00 ± 0.01" in found
-
-
-def test_a_fixed_order_means_that_most_queries_agree() -> None:
-    queries, others = 1000, 67  # of which so many prefer the other key
-    share = others / queries
-    assert 4 * share * (1 - share) == pytest.approx(FIXED_ORDER, abs=0.002)
 
 
 def test_percents_have_the_digits_of_their_interval() -> None:

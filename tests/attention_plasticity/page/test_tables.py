@@ -25,7 +25,7 @@ from fidelity_runs import KINDS, add_fidelity
 from key_head_runs import add_key_heads, name_layout
 from qk_toolkit.errors import ConfigError
 from report_runs import TEXT_GROUPS, write_run
-from role_runs import BANDS, WORDS, add_roles
+from role_runs import add_roles
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
 LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
@@ -71,37 +71,12 @@ def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
     assert {kinds[f"{name}_groups"] for name in names} == {"u1"}
 
 
-def test_a_value_of_fewer_groups_has_a_wider_interval(run: FinishedRun) -> None:
-    assert run.influences is not None
-    influences = run.influences.copy()
-    first = (influences["layer"] == 0) & (influences["q_head"] == 0)
-    influences.loc[first & (influences["quantity"] == DROP), "n_groups"] = 5
-    vars(run)["influences"] = influences
-    estimates = run_content(run, "x")[1]["heads"]
-    assert estimates[f"{DROP}_groups"][:2].tolist() == [5, TEXT_GROUPS]
-    assert estimates[f"{LEVEL}_groups"][0] == TEXT_GROUPS
-    wide = t.ppf(0.975, 4) * run.head_metrics[f"{DROP}_se"][0]
-    assert estimates[f"{DROP}_half_width"][0] == pytest.approx(wide)
-
-
 def test_numbers_have_half_widths_where_errors_are_known(folder: Path) -> None:
     table, columns = pd.read_csv(add_drift(folder) / DRIFT.file), tables_of(folder)["drift"]
     np.testing.assert_allclose(columns["k_pc1_r"], table["k_pc1_r"], rtol=1e-6)
     np.testing.assert_allclose(columns["q_drift_r_half_width"], 0.004 * FACTOR, rtol=1e-6)
     assert "q_pc0_share_half_width" not in columns
     assert set(words_of_tables()["drift"]) <= set(columns)
-
-
-def test_columns_without_a_value_are_left_out(folder: Path) -> None:
-    table = pd.read_csv(add_drift(folder) / DRIFT.file)
-    before = [name for name in table if "_unrotated" in name]
-    table.assign(**dict.fromkeys(before, np.nan), n_groups=np.nan).to_csv(
-        folder / DRIFT.file, index=False, na_rep="nan"
-    )
-    columns = tables_of(folder)["drift"]
-    assert not set(before) & set(columns)
-    assert "q_drift_r" in columns
-    assert not any(name.endswith("_half_width") for name in columns)
 
 
 def test_masses_without_sinks_are_rounded_to_four_digits(folder: Path) -> None:
@@ -148,32 +123,6 @@ def test_roles_have_their_scores_with_half_widths(folder: Path) -> None:
     np.testing.assert_allclose(columns["far_mass_half_width"], 0.002 * FACTOR, rtol=1e-6)
     assert "repeated_duplicate" not in columns
     assert "duplicate_mass" not in columns  # only what the card shows
-
-
-def test_words_are_in_their_order_and_long_tokens_are_cut(folder: Path) -> None:
-    words = pd.DataFrame(tables_of(add_roles(folder))["words"])
-    names = ["kind", "distance", "weight", "query_token", "key_token"]
-    assert tuple(words[names].head(len(WORDS)).itertuples(index=False, name=None)) == WORDS
-    tokens = set(tables_of(add_roles(folder, tokens={"whale": "w" * 100}))["words"]["key_token"])
-    assert "w" * 40 + "…" in tokens
-    assert "w" * 41 not in "".join(tokens)
-
-
-def test_bands_have_half_widths(folder: Path) -> None:
-    table = pd.read_csv(add_roles(folder, bands=True) / "head_bands.csv")
-    table.assign(n_groups=12).to_csv(folder / "head_bands.csv", index=False)
-    bands = tables_of(folder)["bands"]
-    assert bands["band"][:BANDS].tolist() == list(range(BANDS))
-    np.testing.assert_allclose(bands["norm_product"][:BANDS], [2, 3, 4, 5])
-    np.testing.assert_allclose(bands["norm_product_half_width"], 0.5 * FACTOR, rtol=2e-4)
-    assert np.isnan(bands["wavelength"][BANDS - 1])
-
-
-def test_damaged_tables_are_refused(folder: Path) -> None:
-    table = pd.read_csv(add_roles(folder) / "head_roles.csv")
-    pd.concat([table, table.head(1)]).to_csv(folder / "head_roles.csv", index=False)
-    with pytest.raises(ConfigError, match="holds two rows for layer 0, q_head 0"):
-        tables_of(folder)
 
 
 def test_key_heads_have_values_of_the_selected_layers(folder: Path) -> None:

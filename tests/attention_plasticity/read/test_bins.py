@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attention_plasticity.read.bins import Bins, ExpectedQueries, bin_size, grid, texts_at
+from attention_plasticity.read.bins import Bins, ExpectedQueries, bin_size, grid
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,6 @@ def test_the_size_of_bins(context: int, per_token: float, size: int) -> None:
     positions = np.arange(context, dtype=float)
     expected = ExpectedQueries(positions, np.full(context, per_token))
     assert bin_size(context, expected) == size
-
-
-def test_texts_that_have_a_position() -> None:
-    assert texts_at(np.array([3, 1, 5]), np.arange(6)).tolist() == [3, 2, 2, 1, 1, 0]
 
 
 def test_a_bin_can_be_in_two_fifths() -> None:

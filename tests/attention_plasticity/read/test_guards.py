@@ -15,14 +15,8 @@ import pytest
 
 import attention_plasticity as ap
 from attention_dumps import Layer, make_attention_dump
-from attention_plasticity.read.texts import texts_of_dump
-from dumps import make_dump
 from fidelity_dumps import make_fidelity_dump
-from qk_dump.examples import write_examples
-from qk_dump.heads import HeadId
 from qk_dump.manifest import MANIFEST_NAME
-from qk_dump.reader import read_head
-from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens, write_tokens
 from runs_here import analyse, run_info
 
@@ -80,10 +74,6 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         lambda dump: shutil.copy(file(dump, "l00h01q"), file(dump, "l00h00q")),
         "head is 1, but the folder is l00h00q",
     ),
-    "the file of another key head": (
-        lambda dump: shutil.copy(file(dump, "l00h01k"), file(dump, "l00h00k")),
-        "head is 1, but the folder is l00h00k",
-    ),
     "more key heads than the model has": (
         lambda dump: facts(dump, num_k_heads=4),
         "`received` has 2 values per key.* 4 query heads and 4 key heads are 1",
@@ -104,18 +94,10 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         lambda dump: facts(dump, layer={"scale": 0.8}),
         "l00h00q: text 0: .* which contradicts max_logit",
     ),
-    "a smaller scale": (
-        lambda dump: facts(dump, layer={"scale": 0.2}),
-        "l00h00q: text 0: .* which contradicts max_logit",
-    ),
     "keys of other texts": (
         lambda dump: [
             change(dump, name, "example_id", rotated) for name in ("l00h00k", "attended/l00h00k")
         ],
-        "l00h00q: text 0: .* which contradicts max_logit",
-    ),
-    "queries of other texts": (
-        lambda dump: change(dump, "l00h00q", "example_id", rotated),
         "l00h00q: text 0: .* which contradicts max_logit",
     ),
     "too much attention": (
@@ -152,14 +134,9 @@ def test_less_attention_than_all_is_a_mistake_without_learned_sinks(dump: Path) 
         ap.analyze_head(0, 0, dump=dump)
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [Layer(), Layer(window=14), Layer(window=16, chunked=True), Layer(softcap=2.0)],
-    ids=str,
-)
-@pytest.mark.parametrize("received", [False, True])
-def test_right_dumps_pass(tmp_path: Path, layer: Layer, received: bool) -> None:
-    make_attention_dump(tmp_path, layer=layer, received=received, share=0.6)
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_right_dumps_pass(tmp_path: Path, layer: Layer) -> None:
+    make_attention_dump(tmp_path, layer=layer, received=True, share=0.6)
     assert ap.analyze_head(0, 0, dump=tmp_path).metrics["attn_entropy"] > 0
 
 
@@ -191,12 +168,3 @@ def test_heads_with_other_rows_and_unknown_tokens_are_warnings(tmp_path: Path) -
     assert found["other_rows"]["text"].startswith("The rows of l00h01q are of other texts or")
     assert found["other_rows"]["heads"] == 1
     assert found["unknown_tokens"]["text"].startswith("tokens.parquet does not have 3 token ids")
-
-
-def test_an_empty_table_of_texts_refuses_no_position(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=40)
-    write_examples(dump, [])
-    opened = open_dump(dump)
-    rows = read_head(opened.require_files(HeadId(0, 0, "k")), examples=True)
-    assert rows.example_id is not None
-    texts_of_dump(opened, [0]).require(rows.example_id, rows.position, dump)

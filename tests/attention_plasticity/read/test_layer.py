@@ -10,12 +10,9 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.read.layer import (
-    BIASED,
     DEFAULT_LOGITS,
     NO_CHUNK_SIZE,
     NO_ROTATION,
-    PRE_ROPE,
-    SELECTIVE,
     LayerRotation,
     layer_facts,
     logits_of,
@@ -59,11 +56,6 @@ def test_a_layer_without_rope_has_neither_record_nor_problem(dump: ap.Dump) -> N
     assert rotation_of(with_layer(dump, entry), 0) == NO_ROTATION
 
 
-def test_the_reason_of_the_capture_is_given(dump: ap.Dump) -> None:
-    entry = {"layer": 0, "rope": True, "rotary": None, "rotary_problem": "frequencies differ"}
-    assert rotation_of(with_layer(dump, entry), 0).problem == "frequencies differ"
-
-
 def test_without_a_record_the_reason_names_the_command(dump: ap.Dump) -> None:
     entry = {"layer": 0, "rope": True}
     problem = rotation_of(with_layer(dump, entry, model="org/model"), 0).problem
@@ -92,20 +84,6 @@ def test_logits_have_the_scale_of_the_layer_or_of_the_model(dump: ap.Dump) -> No
     assert logits_of(with_layer(dump, entry, attention_scale=0.5), 1).scale == 0.5
 
 
-@pytest.mark.parametrize(
-    ("entry", "facts", "problem"),
-    [
-        ({"biased": True}, {}, BIASED),
-        ({"selective": True, "biased": True}, {}, SELECTIVE),
-        ({}, {"pre_rope": True}, PRE_ROPE),
-    ],
-)
-def test_logits_may_be_unknown(
-    dump: ap.Dump, entry: dict[str, Any], facts: dict[str, Any], problem: str
-) -> None:
-    assert logits_of(with_layer(dump, {"layer": 0, **entry}, **facts), 0).problem == problem
-
-
 def test_a_layer_with_chunks_needs_their_size(dump: ap.Dump) -> None:
     chunked = layer_facts(with_layer(dump, TURNING | {"type": "chunked_attention"}), 0, 8)
     assert chunked.visible(16) == Visible(16, chunked=True)
@@ -113,12 +91,3 @@ def test_a_layer_with_chunks_needs_their_size(dump: ap.Dump) -> None:
     full = layer_facts(dump, 0, 8)
     assert full.visible(None) == Visible()
     assert full.visible(16) == Visible(16)
-
-
-def test_the_type_of_a_layer_follows_from_its_window_if_it_is_not_recorded(dump: ap.Dump) -> None:
-    plain = layer_facts(dump, 0, 8)
-    assert plain.type_name(None) == "full_attention"
-    assert plain.type_name(64) == "sliding_attention"
-    other = with_layer(dump, {"layer": 1, "type": "linear_attention"}, layer_types=["a b", "x"])
-    assert layer_facts(other, 1, 8).type_name(64) == "linear_attention"
-    assert layer_facts(other, 0, 8).type is None  # no word

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
 from attention_dumps import make_attention_dump
 from attention_plasticity.read import rows as package
-from attention_plasticity.read.rows import LARGEST, read_keys, read_queries
+from attention_plasticity.read.rows import read_keys, read_queries
 from dumps import head_rows, write_columns
 from head_pairs import analyze, small_head, write_pair
 from qk_dump.heads import HeadId
@@ -40,13 +39,6 @@ def test_small_numbers_of_float32_keep_their_digits(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.ldexp(found.rows.vectors, found.exponent), vectors)
 
 
-def test_zeros_have_no_scale(tmp_path: Path) -> None:
-    root = write_pair(tmp_path, small_head(2), small_head(1, vectors=np.zeros((60, 4))))
-    keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
-    assert keys.exponent == 0
-    assert not keys.after.any()
-
-
 @pytest.mark.parametrize("kind", ["q", "k"])
 @pytest.mark.parametrize("value", [3e15, -1e18, 3e38])
 def test_values_that_no_model_has_are_refused_with_file_and_row(
@@ -58,25 +50,6 @@ def test_values_that_no_model_has_are_refused_with_file_and_row(
     size = f"{abs(value):.3g}".replace("+", r"\+")
     with pytest.raises(ap.DumpError, match=rf"l00h00{kind}: row 17 has a value of {size}; .*1e"):
         analyze(root)
-
-
-@pytest.mark.parametrize("value", [9e14, -LARGEST])
-def test_the_largest_values_are_read(tmp_path: Path, value: float) -> None:
-    vectors = small_head(1)["vectors"].astype(np.float64)
-    vectors[17, 2] = value
-    result = analyze(write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2)))
-    assert result.metrics["n_q_tokens"] == 60
-
-
-def test_a_row_of_a_large_file_is_named(tmp_path: Path) -> None:
-    """Its number is that in the file, not among the rows that are read."""
-    vectors = small_head(1)["vectors"].astype(np.float64)
-    vectors[7:, 2] = 1.05e15
-    root = write_pair(tmp_path, small_head(1, vectors=vectors), small_head(2))
-    kept = np.sort(np.random.default_rng(3).choice(60, 20, replace=False))
-    row = min(kept[kept >= 7])
-    with pytest.raises(ap.DumpError, match=rf"l00h00q: row {row} has a value of 1.05e\+15;"):
-        analyze(root, max_tokens_per_head=20, seed=3)
 
 
 def test_keys_drawn_by_attention_are_refused_too(tmp_path: Path) -> None:
@@ -120,16 +93,6 @@ def test_the_factor_of_rope_belongs_to_vectors_before_it(tmp_path: Path) -> None
         np.testing.assert_array_equal(rows.before[:, 2:], rows.rows.vectors[:, 2:])
         lengths = [np.linalg.norm(X[:, :2], axis=1) for X in (rows.before, rows.after)]
         np.testing.assert_allclose(*lengths, rtol=1e-5)
-
-
-def test_queries_of_unknown_texts_have_no_groups(tmp_path: Path) -> None:
-    root = write_pair(tmp_path, small_head(1), small_head(2))
-    file = root / "l00h00q" / "data.parquet"
-    pq.write_table(pq.read_table(file).drop_columns(["example_id"]), file)
-    dump, config = ap.open_dump(root), ap.make_config()
-    queries = read_queries(dump, 0, 0, read_keys(dump, 0, 0, config), config)
-    assert queries.text is queries.group is None
-    assert queries.no_errors == "the texts of the queries are not known"
 
 
 @pytest.mark.parametrize(("most", "step"), [(60, 1), (59, 2), (20, 3), (7, 9)])

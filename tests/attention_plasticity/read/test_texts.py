@@ -18,7 +18,6 @@ from attention_plasticity.read.rows import read_keys, read_queries
 from attention_plasticity.read.run_texts import bins_of_dump, run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
-    equal_texts_note,
     texts_of_dump,
     texts_to_last_fifth,
 )
@@ -112,13 +111,6 @@ def test_the_longest_text_is_always_used(lengths: list[int]) -> None:
     assert (positions[kept] >= 0.8 * positions.max()).all()
     others = np.setdiff1d(np.arange(len(lengths)), kept)
     assert (positions[others] < 0.8 * positions.max()).all()
-
-
-def test_the_note_says_how_many_texts_are_used(tmp_path: Path) -> None:
-    for lengths, words in ((True, "5 of 8 texts reach"), (False, "positions of the captured keys")):
-        dump = write_dump(tmp_path / str(lengths), tuple(range(8)), lengths=lengths)
-        texts = run_texts(dump, [0], ap.make_config(equal_texts=True))
-        assert words in equal_texts_note(texts)
 
 
 def test_bins_of_a_run_follow_from_lengths_and_sampler(tmp_path: Path) -> None:

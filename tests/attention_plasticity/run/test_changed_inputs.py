@@ -24,7 +24,6 @@ from qk_dump.examples import Example, write_examples
 from qk_dump.heads import HeadId
 from qk_dump.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from qk_dump.tokens import write_tokens
-from qk_toolkit.errors import OutputError
 from runs_here import (
     Here,
     Notes,
@@ -245,14 +244,6 @@ def test_other_records_are_left_alone_until_they_are_cleaned(place: Path, whole:
     assert computed(dump, out) == HEADS
 
 
-def test_cleaning_keeps_heads_of_other_shares_and_the_fidelity_of_key_heads(place: Path) -> None:
-    dump, out = place / "dump", place / "out"
-    analyse(dump, out, seed=1, heads=[0])
-    analyse(dump, out, layers=[0], heads=[3], clean=True)
-    assert len(records(out)) == 4
-    assert run_info(out)["heads"]["analysed"] == 4
-
-
 # files that change while a run reads them
 
 
@@ -379,24 +370,3 @@ def test_a_head_with_texts_of_its_own_fails_alone(
     assert reason in failure.reason
     single = analyse(place / "dump", place / "out", single_example=True)
     assert single.failures == []  # the column is not used
-
-
-def test_two_columns_of_one_name_are_no_list_of_texts(place: Path) -> None:
-    path = place / "dump" / "examples.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table.append_column("original_id", table["original_id"]), path)
-    assert analyse(place / "dump", place / "out").info["input"]["texts"] is None
-
-
-def test_a_record_that_cannot_be_written_ends_the_run(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = tables(place / "out")
-    monkeypatch.setattr("attention_plasticity.run.records.sync", _no_space)
-    with pytest.raises(OutputError, match=r"l\d\dh\d\d-.*cannot be written: No space left"):
-        analyse(place / "dump", place / "out", seed=1)
-    assert tables(place / "out") == before
-
-
-def _no_space(file: object) -> None:
-    raise OSError(28, "No space left on device")

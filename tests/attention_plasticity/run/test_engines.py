@@ -18,7 +18,6 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment
-from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from dumps import make_dump
 from forked_runs import wait_for
@@ -173,29 +172,6 @@ def test_a_defect_leaves_its_traceback_in_the_log(
 
 def _broken(*arguments: object) -> None:
     raise ZeroDivisionError("planted defect")
-
-
-def test_warnings_of_workers_are_kept(
-    dump: Path, tmp_path: Path, plant: Callable[[str], None]
-) -> None:
-    plant(CHANGED.format("import warnings; warnings.warn(f'planted {q_head}')"))
-    outcome = run_with_processes(dump, tmp_path / "out", layers=[0])
-    assert outcome.failures == []
-    assert "planted 1" in (tmp_path / "out" / "workers.log").read_text()
-
-
-def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attention_plasticity.run.folder._MOST_BYTES", 100)
-    log = WorkerLog(tmp_path / "workers.log")
-    log.add("layer 0", "  \n ")
-    assert not log.path.exists()
-    for number in range(50):
-        log.add(f"layer {number}", "x" * 30)
-    text = log.path.read_text()
-    assert text.startswith("layer 0:\n" + "x" * 30 + "\n\n")
-    assert text.count("The rest is left out.") == 1
-    assert len(text) < 200
-    WorkerLog(tmp_path / "no folder" / "log").add("layer 0", "the run continues")
 
 
 def test_calls_after_the_end_and_calls_that_die_are_errors() -> None:

@@ -64,9 +64,3 @@ def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8 << 20
-
-
-def test_names_that_are_not_utf8_have_a_fingerprint(dump: Path) -> None:
-    file = dump / "l00h00q" / "data.parquet"
-    file.rename(file.with_name("caf\udce9.parquet"))
-    assert fingerprint(InputFiles(open_dump(dump)))

@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_plasticity.config import make_config
 from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.metrics import (
     BUCKET_PLASTICITY,
@@ -24,7 +23,6 @@ from attention_plasticity.metrics import (
     WORDS,
 )
 from attention_plasticity.run import write
-from attention_plasticity.run.folder import RunFolder
 from attention_plasticity.run.head_record import csv_text
 from attention_plasticity.tables.csv_tables import read_table
 from dumps import add_rotary, make_dump
@@ -50,17 +48,6 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 # places
-
-
-@pytest.mark.parametrize(
-    ("fields", "folder"),
-    [({}, "results/dump"), ({"output_dir": "out"}, "out"), ({"output_dir": "/abs"}, "/abs")],
-)
-def test_where_a_run_is(fields: dict[str, str], folder: str) -> None:
-    place = RunFolder.of(make_config(**fields), "dump")
-    assert place.folder == Path(folder)
-    assert place.table("bins") == Path(folder) / "head_bin_plasticity.csv"
-    assert (place.place, place.shown(place.run)) == (folder, f"{folder}/run.json")
 
 
 def make_file(out: Path) -> None:
@@ -94,11 +81,6 @@ def test_a_folder_that_cannot_be_one_is_refused(
         analyse(dump, tmp_path / "out", engine=engine)
     assert engine.heads == []
     assert content(tmp_path) == before
-
-
-def test_a_folder_that_is_usable_stays_empty_but_for_the_folder_of_records(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "a" / "b").require_usable()
-    assert [path.name for path in (tmp_path / "a").rglob("*")] == ["b", ".heads"]
 
 
 # full disks

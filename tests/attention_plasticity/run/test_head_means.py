@@ -51,8 +51,6 @@ BY_TYPE = {"full_attention": 12, "sliding_attention": 4}
     ("dump", "all_heads", "expected"),
     [
         (manifest(**FIVE), True, EligibleHeads(16, BY_TYPE)),
-        (manifest(**FIVE) | {"eligible_q_heads": 16}, True, EligibleHeads(16, BY_TYPE)),
-        (manifest(**FIVE) | {"eligible_q_heads": 20}, True, EligibleHeads(20, {})),
         (manifest(**FIVE, full_attention_only=True), True, EligibleHeads(12, {TYPES[0]: 12})),
         (
             manifest(**FIVE, layers=[1, 2], heads=[0, 1, 3]),
@@ -61,9 +59,6 @@ BY_TYPE = {"full_attention": 12, "sliding_attention": 4}
         ),
         (manifest(**FIVE), False, None),
         (manifest(layers=[0], heads=[1]), True, None),
-        (manifest(head_sampling={"count": 16}), True, None),
-        (manifest(head_sampling={"count": "5"}), True, None),
-        ({"capture": {"capture": []}}, True, None),
         ({}, True, None),
     ],
 )
@@ -71,11 +66,6 @@ def test_heads_are_a_sample_only_if_the_capture_drew_them(
     dump: dict[str, Any], all_heads: bool, expected: EligibleHeads | None
 ) -> None:
     assert eligible_heads(dump, all_heads=all_heads) == expected
-
-
-def test_a_type_of_layers_that_is_not_known_has_all_heads() -> None:
-    assert EligibleHeads(16, BY_TYPE).of_types(["sliding_attention"]) == 4
-    assert EligibleHeads(16, BY_TYPE).of_types(["other"]) == 16
 
 
 def test_a_mean_of_heads_averages_influences_first() -> None:
@@ -165,16 +155,6 @@ def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcom
     one = run.info["means_by_layer_type"]["sliding_attention"]["ap_aligned"]
     assert one["standard_error"] is None  # one head has no spread
     assert one["standard_error_texts"] > 0
-
-
-def test_chosen_heads_are_fixed(outcomes: dict[str, Outcome]) -> None:
-    run = ap.open_run(outcomes["chosen"].place.folder)
-    mean = run.info["means"]["ap_aligned"]
-    assert mean["eligible_heads"] is None
-    assert mean["standard_error"] == mean["standard_error_texts"]
-    sampled = ap.open_run(outcomes["sampled"].place.folder)
-    assert sampled.select(layers="0-1").eligible_heads is None
-    assert sampled.select(layers="0-1").select(layer_type="full").eligible_heads is None
 
 
 def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:

@@ -15,8 +15,7 @@ from attention_plasticity import Run, open_run
 from attention_plasticity.metrics import HEAD_METRICS, HEAD_NUMBERS
 from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.tables.missing import heads_of
-from dumps import add_rotary, head_rows, make_dump, write_columns
-from qk_dump.heads import HeadId
+from dumps import add_rotary, make_dump
 from runs_here import analyse
 
 
@@ -70,26 +69,6 @@ def test_numbers_of_heads_agree_with_the_tables(run: Run) -> None:
         assert {name: n for (found, name), n in sums.items() if found == kind} == expected
 
 
-def test_a_run_without_the_table_of_bins_has_no_missing_values_of_it(tmp_path: Path) -> None:
-    """One key per text makes no pair: all values at one position are missing."""
-    keys = head_rows(60)
-    keys["example_id"] = np.arange(60)
-    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60))
-    write_columns(dump, HeadId(0, 0, "k"), **keys)
-    run = run_of(dump, tmp_path / "out")
-    assert "bins" not in run.info["tables"]
-    assert {record["table"] for record in run.info["missing"]} <= set(run.info["tables"])
-
-
-def test_columns_with_one_reason_are_joined(run: Run) -> None:
-    found = [record for record in run.info["missing"] if record["table"] == "head_metrics"]
-    (record,) = [record for record in found if record["reason"] == NO_COLUMNS]
-    assert record["heads"] == 8
-    assert record["where"] == {"0": "0-3", "1": "0-3"}
-    names = {name for name in HEAD_METRICS.names if name.startswith("attn_")}
-    assert set(record["columns"]) == names
-
-
 def test_groups_of_a_mean_are_the_fewest_of_its_heads(tmp_path: Path) -> None:
     """Counted from the rows of the dump: groups of texts with queries in the bins of a mean."""
     without_rope = {"layers": [{**Layer().entry(0), "rope": False}]}
@@ -107,11 +86,3 @@ def test_groups_of_a_mean_are_the_fewest_of_its_heads(tmp_path: Path) -> None:
         assert (np.count_nonzero(shares, axis=1) <= rows["n_groups"]).all()
     texts = out.table("bins")["n_texts"].max()
     assert means["ap_aligned"]["groups"] == min(texts, 16)
-
-
-def test_without_texts_the_groups_are_not_known(tmp_path: Path) -> None:
-    dump = add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=300))
-    out = run_of(dump, tmp_path / "out", single_example=True)
-    known = {name: mean for name, mean in out.info["means"].items() if name != "ap_overall"}
-    assert known
-    assert all(mean["groups"] is None for mean in known.values())

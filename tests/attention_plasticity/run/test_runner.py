@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.config import make_config
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.run.runner import run_analysis
 from dumps import add_rotary, make_dump
@@ -83,13 +82,6 @@ def test_run_json_tells_how_the_tables_were_made(dump: Path, tmp_path: Path) -> 
     assert info["fidelity"] is None
 
 
-def test_a_bar_does_not_outlive_a_dump_that_cannot_be_fetched() -> None:
-    log = Log()
-    with pytest.raises(ConfigError, match="expected owner/name@branch"):
-        run_analysis(make_config(dataset_local_root="hf://models/a/b"), log)
-    assert log.events == ["stop"]
-
-
 def test_the_table_of_key_heads_and_its_means(tmp_path: Path) -> None:
     made = make_dump(tmp_path / "dump", layers=2, q_heads=6, k_heads=2, n=90, d=4)
     analyse(add_rotary(made, 2, 4), tmp_path / "out")
@@ -107,14 +99,6 @@ def test_the_table_of_key_heads_and_its_means(tmp_path: Path) -> None:
     assert {"attended_plasticity", "received_gini_se", "far_mass"} <= columns
     assert all(one["where"] == {"0": "0-1", "1": "0-1"} for one in found)
     assert {name for name in KEY_HEADS.averaged if rows[name].isna().any()} <= columns
-
-
-def test_a_run_of_one_text_has_no_table_of_key_heads(dump: Path, tmp_path: Path) -> None:
-    analyse(dump, tmp_path / "out")
-    assert (tmp_path / "out" / KEY_HEADS.file).exists()
-    analyse(dump, tmp_path / "out", single_example=True)
-    assert not ap.open_run(tmp_path / "out").has("key_heads")
-    assert not (tmp_path / "out" / KEY_HEADS.file).exists()
 
 
 def test_a_worker_opens_the_dump_for_every_run(tmp_path: Path) -> None:

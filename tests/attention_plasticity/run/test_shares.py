@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import forked_runs
-from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.run import compute
 from attention_plasticity.run.engines import Engine, LocalProcesses
 from dumps import add_rotary, head_rows, make_dump, write_columns
@@ -87,17 +86,6 @@ def test_any_shares_in_any_order_make_the_tables_of_one_run(
     assert sorted(engine.heads) == HEADS  # every head once
     assert_same(out, whole)
     assert computed(dump, out, **FAST) == []
-
-
-def test_the_row_of_a_key_head_says_how_many_query_heads_it_has(
-    dump: Path, whole: Path, tmp_path: Path
-) -> None:
-    analyse(dump, tmp_path, heads=[0, 2, 3], **FAST)
-    table = pd.read_csv(tmp_path / KEY_HEADS.file)
-    assert table["n_q_heads"].tolist() == [1, 2, 1, 2]
-    analyse(dump, tmp_path, **FAST)
-    assert_same(tmp_path, whole)
-    assert (pd.read_csv(tmp_path / KEY_HEADS.file)["n_q_heads"] == 2).all()
 
 
 @pytest.mark.parametrize("number", [2, 5])

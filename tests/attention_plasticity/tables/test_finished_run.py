@@ -65,14 +65,6 @@ def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
     assert not (folder / "report.html").exists()
 
 
-def test_a_folder_of_tables_alone_is_a_run_that_tells_less(tmp_path: Path) -> None:
-    (write_run(tmp_path / "old") / "run.json").unlink()
-    run = FinishedRun.open(tmp_path / "old")
-    assert run.geometry is None
-    assert run.model_name == "old"
-    assert len(run.bucket_plasticity) == len(cells_table())
-
-
 def test_names_of_the_original_tool_are_read(tmp_path: Path) -> None:
     old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
     old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "b.csv", index=False)
@@ -102,10 +94,6 @@ def test_names_of_the_original_tool_are_read(tmp_path: Path) -> None:
             "q_bucket: expected integers of at least 0",
         ),
         ('layer,"q_head\n0,0', "cannot be read as CSV"),
-        (
-            "layer,q_head,q_bucket,k_bucket,plasticity\n-1,0,1,0,1\n",
-            "layer: expected integers of at least 0",
-        ),
     ],
 )
 def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import (
-    COLOURS,
-    DARK_COLOURS,
     repeated_decides,
 )
 from attention_plasticity.tables.intervals import row_half_width
@@ -45,10 +40,3 @@ def test_repeated_tokens_decide_if_their_scores_are_not_known() -> None:
     assert repeated_decides(table).tolist() == [True, False, False, False, True]
     without = table.drop(columns="repeated_induction")
     assert repeated_decides(without).tolist() == [True, True, False, False, True]
-
-
-def test_every_role_has_its_own_colour() -> None:
-    for colours in (COLOURS, DARK_COLOURS):
-        assert list(colours) == list(NAMES)
-        assert len(set(colours.values())) == len(NAMES)
-        assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours.values())

@@ -44,12 +44,6 @@ def test_benjamini_hochberg_is_scipys(p: list[float]) -> None:
     np.testing.assert_array_equal(benjamini_hochberg(np.array(p))[sure], expected[sure])
 
 
-def test_nan_is_no_test() -> None:
-    p = np.array([0.001, np.nan, 0.9])
-    assert benjamini_hochberg(p).tolist() == [True, False, False]
-    assert not benjamini_hochberg(np.array([np.nan])).any()
-
-
 def test_p_values_are_two_sided() -> None:
     table = pd.DataFrame({DROP: [0.04], f"{DROP}_se": [0.02], "n_text_groups": [12]})
     assert p_values(table, DROP, None)[0] == pytest.approx(2 * stats.t.sf(2.0, 11))

@@ -13,9 +13,7 @@ import attention_plasticity as ap
 from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.layer_types import (
     layer_types,
-    layers_by_type,
     selected_layers,
-    type_words,
 )
 from dumps import head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -36,18 +34,6 @@ def test_types_come_from_their_column_or_from_the_window() -> None:
     assert layer_types(table) == expected
 
 
-def test_words_and_groups() -> None:
-    words = {name: type_words(name) for name in TYPES.values()}
-    assert words["sliding_attention"] == "sliding window"
-    assert words["linear_thing"] == "linear thing"
-    groups = layers_by_type(TYPES)
-    assert groups == {
-        "sliding_attention": [0, 2],
-        "full_attention": [1],
-        "linear_thing": [7],
-    }
-
-
 def test_layers_are_chosen_by_number_and_type() -> None:
     assert selected_layers(TYPES) == {0, 1, 2, 7}
     for layers in ("0-2", [0, 1, 2], range(3), {2, 1, 0}, np.arange(3)):
@@ -62,9 +48,6 @@ def test_layers_are_chosen_by_number_and_type() -> None:
     [
         ("3-4", None, "layers: 3-4 given; the table has layers 0-2,7"),
         ("a", None, "layers: cannot read 'a'; expected numbers of layers such as 0-3,8"),
-        ([], None, "layers: is empty; give one layer or more"),
-        (["0"], None, "layers: expected numbers of layers such as 0-3,8, got \\['0'\\]"),
-        (1.5, None, "layers: expected numbers of layers such as 0-3,8, got 1.5"),
         ("1", "sliding", "layers: none of these layers has the type sliding"),
         (None, "chunked", r"layer_type: 'chunked': no layer has this type; there are "
          r"sliding_attention \(layers 0,2\), full_attention \(layers 1\), linear_thing"),

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_plasticity.tables.profiles import head_profiles, heads_with_gaps, mean_profile
-from run_tables import cells_table
+from attention_plasticity.tables.profiles import head_profiles, heads_with_gaps
 
 
 def test_cells_count_by_their_pairs_and_nan_ones_do_not() -> None:
@@ -27,14 +26,3 @@ def test_cells_count_by_their_pairs_and_nan_ones_do_not() -> None:
     assert heads_with_gaps(cells) == 2
     alike = head_profiles(cells.drop(columns="n_pairs"))
     assert alike["plasticity"].iloc[0] == pytest.approx(0.5)
-
-
-def test_the_mean_profile_is_over_heads() -> None:
-    profiles = head_profiles(cells_table())
-    mean = mean_profile(profiles)
-    third = profiles[profiles["q_bucket"] == 3]
-    row = mean[mean["q_bucket"] == 3].iloc[0]
-    assert row["plasticity"] == pytest.approx(third["plasticity"].mean())
-    assert row["q_position"] == 3.5 * 128
-    assert row["heads"] == len(third) == 12
-    assert row["low"] < row["plasticity"] < row["high"]

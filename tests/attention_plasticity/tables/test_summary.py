@@ -18,11 +18,9 @@ from scipy.stats import t
 
 import report_runs
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads, recorded_mean
-from attention_plasticity.tables.names import FIDELITY_CAUTION
+from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
 from attention_runs import add_attention
-from fidelity_runs import add_fidelity
 from role_runs import add_roles
 from run_tables import add_bins, add_errors, add_windows, write_run
 
@@ -56,10 +54,10 @@ def change_heads(folder: Path, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> 
     return folder
 
 
-def printed(folder: Path, width: int = 200, *, with_next: bool = True) -> str:
+def printed(folder: Path, width: int = 200) -> str:
     text = io.StringIO()
     console = Console(file=text, width=width, soft_wrap=True)
-    print_summary(FinishedRun.open(folder), console, with_next=with_next)
+    print_summary(FinishedRun.open(folder), console, with_next=True)
     return text.getvalue()
 
 
@@ -119,12 +117,6 @@ def test_extreme_heads_have_errors(at_one_position: Path) -> None:
     assert rows[3].startswith("least plastic")
 
 
-def test_few_heads_are_listed_once(over_buckets: Path) -> None:
-    text = printed(change_heads(over_buckets, lambda table: table.iloc[:4]))
-    assert text.count("most plastic") == 1
-    assert "least plastic" not in text
-
-
 def test_the_error_of_a_head_comes_with_advice(at_one_position: Path) -> None:
     info = json.loads((at_one_position / "run.json").read_text())["input"]
     change(at_one_position, input=info | {"texts": {"count": 40, "digest": None}})
@@ -147,15 +139,6 @@ def test_significant_drops_are_counted(at_one_position: Path) -> None:
     assert "false discovery" not in printed(at_one_position)
 
 
-def test_the_folder_and_the_next_commands_are_named(at_one_position: Path) -> None:
-    assert printed(at_one_position).splitlines()[-3:] == [
-        f"Files        {at_one_position} (run.json, 5 tables)",
-        f"Next         attention-plasticity report {at_one_position}",
-        f"             attention-plasticity plot all {at_one_position}",
-    ]
-    assert "Next" not in printed(at_one_position, with_next=False)
-
-
 def test_position_attention_and_roles_have_a_line_each(tmp_path: Path) -> None:
     folder = report_runs.write_run(tmp_path / "run", errors=True, position=True)
     folder = add_roles(add_attention(folder))
@@ -168,16 +151,6 @@ def test_position_attention_and_roles_have_a_line_each(tmp_path: Path) -> None:
     assert line(folder, "Roles") == "induction 6, previous 5, far 5, sink 6, mixed 6, unsure 1"
 
 
-def test_roles_that_repeated_tokens_decide_are_counted(tmp_path: Path) -> None:
-    folder = add_roles(add_attention(report_runs.write_run(tmp_path / "run")))
-    path = folder / "head_roles.csv"
-    table = pd.read_csv(path).assign(repeated_induction=np.nan, role="unsure")
-    table.to_csv(path, index=False, na_rep="nan")
-    decided = table["likely_role"].isin(["far", "sink", "mixed"]).sum()
-    told = f"a dump of repeated tokens (analyze --repeated) decides {decided} of them"
-    assert line(folder, "Roles") == f"unsure {len(table)}; {told}"
-
-
 def test_types_of_layers_have_means_of_their_own(over_buckets: Path) -> None:
     assert "By type" not in printed(over_buckets)
     table = FinishedRun.open(add_windows(over_buckets)).head_metrics
@@ -187,21 +160,11 @@ def test_types_of_layers_have_means_of_their_own(over_buckets: Path) -> None:
     assert "By type      sliding window 0" in text
 
 
-def test_a_warning_has_a_label_by_its_kind(over_buckets: Path) -> None:
-    records = [
-        {"kind": "few_queries", "text": "Few queries."},
-        {"kind": "aligned_unknown", "text": "Not known."},
-    ]
-    text = printed(change(over_buckets, warnings=records))
-    assert "Warning      Few queries.\n" in text
-    assert "Note         Not known.\n" in text
-
-
-def missing(column: str, reason: str, heads: int = 2) -> dict[str, Any]:
+def missing(column: str, reason: str) -> dict[str, Any]:
     columns = [column, f"{column}_se"]
-    where = {"0": f"0-{heads - 1}"}
+    where = {"0": "0-1"}
     record = {"table": "head_metrics", "columns": columns, "reason": reason}
-    return {**record, "heads": heads, "where": where}
+    return {**record, "heads": 2, "where": where}
 
 
 def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets: Path) -> None:
@@ -214,21 +177,6 @@ def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets: Pa
     text = printed(change(over_buckets, warnings=[warning]))
     assert "no texts" not in text
     assert "no bin" in text
-
-
-def test_missing_errors_are_not_listed_if_a_warning_tells_why(over_buckets: Path) -> None:
-    record = {**missing("ap_aligned", "few groups"), "columns": ["ap_aligned_se", "ap_phase_se"]}
-    assert "ap_aligned_se" in printed(change(over_buckets, missing=[record]))
-    warning = {"kind": "no_errors", "text": "No errors."}
-    assert "ap_aligned_se" not in printed(change(over_buckets, warnings=[warning]))
-
-
-def test_heads_that_are_left_out_are_named(over_buckets: Path) -> None:
-    left = [[3, head] for head in range(4)]
-    heads = {"analysed": 12, "failed": 0, "not_captured": 1, "not_analysed": 4}
-    change(over_buckets, not_captured=[[4, 1]], not_analysed=left, heads=heads)
-    assert line(over_buckets, "Not captured") == "1 query head: layer 4: 1"
-    assert line(over_buckets, "Not analysed") == "4 query heads yet: layer 3: 0-3"
 
 
 def test_a_long_failure_is_not_cut(over_buckets: Path) -> None:
@@ -251,31 +199,9 @@ def test_a_run_without_a_head_has_failures_alone(tmp_path: Path) -> None:
     ]
 
 
-def test_key_heads_without_fidelity_are_told(tmp_path: Path) -> None:
-    folder = add_fidelity(report_runs.write_run(tmp_path / "run"))
-    shown = line(folder, "Fidelity")
-    assert shown.startswith("attention kept with 25 % of the keys, mean over 10 key heads: ")
-    assert shown.split(", ")[-1].startswith("best ranking of the text ")
-    assert FIDELITY_CAUTION in printed(folder, width=1000)
-    record = json.loads((folder / "run.json").read_text())["fidelity"]
-    failures = [{"layer": layer, "k_head": 1, "reason": "one text"} for layer in (0, 1)]
-    change(folder, fidelity=record | {"failures": failures})
-    assert "             2 key heads failed (layers 0-1: 1): one text\n" in printed(folder)
-
-
 def test_a_run_with_all_tables_fits_on_a_screen(tmp_path: Path) -> None:
     folder = report_runs.write_run(tmp_path / "run", errors=True, position=True)
     change(folder, missing=[], failures=[], warnings=[])
     text = printed(add_roles(add_attention(folder)), width=100).replace(str(tmp_path), "/tmp")
     rows = sum(len(textwrap.wrap(one, 100)) or 1 for one in text.splitlines())
     assert rows <= 27  # two types of layers have a line each, and a head is not captured
-
-
-def test_a_recorded_mean_has_its_interval() -> None:
-    mean = {"value": 0.5, "standard_error": 0.01, "heads": 12, "groups": 8}
-    found = recorded_mean({"ap_aligned": mean}, "ap_aligned")
-    assert mean_half_width(found) == pytest.approx(t.ppf(0.975, 7) * 0.01)
-    assert recorded_mean({}, "ap_aligned").heads == 0
-    sampled = mean | {"standard_error_texts": 0.006, "eligible_heads": 90, "heads": 4}
-    found = recorded_mean({"ap_aligned": sampled}, "ap_aligned")
-    assert mean_half_width(found) == pytest.approx(t.ppf(0.975, 3) * 0.01)
