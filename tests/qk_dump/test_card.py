@@ -12,7 +12,6 @@ import yaml
 
 from dumps import head_rows, write_columns
 from qk_dump.card import card, is_card
-from qk_dump.columns import COLUMNS
 from qk_dump.examples import Example, write_examples
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
@@ -60,25 +59,6 @@ def test_more_heads_than_the_viewer_takes_are_not_named(monkeypatch: pytest.Monk
     names = [one["config_name"] for one in front["configs"]]
     assert names == ["heads", "queries", "keys", "examples", "tokens"]
     assert 'load_dataset("path/to/this/folder", data_files="l00h00q/*.parquet"' in body
-
-
-def test_the_table_of_an_analysis_comes_first() -> None:
-    front, body = parts(card(MANIFEST, SOME_HEADS, examples=True, analysis=True))
-    assert front["configs"][0] == {
-        "config_name": "heads",
-        "data_files": "analysis/head_metrics.csv",
-    }
-    assert "`heads` is the table of an analysis" in body
-    assert "`heads`" not in parts(card(MANIFEST, SOME_HEADS, examples=True))[1]
-
-
-def test_files_are_named_only_where_there_are_some() -> None:
-    front, body = parts(card(MANIFEST, SOME_HEADS, examples=True, tokens=True))
-    assert {"config_name": "tokens", "data_files": "tokens.parquet"} in front["configs"]
-    assert "`tokens.parquet` has the text of each `token_id`" in body
-    front, body = parts(card(MANIFEST, SOME_HEADS, examples=False))
-    assert "tokens.parquet" not in str(front) + body
-    assert "examples.parquet" not in str(front) + body
 
 
 def test_keys_drawn_by_attention_have_configs() -> None:
@@ -132,13 +112,6 @@ def test_no_value_can_break_out_of_its_place(name: str) -> None:
     assert body.count("\n") == parts(card(MANIFEST, SOME_HEADS, examples=True))[1].count("\n") - 3
     values = [line for line in body.splitlines() if line.startswith(("#", "-"))]
     assert all(line.count("`") in (0, 2) for line in values)
-
-
-def test_every_column_is_described() -> None:
-    _, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
-    for column in COLUMNS.values():
-        assert f"| `{column.name}` | " in body
-        assert f"{column.meaning}" in body
 
 
 def test_a_card_of_ours_is_known_from_others(tmp_path: Path) -> None:

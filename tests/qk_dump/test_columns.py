@@ -93,11 +93,6 @@ def file(tmp_path: Path) -> Path:
     return write_head(tmp_path, HeadId(0, 0, "q"), attention_rows(12, window=8))
 
 
-def test_a_file_has_the_names_of_its_columns(file: Path) -> None:
-    record = json.loads(pq.read_metadata(file).metadata[RECORD.encode()])
-    assert record["columns"] == pq.read_schema(file).names
-
-
 @pytest.mark.parametrize("name", ["sliding_window", "mass_by_distance"])
 def test_a_damaged_name_is_refused(file: Path, name: str) -> None:
     """Every bit of the name in the schema of the footer."""

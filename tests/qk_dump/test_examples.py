@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qk_dump.examples import EXAMPLES_FILE, Example, read_examples, write_examples
-from qk_toolkit.errors import ConfigError, DumpError, OutputError
+from qk_dump.examples import Example, read_examples, write_examples
+from qk_toolkit.errors import ConfigError
 
 
 def written(folder: Path, ids: list[Any]) -> pa.Table:
@@ -64,29 +64,8 @@ def test_ids_keep_a_simple_type_or_become_text(
     assert column.to_pylist() == (ids if stored is None else stored)
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"text" * 100])
-def test_a_file_that_is_no_table_is_told(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / EXAMPLES_FILE).write_bytes(content)
-    with pytest.raises(DumpError) as caught:
-        read_examples(tmp_path)
-    assert str(caught.value).startswith(
-        f"{tmp_path / EXAMPLES_FILE}: is not a readable Parquet file"
-    )
-    assert "works without it" in str(caught.value)
-
-
 @pytest.mark.parametrize("number", [-1, 2**31 - 1, 2**40])
 def test_a_number_that_does_not_fit_its_column_is_refused(number: int) -> None:
     Example(2**31 - 2, "last", 1, "")
     with pytest.raises(ConfigError, match="max_samples"):
         Example(number, "x", 1, "")
-
-
-def test_a_full_disk_leaves_the_table_as_it_was(small_disk: Path) -> None:
-    before = written(small_disk, ["a"])
-    with pytest.raises(OutputError, match="No space left on device"):
-        written(small_disk, np.random.default_rng(0).random(50_000).tolist())
-    after = read_examples(small_disk)
-    assert after is not None
-    assert after.equals(before)
-    assert [path.name for path in small_disk.iterdir()] == [EXAMPLES_FILE]

@@ -43,12 +43,6 @@ def test_values_follow_from_the_sampler() -> None:
     assert values(manifest_of(sampler={"type": "all"}), "q", [3]) == [1.0]
 
 
-def test_rows_that_were_left_out_later_count() -> None:
-    part = manifest_of(kept_share={"q": 0.5})
-    assert values(part, "q", [0]) == [0.125]
-    assert values(part, "k", [0]) == [0.5]
-
-
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [

@@ -156,13 +156,6 @@ def test_a_scale_or_soft_cap_that_no_logit_allows_is_refused(tmp_path: Path, val
     assert "attention_scale: " in refusal(written(tmp_path, json.dumps({"attention_scale": value})))
 
 
-def test_a_name_that_utf8_cannot_hold_survives(tmp_path: Path) -> None:
-    manifest = DumpManifest(model="caf\udce9 é", capture={"path": "\udc80"})
-    write_manifest(tmp_path, manifest)
-    assert "é" in (tmp_path / MANIFEST_NAME).read_text(encoding="utf-8")
-    assert read_manifest(tmp_path / MANIFEST_NAME) == manifest
-
-
 @pytest.mark.parametrize(
     ("then", "now", "told"),
     [
@@ -180,16 +173,6 @@ def test_the_first_difference_of_two_plans_is_told(
     then: object, now: object, told: str | None
 ) -> None:
     assert plan_difference(then, now) == told
-
-
-def test_a_plan_is_read_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    assert read_plan(path) is None
-    path.write_text('{"a": 1}')
-    assert read_plan(path) == {"a": 1}
-    path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="set overwrite"):
-        read_plan(path)
 
 
 def test_rotary_records_are_read_back_and_stand_on_one_line(tmp_path: Path) -> None:

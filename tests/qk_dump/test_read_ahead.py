@@ -78,12 +78,3 @@ def test_steps_cover_the_wanted_columns(tmp_path: Path, monkeypatch: pytest.Monk
     assert [groups for groups, _ in steps(metadata, {"b"})] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     monkeypatch.setattr(read_ahead, "_MOST_BYTES", 5000)
     assert {len(parts) for _, parts in steps(metadata, {"a", "c"})} == {0}
-
-
-def test_an_error_of_a_request_reaches_the_reader() -> None:
-    class Broken(Source):
-        def read_parts(self, parts: list[Part]) -> list[bytes]:
-            raise ConnectionError("gone")
-
-    with pytest.raises(ConnectionError):
-        next(read_in_turn(cast(RemotePath, Broken()), [[(0, 10)]]))

@@ -28,7 +28,7 @@ from head_files import (
     vectors_of,
 )
 from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS
-from qk_dump.head_counts import count_buckets, count_rows, vector_width
+from qk_dump.head_counts import count_buckets, count_rows
 from qk_dump.heads import HeadId
 from qk_dump.reader import read_attended
 from qk_dump.source import open_dump
@@ -79,25 +79,6 @@ def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rows.vectors, np.vstack([vectors_of(5), vectors_of(4)]))
     assert rows.vectors.flags.c_contiguous
     assert count_rows([first, second]) == 9
-
-
-def test_shards_may_differ_in_every_other_accepted_type(tmp_path: Path) -> None:
-    plain = save(tmp_path / "a.parquet", without="sliding_window")
-    other = save(
-        tmp_path / "b.parquet",
-        bucket=pa.array([200] * 6, "uint8"),
-        position=pa.array([0.5] * 6),
-        vector=lists(vectors_of(6)).cast(pa.list_(pa.float16(), 3)),
-        sliding_window=pa.nulls(6),
-    )
-
-    rows = read(plain, other)
-
-    assert rows.bucket.tolist()[6:] == [200] * 6
-    assert rows.position.tolist()[6:] == [0.5] * 6
-    np.testing.assert_array_equal(rows.vectors[6:], vectors_of(6))
-    assert rows.window_recorded
-    assert read(other, plain).window_recorded
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -194,22 +175,6 @@ def test_examples_are_read_if_present_and_usable(
 
 
 # what the footers tell
-
-
-def test_the_width_is_the_largest_of_all_files(file: Path) -> None:
-    other = save(file.with_name("other.parquet"), 20, d=9)
-    assert vector_width([save(file, 20, d=5), other]) == 9
-    for changes in ({"without": "vector"}, {"n": 0}):
-        with pytest.raises(DumpError, match="no vectors"):
-            vector_width([save(file, **changes)])
-
-
-def test_rows_are_counted_from_the_footers_alone(tmp_path: Path) -> None:
-    files = [save(tmp_path / f"{n}.parquet", n) for n in (3, 0, 4)]
-    content = bytearray(files[2].read_bytes())
-    content[4:40] = bytes(36)
-    files[2].write_bytes(content)
-    assert count_rows(files) == 7
 
 
 @pytest.mark.parametrize(("then", "now"), [(50, 40), (50, 60)])

@@ -15,7 +15,6 @@ from head_files import (
     FLOATS,
     LATE,
     SHAPES,
-    lists,
     refusal,
     save,
     vectors_of,
@@ -36,12 +35,6 @@ def test_a_corrupted_page_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
 
     refusal(path)
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_a_head_without_rows_is_refused(tmp_path: Path, shards: int) -> None:
-    files = [save(tmp_path / f"{index}.parquet", 0) for index in range(shards)]
-    assert "holds no rows" in refusal(*files, culprit=files[0])
 
 
 # columns that are not as agreed
@@ -116,13 +109,6 @@ def test_nan_and_infinity_are_refused_with_their_row(
     assert f"row {row}: NaN or infinity" in refusal(file)
 
 
-def test_rows_are_counted_from_the_start_of_their_own_file(tmp_path: Path) -> None:
-    values = vectors_of(6)
-    values[2] = np.nan
-    files = [save(tmp_path / "a.parquet", 50), save(tmp_path / "b.parquet", vector=lists(values))]
-    assert "row 2:" in refusal(*files, culprit=files[1])
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("value", "problem"), [(None, "vector is null"), ([1.0, None, 3.0], "the vector holds a null")]
@@ -145,14 +131,6 @@ def test_a_vector_of_another_width_is_refused_with_its_row(
     message = refusal(save(file, 10_000, vector=vector))
     assert f"row {row}: vector has {len(odd)} values" in message
     assert "has 3" in message
-
-
-@pytest.mark.parametrize("others", [64, None])
-def test_windows_that_differ_within_a_file_are_refused(file: Path, others: int | None) -> None:
-    window = pa.array(with_row(6, 3, others, 128), "int32")
-    message = refusal(save(file, sliding_window=window))
-    assert "mixes sliding_window values" in message
-    assert f"128, {others or 'null'}" in message
 
 
 @pytest.mark.parametrize(

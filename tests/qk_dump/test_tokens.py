@@ -9,10 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from qk_dump.remote import Listing, RemotePath
 from qk_dump.tokens import TOKENS_FILE, read_tokens, write_tokens
 from qk_toolkit.errors import DumpError
-from qk_toolkit.store import Store
 
 TEXTS = {7: " the", 0: "<s>", 128_000: "\\xe2\\x80", 9: ""}
 
@@ -24,12 +22,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / TOKENS_FILE)
     assert table.schema == pa.schema([("id", pa.int32()), ("text", pa.string())])
     assert table["id"].to_pylist() == sorted([*TEXTS, 3])
-
-
-def test_a_file_at_a_url_is_read(tmp_path: Path) -> None:
-    write_tokens(tmp_path, TEXTS)
-    place = RemotePath(Listing(Store(f"file://{tmp_path}")))
-    assert read_tokens(place) == TEXTS
 
 
 WRONG: dict[str, tuple[Any, str]] = {

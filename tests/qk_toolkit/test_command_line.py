@@ -100,18 +100,6 @@ def test_output_that_cannot_be_written_is_one_line(verb: str) -> None:
     assert (done.returncode, done.stderr) == (1, told)
 
 
-@pytest.mark.parametrize("end", ["return 7", "with allow_closed_stdout(): sys.exit(7)"])
-def test_a_reader_who_leaves_changes_no_exit_code(end: str) -> None:
-    code = f"""
-def verb():
-    with allow_closed_stdout():
-        print('x' * 100_000)
-    print('y', end='')
-    {end}
-sys.exit(guarded(verb, ''))"""
-    assert in_python(code, "| true").returncode == 7
-
-
 @pytest.mark.parametrize("redirect", ["", "| true"])
 def test_a_broken_pipe_of_a_computation_is_a_failure(redirect: str) -> None:
     code = """
@@ -125,14 +113,6 @@ sys.exit(guarded(verb, ''))"""
     done = in_python(code, redirect)
     assert done.returncode == 1
     assert done.stderr == "error: [Errno 32] Broken pipe\n"
-
-
-@pytest.mark.parametrize(
-    ("redirect", "code"), [("2>&1 >/dev/null | true", 7), ("2>&1 >/dev/full | true", 1)]
-)
-def test_messages_that_nobody_reads_change_nothing(redirect: str, code: int) -> None:
-    verb = "([print('note ' * 99, file=sys.stderr) for _ in range(999)], print('y' * 9999), 7)[2]"
-    assert in_python(f"sys.exit(guarded(lambda: {verb}, ''))", redirect).returncode == code
 
 
 @pytest.mark.parametrize(
@@ -172,11 +152,6 @@ def test_the_help_begins_with_the_description_and_ends_with_examples(
     assert text.startswith("usage: program [--FIELD VALUE …]\n\nTwo\nlines.\n")
     assert text.endswith("commands:\n  program --batch_size 3\n")
     assert text.index("--config FILE") < text.index("--batch_size")
-
-
-def test_errors_of_the_parser_are_config_errors() -> None:
-    with pytest.raises(ConfigError, match=r"^--batch_size: expected one argument$"):
-        command_settings(command_parser("program", "", ""), FlatSettings, ["--batch_size"])
 
 
 def test_settings_come_from_flags_and_the_config_they_name(

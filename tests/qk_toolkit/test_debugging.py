@@ -31,17 +31,6 @@ def test_the_flag_counts_during_the_command() -> None:
         assert not is_debugging()
 
 
-@pytest.mark.parametrize(
-    ("value", "wanted"), [("1", True), ("true", True), ("0", False), ("", False), ("False", False)]
-)
-def test_the_variable(monkeypatch: pytest.MonkeyPatch, value: str, wanted: bool) -> None:
-    monkeypatch.setenv(VARIABLE, value)
-    assert is_debugging() is wanted
-    with debug_flag(["--debug"]):
-        assert is_debugging()
-    assert os.environ[VARIABLE] == value
-
-
 def test_the_traceback_comes_before_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(failing, "") == 2
     assert capsys.readouterr().err == "error: seed: no\n"

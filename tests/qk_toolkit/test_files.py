@@ -19,7 +19,6 @@ from qk_toolkit.files import (
     staged,
     staged_folder,
     sync_folder,
-    try_writing,
     write_text,
 )
 
@@ -52,17 +51,6 @@ def test_what_is_no_regular_file_is_not_replaced(make: Maker, said: str, tmp_pat
     kind = target.lstat().st_mode
     assert said in refusal(target)
     assert target.lstat().st_mode == kind
-
-
-def test_the_old_file_is_seen_until_the_block_ends(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    write_text(target, "old")
-    with staged(target) as draft:
-        draft.write_text("new")
-        assert draft.parent == tmp_path
-        assert draft.name.startswith(".")
-        assert target.read_text() == "old"
-    assert target.read_text() == "new"
 
 
 def test_a_failure_in_the_block_leaves_the_old_file_and_no_draft(tmp_path: Path) -> None:
@@ -143,16 +131,6 @@ def test_processes_with_one_id_do_not_share_a_draft(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_probe_meets_what_writing_would_meet_and_leaves_nothing(tmp_path: Path) -> None:
-    try_writing(tmp_path / "new" / "a.txt")
-    assert list((tmp_path / "new").iterdir()) == []
-    with pytest.raises(OSError, match="File name too long"):
-        try_writing(tmp_path / ("x" * 240))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"Not a directory|File exists"):
-        try_writing(tmp_path / "file" / "a.txt")
-
-
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
 def test_a_folder_that_cannot_be_synced_matters_only_when_it_should(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
@@ -191,14 +169,3 @@ def test_only_one_process_holds_an_exclusive_folder_also_when_it_is_removed(tmp_
         thread.join()
     assert most == [1] * 20
     assert not folder.exists()
-
-
-@pytest.mark.parametrize("place", ["file", "link", "file/sub", "/proc/nowhere/sub"])
-def test_a_turn_where_no_folder_can_be_is_refused(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").write_text("mine")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with (
-        pytest.raises(OSError, match=place.removesuffix("/sub")),
-        exclusive_folder(tmp_path / place),
-    ):
-        pass

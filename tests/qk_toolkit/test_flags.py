@@ -6,8 +6,6 @@ import pytest
 
 import sectioned_settings
 from flat_settings import FlatSettings, flag_error, from_flags
-from qk_toolkit.settings import fields_of, section_of
-from sectioned_settings import SectionedSettings
 
 
 @pytest.mark.parametrize(
@@ -72,20 +70,3 @@ def test_rare_flags_are_in_the_whole_help_only(capsys: pytest.CaptureFixture[str
         assert name not in text
         assert name in whole_help(capsys)
     assert "--dataset.texts" in text
-
-
-def test_the_help_groups_fields_by_section(capsys: pytest.CaptureFixture[str]) -> None:
-    text = whole_help(capsys)
-    headings = [line for line in text.splitlines() if line and not line.startswith((" ", "usage"))]
-    assert headings == [
-        "options:",
-        "dataset – texts to read:",
-        "model – the transformer:",
-        "model.weights – parameters of the model:",
-        "model.adapter:",
-        "output:",
-    ]
-    for name, field in fields_of(SectionedSettings).items():
-        if section_of(field) is None:
-            assert f"--{name} " in text
-            assert (field.description or "?") in text

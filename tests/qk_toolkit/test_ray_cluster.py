@@ -10,7 +10,7 @@ import pytest
 
 from qk_toolkit import ray_cluster
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.ray_cluster import ClusterLostError, connect, death_words
+from qk_toolkit.ray_cluster import ClusterLostError, connect
 
 
 def failing(**_: Any) -> None:
@@ -59,11 +59,3 @@ def test_a_head_that_answers_again_is_no_loss(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ray_cluster, "_SECONDS_WITHOUT_ANSWER", 0.0)
     with pytest.raises(ClusterLostError, match=f"Ray cluster at {address}: the connection was lo"):
         connection.was_interrupted()
-
-
-def test_deaths_have_short_reasons() -> None:
-    errors = pytest.importorskip("ray").exceptions
-    assert death_words(errors.WorkerCrashedError()).startswith("its process died (killed, or")
-    assert death_words(errors.NodeDiedError("a long text")) == "its node died"
-    assert "memory was short" in death_words(errors.OutOfMemoryError("a long text"))
-    assert "another reason" in death_words(errors.RaySystemError("another reason"))

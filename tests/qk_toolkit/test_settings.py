@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flat_settings import FlatSettings, flag_error, from_flags, from_yaml, saved, yaml_error
-from qk_toolkit.settings import describe, merged, parse_indices, settings_from, validated
+from flat_settings import FlatSettings, from_flags, from_yaml, saved, yaml_error
+from qk_toolkit.settings import describe, parse_indices, settings_from, validated
 
 
 def test_a_flag_overrides_yaml_and_yaml_overrides_the_default(tmp_path: Path) -> None:
@@ -95,21 +95,3 @@ def test_the_description_of_a_field(name: str, description: str) -> None:
 def test_indices_are_sorted_without_duplicates(given: object, expected: list[int]) -> None:
     assert parse_indices(given) == expected
     assert validated(FlatSettings, {"layers": given}).layers == expected
-
-
-def test_text_that_is_not_a_list_of_indices_is_refused() -> None:
-    for text in ("", "a", "1-", "-1", "3-1", "1,,2", "1.5", "1-2-3", "0x3", "1;2", "²"):
-        message = flag_error(f"--layers={text}")
-        assert message == f"--layers: expected a list of integers such as 0-3,8, got {text!r}"
-
-
-def test_merging_leaves_both_sides_as_they_are() -> None:
-    values = {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
-    changes = {"a": {"c": {"d": 3, "f": 4}}, "e": [2], "g": None}
-    assert merged(values, changes) == {
-        "a": {"b": 1, "c": {"d": 3, "f": 4}},
-        "e": [2],
-        "g": None,
-    }
-    assert values == {"a": {"b": 1, "c": {"d": 2}}, "e": [1]}
-    assert changes == {"a": {"c": {"d": 3, "f": 4}}, "e": [2], "g": None}

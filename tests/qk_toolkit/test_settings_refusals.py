@@ -9,7 +9,7 @@ import pytest
 import sectioned_settings
 from flat_settings import FlatSettings, flag_error, yaml_error
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import settings_from, validated
+from qk_toolkit.settings import settings_from
 
 BATCH_SIZE = "batch_size: expected an integer of at least 1, got"
 RATE = "rate: expected a number above 0 and below 1, got"
@@ -49,15 +49,6 @@ def test_a_wrong_value_in_yaml(tmp_path: Path, line: str, message: str) -> None:
 )
 def test_a_wrong_value_of_a_flag(arguments: tuple[str, ...], message: str) -> None:
     assert flag_error(*arguments) == message
-
-
-def test_values_from_python_are_checked_too() -> None:
-    with pytest.raises(ConfigError, match=rf"^{BATCH_SIZE} '3'$"):
-        validated(FlatSettings, {"batch_size": "3"})
-    with pytest.raises(ConfigError, match=r"^bach_size: unknown field; did you mean batch_size"):
-        validated(FlatSettings, {"bach_size": 3})
-    with pytest.raises(ConfigError, match="model: holds the character NUL"):
-        validated(FlatSettings, {"model": Path("a\0b")})
 
 
 def test_integers_beyond_64_bits(tmp_path: Path) -> None:

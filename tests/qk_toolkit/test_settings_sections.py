@@ -156,20 +156,6 @@ def test_a_flag_error_names_the_dotted_field(arguments: tuple[str, ...], message
     assert flag_error("--dataset.name", "a", *arguments) == message
 
 
-def test_the_error_names_the_place_of_the_wrong_value(tmp_path: Path) -> None:
-    message = yaml_error(tmp_path, NAMED + "model: tiny\n", "--model.weights.dtype", "float")
-    assert message == "FILE: model: expected name: value lines, got 'tiny'"
-    text = "dataset: {name: a, skip: 3}\n"
-    message = yaml_error(tmp_path, text, "--dataset.texts=2")
-    assert message == "FILE: dataset.skip: more than texts"
-
-
-def test_a_name_that_two_sections_have(tmp_path: Path) -> None:
-    message = yaml_error(tmp_path, "dataset: {name: a, rank: 3}")
-    hint = "did you mean model.rank or model.adapter.rank?"
-    assert message == f"FILE: dataset.rank: unknown field; {hint}"
-
-
 def test_a_missing_field(tmp_path: Path) -> None:
     missing = "dataset.name: is required (name on the Hub)"
     for text in ("", "dataset:\n", "dataset: {}\n", "dataset: {texts: 3}\n"):
@@ -178,16 +164,6 @@ def test_a_missing_field(tmp_path: Path) -> None:
 
 
 # from Python
-
-
-def test_values_from_python_are_nested_dicts_or_sections() -> None:
-    expected = settings(model=Model(length=3))
-    values: dict[str, Any] = {"dataset": {"name": "a"}, "model": {"length": 3, "weights": None}}
-    assert validated(SectionedSettings, values) == expected
-    assert values == {"dataset": {"name": "a"}, "model": {"length": 3, "weights": None}}
-    sections = {"dataset": Dataset(name="a"), "model": Model(length=3)}
-    assert validated(SectionedSettings, sections) == expected
-    assert validated(SectionedSettings, expected.model_dump()) == expected
 
 
 @pytest.mark.parametrize(

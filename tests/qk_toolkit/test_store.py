@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qk_toolkit.errors import ConfigError, OutputError, StoreError
-from qk_toolkit.store import DamagedFileError, Store, StoredFile
+from qk_toolkit.store import DamagedFileError, Store
 from qk_toolkit.urls import reason_of
 from s3_server import S3, Fault, error, expired, reset, slow, truncated
 
@@ -154,22 +154,6 @@ def test_damage_bugs_and_other_errors_are_told_apart(
     monkeypatch.setattr(store._system, "cat_ranges", lambda *_, **__: None)
     with pytest.raises(TypeError):  # raised by `Store.read_parts`
         store.read_parts("a", [(1, 2)])
-
-
-def test_other_protocols(tmp_path: Path) -> None:
-    store = Store("memory://folder")
-    store.write("a/b", b"12")
-    assert store.read_parts("a/b", [(1, 2)]) == [b"2"]
-    assert list(store.files()) == ["a/b"]
-    local = Store(f"local://{tmp_path}")
-    local.write("a", b"12")
-    stored = local.files()["a"]
-    assert stored == StoredFile(2, str((tmp_path / "a").stat().st_mtime))
-    missing = Store(f"local://{tmp_path}/missing")
-    with pytest.raises(StoreError, match="missing/a: writing failed: No such file"):
-        missing.upload(tmp_path / "a", "a")
-    with pytest.raises(StoreError, match="connecting failed: Connection refused"):
-        Store("ftp://127.0.0.1:1/dump").files()
 
 
 @pytest.mark.parametrize(

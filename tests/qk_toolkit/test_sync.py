@@ -64,17 +64,6 @@ def test_files_are_sent_when_they_are_there_and_only_once(
     assert puts(s3) == ["one", "two", "last"]
 
 
-def test_files_that_are_at_the_url_are_not_sent_again(s3: S3, folder: Path, copied: Sync) -> None:
-    s3.put("run/inner/one", b"1")
-    s3.put("run/inner/two", b"damaged")
-    (folder / "inner" / "one").write_text("1")
-    (folder / "inner" / "two").write_text("22")
-    copied.begin()
-    copied.finish([])
-    assert puts(s3) == ["two"]
-    assert s3.get("run/inner/two") == b"22"
-
-
 def test_last_files_are_always_sent_in_their_order(s3: S3, folder: Path, copied: Sync) -> None:
     """They change under their names, so a file of the same size may be another one."""
     for name in ("a", "b", "run.json"):

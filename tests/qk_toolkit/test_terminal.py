@@ -68,21 +68,6 @@ def test_the_time_left_never_grows_during_a_step(monkeypatch: pytest.MonkeyPatch
     assert state.line() == "texts: 8 of 8 done, 0 s left"
 
 
-def test_short_tasks_print_no_line_and_their_times_add_up() -> None:
-    with redirect_stderr(Pipe()) as pipe, TerminalWatcher() as watcher:
-        for _ in range(3):
-            watcher.start("heads", 2)
-            watcher.advance()
-            watcher.stop()
-    assert pipe.getvalue() == ""
-    with redirect_stderr(Pipe()) as pipe, TerminalWatcher(seconds=0.2) as watcher:
-        end = time.monotonic() + 60
-        while not pipe.getvalue() and time.monotonic() < end:
-            watcher.start("heads", 2)  # each is much shorter than the time between lines
-            time.sleep(0.005)
-    assert {*pipe.getvalue().splitlines()} == {"heads: 0 of 2 done, 0 s so far"}
-
-
 def test_ranks_above_0_print_only_what_they_do_alone() -> None:
     with redirect_stderr(Pipe()) as pipe, TerminalWatcher(rank=3, seconds=0.01) as watcher:
         watcher.note("a note")

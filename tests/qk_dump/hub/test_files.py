@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -16,25 +15,13 @@ from hubs import cache as cache  # the fixtures
 from hubs import client as client
 from hubs import commit as commit
 from hubs import dump as dump
-from qk_dump.hub.files import RemoteFile, list_files
+from qk_dump.hub.files import list_files
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import fetch_dump
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
 hub = hub_server.hub
 FILE = "l00h01q/data.parquet"
-
-
-@pytest.mark.parametrize("data", [b"", b"abc", b"x" * (3 << 20)])
-def test_hashes_are_those_of_the_hub(data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(data)
-    git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-    for digest in (hashlib.sha256(data).hexdigest(), git):
-        for told in (data, tmp_path / "file"):
-            assert RemoteFile(len(data), digest).is_same(told)
-            assert not RemoteFile(len(data) + 1, digest).is_same(told)
-        assert not RemoteFile(len(data), digest).is_same(data[:-1] + b"y")
-    assert not RemoteFile(1, git).is_at(tmp_path / "none")
 
 
 def test_a_listing_in_several_pages_is_complete() -> None:

@@ -182,22 +182,6 @@ def test_offline_the_checked_copy_is_used_and_said(
     assert files_of(fetch_dump(HubPlace(REPO, online.commit)).folder) == files_of(local)
 
 
-def test_offline_without_a_checked_copy_is_told(
-    hub: HubServer, local: Path, client: pytest.MonkeyPatch
-) -> None:
-    upload(hub, local)
-    hub.api().hf_hub_download(
-        REPO, FILE, repo_type="dataset", revision="tiny", cache_dir=constants.HF_HUB_CACHE
-    )  # by another program: nobody checked it
-    client.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "offline, and the cache holds no checked copy of it" in pull_refusal()
-    client.setattr(constants, "HF_HUB_OFFLINE", False)
-    fetch_dump(TINY, choice=HeadChoice([1], [0]))
-    client.setattr(constants, "HF_HUB_OFFLINE", True)
-    fetch_dump(TINY, choice=HeadChoice([1], [0]))
-    assert "no checked copy of l00h00k/data.parquet of commit" in pull_refusal()
-
-
 @pytest.mark.usefixtures("client")
 def test_heads_may_lie_below_a_folder(hub: HubServer, local: Path, tmp_path: Path) -> None:
     upload(hub, local, "main", "model/")

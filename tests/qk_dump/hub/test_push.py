@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 import hub_server
-from dumps import add_attended, make_dump
+from dumps import add_attended
 from hub_server import HubServer
 from hubs import REPO, files_of, on_branch, push_refusal, small_dump
 from hubs import cache as cache  # the fixtures
 from hubs import client as client
 from hubs import dump as dump
-from qk_dump import card
 from qk_dump.card import is_card
 from qk_dump.hub.push import Pushed, push_dump
 from qk_dump.hub.remote_branch import RemoteBranch
@@ -113,24 +112,6 @@ def test_a_card_of_their_own_is_kept(hub: HubServer, dump: Path) -> None:
     made.write_bytes(on_branch(hub)["README.md"])
     assert is_card(made)
     assert "config_name: l00h01q" in made.read_text()
-
-
-def test_many_files_go_in_one_commit(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A dump without manifest, examples and card, with more heads than the viewer shows."""
-    folder = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=3)
-    for number in range(1, 300):
-        name = f"l{number // 30:02d}h{number % 30:02d}q"
-        shutil.copytree(folder / "l00h00q", folder / name, dirs_exist_ok=True)
-    monkeypatch.setattr(card, "MOST_CONFIGS", 7)
-    (note,) = push_dump(folder, REPO, "large").notes
-    assert note.startswith("301 heads: ")
-    assert "data_files=" in note
-    assert without_card(on_branch(hub, "large")) == files_of(folder)
-    assert on_branch(hub, "large")["README.md"].startswith(b"---\n")
-    assert len(hub.commits(REPO, "large")) == 2
-    assert "| `large` |  |  |" in hub.branch(REPO)["README.md"].decode()
 
 
 def between(
