@@ -24,33 +24,36 @@ _LENGTH = 12  # tokens of the text whose columns are looked at
 
 
 def table() -> str:
-    """One line per architecture, as its probe finds it, and columns that are not known."""
-    lines = [
-        "| architecture | layers see | rotary embedding | rotary record | attention run | exact |",
-        "|---|---|---|---|---|---|",
-    ]
+    """A line per kind of architecture, as its probe finds it, and columns that are not known."""
+    alike: dict[str, list[str]] = {}  # cells → architectures
     unknown = []
     for architecture in ARCHITECTURES.values():
         tapped = _tapped(architecture.model(architecture.attention[0]))
-        lines.append(_line(architecture, tapped))
+        name = f"`{architecture.model_type}`"
+        alike.setdefault(_cells(architecture, tapped), []).append(name)
         parts = ", ".join(_unknown_columns(tapped))
-        unknown += [f"`{architecture.model_type}` ({parts})"] if parts else []
-    lines += ["", f"Columns that are not known in every layer: {', '.join(unknown) or 'none'}."]
+        unknown += [f"{name} ({parts})"] if parts else []
+    lines = [
+        "| architecture | layers see | rotary embedding | rotary record | attention run | exact |",
+        "|---|---|---|---|---|---|",
+        *(f"| {', '.join(names)} | {cells} |" for cells, names in alike.items()),
+        "",
+        f"Columns that are not known in every layer: {', '.join(unknown) or 'none'}.",
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _line(architecture: Architecture, tapped: Tap) -> str:
+def _cells(architecture: Architecture, tapped: Tap) -> str:
     layers = tapped.layout.layers
     exact = "yes" if architecture.model_type in PLAIN_PROJECTIONS else ""
     cells = (
-        f"`{architecture.model_type}`",
         _sight(layers),
         _rotary(tapped.layout),
         _record(layers),
         ", ".join(architecture.attention),
         exact,
     )
-    return f"| {' | '.join(cells)} |"
+    return " | ".join(cells)
 
 
 def _sight(layers: tuple[LayerFacts, ...]) -> str:
