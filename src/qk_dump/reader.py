@@ -121,16 +121,18 @@ def read_head(
     examples: bool | Literal["if present"] = "if present",
     columns: Collection[str] = (),
     rules: HeadRules | None = None,
+    vectors: bool = True,
 ) -> HeadRows:
     """Read the files of a head, check every row, and keep a subsample of `max_rows`.
 
     `examples` is whether `example_id` is read and required, as keys need it. "if present" reads it
     when every file has integers without a null. Of the optional `columns`, those are read that
-    every file has, with the columns that come with them. `rules` are those of the head.
+    every file has, with the columns that come with them. `rules` are those of the head. Without
+    `vectors`, these are not read.
     """
     if not files:
         raise DumpError("the head's folder holds no Parquet file")
-    wanted = _Wanted(examples, columns, rules or HeadRules())
+    wanted = _Wanted(examples, columns, rules or HeadRules(), vectors)
     num_rows = count_rows(files)
     if num_rows == 0:
         raise DumpError(f"{files[0]}: holds no rows")
@@ -165,6 +167,7 @@ class _Wanted:
     examples: bool | Literal["if present"]
     optional: Collection[str]
     rules: HeadRules
+    vectors: bool
 
     def columns(self, schema: pa.Schema, path: DumpPath) -> list[str]:
         """The columns to read from a file. Raises a `DumpError` for one of a wrong type."""
@@ -178,7 +181,7 @@ class _Wanted:
         check_columns(schema, path, optional, self.rules.head)
         if self.examples and EXAMPLE in schema.names and EXAMPLE not in optional:
             optional.append(EXAMPLE)
-        names = [BUCKET, POSITION, VECTOR, WINDOW, *optional]
+        names = [BUCKET, POSITION, *[VECTOR] * self.vectors, WINDOW, *optional]
         return [name for name in names if name in schema.names]
 
 
@@ -227,7 +230,7 @@ class _Collector:
         known = self._columns.get(name)
         if known is None:
             known = self._allocate(values, path)
-            if values.ndim > 1:
+            if values.ndim > 1 and COLUMNS[name].null:
                 known.fill(np.nan)  # some batches may have null lists only
         elif known.shape[1:] != values.shape[1:]:
             raise DumpError(

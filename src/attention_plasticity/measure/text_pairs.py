@@ -129,7 +129,8 @@ def count_preferences(
     assert queries.text is not None
     found = Preferences(*(np.zeros(len(pairs.first), np.int64) for _ in range(3)))
     order = rng.random(len(queries)) / queries.weight  # (n,)
-    by_text = np.lexsort((order, queries.text))  # within a text in random order
+    by_text = np.argsort(order)
+    by_text = by_text[np.argsort(queries.text[by_text], kind="stable")]  # random in a text
     if (queries.weight == queries.weight[0]).all():
         rank = np.arange(len(by_text)) - run_starts(queries.text[by_text])
         by_text = by_text[rank < _MOST_QUERIES]

@@ -248,12 +248,12 @@ def common_window(queries: HeadRows, keys: HeadRows, name: str) -> int | None:
 
 
 def scaled(rows: HeadRows) -> tuple[HeadRows, int]:
-    """The rows with vectors divided by a power of two, and its exponent."""
+    """The rows with vectors divided by a power of two, in place, and its exponent."""
     X = rows.vectors
     exponent = scale_exponent(X)
     if exponent < -100 and X.dtype != np.float64:
         X = X.astype(np.float64)  # small numbers have few digits in float32
-    return rows.with_columns({VECTOR: np.ldexp(X, -exponent)}), exponent
+    return rows.with_columns({VECTOR: np.ldexp(X, -exponent, out=X)}), exponent
 
 
 def require_values(rows: HeadRows, folder: DumpPath, config: RunnerConfig) -> None:

@@ -97,6 +97,7 @@ def _first_queries(dump: Dump, config: RunnerConfig) -> HeadRows | None:
                 max_rows=config.max_tokens_per_head,
                 seed=config.seed,
                 examples="if present" if config.equal_texts else False,
+                vectors=False,
             )
         except ToolkitError:
             continue  # the analysis of this head gives the reason
