@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 from attention_plasticity.tables.finished_run import FinishedRun
-from report_pages import of_head, show
+from report_pages import of_head
 
 
 def headings(page: Page) -> list[str]:
@@ -24,13 +24,3 @@ def test_the_numbers_of_the_head_are_those_of_the_table(
     expect(page.locator("#drift-note")).to_contain_text("±: half of the 95 % interval over texts")
     frames = ("after RoPE", "before RoPE")
     assert headings(page) == ["Queries", *frames, "Keys", *frames]
-
-
-def test_another_run_is_in_orange_beside_the_numbers(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
-    show(page, "run=full&beside=other&head=1.0")
-    row = of_head(runs["other"].table("drift"), 1, 0).iloc[0]
-    cell = page.locator("[data-drift=k_drift_r] .other")
-    expect(cell).to_have_text(f" {row['k_drift_r']:.3f}")
-    expect(page.locator("#drift-note")).to_contain_text("orange: other")

@@ -192,19 +192,6 @@ def test_a_missing_value_has_its_reason(page: Page) -> None:
     expect(page.locator("#cards")).not_to_contain_text("missing")
 
 
-def test_the_menu_of_colours_is_short_and_grows_on_demand(page: Page) -> None:
-    options = page.locator("#metric option")
-    assert options.count() < 25
-    names = options.evaluate_all("all => all.map(o => o.value)")
-    assert LEVEL in names
-    assert "q_resid0_skew" not in names
-    page.select_option("#metric", label=options.last.text_content())
-    expect(page.locator("#metric")).to_have_value(LEVEL)
-    page.select_option("#metric", "q_resid0_skew")
-    settled(page)
-    assert not [name for name in names if name.endswith("_se")]
-
-
 def test_a_page_of_a_run_without_errors_has_no_trace_of_them(
     browser: Browser, runs: dict[str, FinishedRun], tmp_path: Path
 ) -> None:

@@ -61,16 +61,6 @@ def test_profile_and_cells_are_those_of_bins(page: Page, runs: dict[str, Finishe
     expect(page.locator("#cells-note")).to_contain_text(f"{POSITION} per query bin and key bin")
 
 
-def test_few_metrics_are_shown_at_first_and_all_on_demand(page: Page) -> None:
-    fifth = page.locator('#metrics [data-metric="ap_aligned_first20"]')
-    expect(page.locator('#metrics [data-metric="ap_aligned"]')).to_be_visible()
-    expect(fifth).to_be_hidden()
-    page.locator("#all-metrics").check()
-    expect(fifth).to_be_visible()
-    page.locator("#all-metrics").uncheck()
-    expect(fifth).to_be_hidden()
-
-
 def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
     page: Page, runs: dict[str, FinishedRun]
 ) -> None:

@@ -18,7 +18,7 @@ from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import head_profiles, mean_profile
 from report_pages import READY, data_of, first_rows, of_head, settled, show, singles
-from report_runs import BUCKETS, HEADS, LAYERS, MISSING, WIDTH, write_run
+from report_runs import BUCKETS, HEADS, LAYERS, WIDTH, write_run
 
 SIGNED, GAPPY = "q_resid0_skew", "q_R2_scalar"  # metrics, one with a missing value
 EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
@@ -205,22 +205,6 @@ def test_the_table_sorts_and_is_walked_by_keys(page: Page, runs: list[FinishedRu
     active = page.locator("#heads-table").get_attribute("aria-activedescendant")
     assert active == f"head-{ordered.layer.iloc[0]}.{ordered.q_head.iloc[0]}"
     page.locator('[data-sort="head"]').click()
-
-
-def test_the_map_shows_the_metric_that_is_chosen(page: Page, runs: list[FinishedRun]) -> None:
-    table = runs[0].head_metrics
-    show(page, f"run=one&metric={SIGNED}")
-    settled(page)
-    [drawn] = page.evaluate("JSON.parse(JSON.stringify(document.querySelector('.map-plot').data))")
-    for layer, head, value in table[["layer", "q_head", SIGNED]].itertuples(index=False):
-        assert drawn["z"][layer][head] == value
-    assert drawn["z"][MISSING[0]][MISSING[1]] is None
-    assert drawn["zmax"] == -drawn["zmin"] == table[SIGNED].abs().max()
-    expect(page.locator("#map-note")).to_contain_text("Skewness of the residuals")
-    page.select_option("#metric", "ap_overall")
-    settled(page)
-    assert page.evaluate("document.querySelector('.map-plot').data[0].zmax") == 1
-    expect(page.locator("#heads-names")).to_contain_text("plasticity over a bucket")
 
 
 def test_runs_are_switched_and_put_side_by_side(page: Page, runs: list[FinishedRun]) -> None:

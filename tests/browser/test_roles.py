@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import COLOURS
-from report_pages import data_of, first_rows, settled, show
+from report_pages import data_of, first_rows, show
 from report_runs import MISSING
 from role_runs import ROLE_OF_LAYER, UNSURE_HEAD
 
@@ -37,22 +37,6 @@ def test_the_map_has_the_colours_of_likely_roles(page: Page) -> None:
         *("induction (6)", "previous (5)", "far (5)", "sink (6)", "mixed (6)"),
         "unsure (1), in the colour of the likely role",
     ]
-
-
-def test_unsure_heads_are_faded_and_can_be_shown(page: Page) -> None:
-    show(page, "run=full&head=0.2&metric=role")
-    faded = "document.querySelector('.map-plot').data.find(t => t.name === 'faded')?.z"
-    layer, head = UNSURE_HEAD
-    expected = [
-        [1 if (row, column) == UNSURE_HEAD else None for column in range(6)] for row in range(5)
-    ]
-    assert page.evaluate(faded) == expected
-    expect(page.locator("#sure")).to_be_checked()
-    expect(page.locator("#sure-words")).to_contain_text("1 of 29 heads")
-    expect(page.locator(f"[id='head-{layer}.{head}']")).to_have_class("row faded")
-    page.uncheck("#sure")
-    settled(page)
-    assert page.evaluate(faded) is None
 
 
 def test_the_table_has_roles_and_sorts_by_them(page: Page) -> None:
@@ -131,16 +115,6 @@ def test_hostile_tokens_do_nothing(page: Page) -> None:
     assert tokens[3] == "U+202Eabc"
     assert page.locator(".words script, .words img").count() == 0
     assert page.title() == title
-
-
-def test_a_run_without_words_says_why(page: Page) -> None:
-    show(page, "run=few&head=0.2&metric=role")
-    expect(page.locator("#role-panel")).to_be_visible()
-    expect(page.locator("#no-words")).to_have_text(
-        "Words are not shown: the capture left out tokens (capture.tokens: false)."
-    )
-    expect(page.locator(".word-list")).to_have_count(0)
-    expect(page.locator("#bands-figure")).to_be_hidden()
 
 
 def test_bands_are_drawn_over_the_wavelength(page: Page) -> None:

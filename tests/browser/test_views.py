@@ -30,7 +30,7 @@ from report_pages import (
     show,
     without_errors,
 )
-from report_runs import BIN_SIZE, BINS, HEADS, write_run
+from report_runs import HEADS, write_run
 
 WIDE = "one & only/ü"  # a label that a link must escape
 HALF = "half-the-context-of-a-model-with-a-long-name"
@@ -108,18 +108,6 @@ def test_layers_of_one_type_can_be_chosen(page: Page, runs: list[FinishedRun]) -
     page.select_option("#layers", "")
     settled(page)
     assert veiled_layers(page) == set()
-
-
-def test_a_strip_has_the_number_of_texts_of_each_bin(page: Page) -> None:
-    [strip] = [trace for trace in data_of(page, "profile") if trace.get("name") == "texts"]
-    assert strip["z"] == [[20 - number for number in range(1, BINS)]]
-    assert strip["x"] == [BIN_SIZE * number for number in range(1, BINS + 1)]
-    expect(page.locator("#profile g.y2tick")).to_have_text("texts")
-    page.locator("#profile .nsewdrag").nth(1).hover(position={"x": 300, "y": 5})
-    tooltip = page.locator("#profile .hoverlayer")
-    expect(tooltip).to_contain_text("texts with queries of this head at ")
-    words = page.locator("#profile").get_attribute("aria-label") or ""
-    assert "19 texts in the first bin, 7 in the last" in words
 
 
 def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:

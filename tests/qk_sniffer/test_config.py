@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from qk_sniffer.cli import main
-from qk_sniffer.config import CaptureConfig, IgnoredSettingWarning, load_config, make_config
+from qk_sniffer.config import IgnoredSettingWarning, load_config, make_config
 from qk_toolkit.errors import ConfigError
 
 ORIGINAL = """\
@@ -110,35 +107,6 @@ def test_padding_on_the_left_is_refused(original: Path) -> None:
 
 
 _OLD_NAMES = ("padding:", "trust_remote_code: true", "autocast", "debug_logging", "readme_path")
-
-
-@pytest.mark.parametrize("words", [[], ["--dry_run"]])
-def test_the_command_says_it_once_on_stderr(
-    original: Path,
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started: list[CaptureConfig] = []
-    for name, functions in {
-        "capture.run": {"run_capture": lambda config, _: started.append(config)},
-        "capture.estimate": {"estimate": started.append},
-        "summary": dict.fromkeys(["print_result", "print_estimate"], lambda *_: None),
-    }.items():
-        module = ModuleType(f"qk_sniffer.{name}")
-        vars(module).update(functions)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert main(["--config", str(original), *words]) == 0
-    out, told = capsys.readouterr()
-    assert not out
-    assert told.count("\n") == 1
-    assert told.count("tokenizer.padding") == 1
-    assert "Warning" not in told
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["--config", str(original), *words]) == 0
-    assert capsys.readouterr().err == ""  # only the first of several processes prints it
-    assert len(started) == 2
 
 
 def test_limits_of_a_dump_are_limits_of_the_settings() -> None:

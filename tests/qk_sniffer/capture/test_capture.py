@@ -30,17 +30,6 @@ from tiny_texts import some_text, tiny_tokenizer
 LENGTHS = [100, 0, 50, 1, 520, 20]  # characters; a begin token comes before them
 CONTEXT = 512
 SAMPLER = PositionSampler("uniform", 16, 8.0)
-EXACT = ["bucket", "example_id", "position", "sliding_window"]  # columns without rounding
-
-
-@pytest.fixture(scope="module")
-def keys_rate_and_float16(
-    model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    dump = tmp_path_factory.mktemp("dump")
-    half = {"output__vector_dtype": "float16"}
-    assert sniff(model, texts, dump, capture__sampler__key_base_rate=12.0, **half) == 0
-    return dump
 
 
 def test_a_slow_precision_is_told(
@@ -104,19 +93,6 @@ def test_manifest_tells_the_layout(whole: Path) -> None:
         assert rotary["pairing"] == "halves"
         np.testing.assert_allclose(rotary["frequencies"], frequencies, rtol=2e-7)
         assert "rotary_problem" not in layer
-
-
-def test_keys_with_a_rate_of_their_own_leave_queries_as_they_are(
-    keys_rate_and_float16: Path, whole: Path
-) -> None:
-    plain, own = tables_of(whole), tables_of(keys_rate_and_float16)
-    for name in plain.keys() - {"examples"}:
-        if name.endswith("q"):
-            assert own[name].select(EXACT) == plain[name].select(EXACT)
-        else:
-            assert own[name].num_rows > plain[name].num_rows
-    sampler = json.loads((keys_rate_and_float16 / "dump.json").read_text())["sampler"]
-    assert sampler["key_base_rate"] == 12.0
 
 
 def test_pre_rope_differs_from_post_in_all_but_position_zero(

@@ -66,19 +66,6 @@ def test_a_changed_text_is_noticed_when_a_capture_goes_on(
     assert "continuing" in capsys.readouterr().err
 
 
-def test_texts_that_are_gone_are_noticed_when_a_capture_goes_on(
-    model: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    texts = save_texts(tmp_path / "texts", [50, 200, 200])
-    sniff_first(monkeypatch, 2, model, texts, tmp_path / "dump")
-    (texts / "002.txt").unlink()
-    assert sniff(model, texts, tmp_path / "dump") == 2
-    assert "holds more texts than the dataset now has" in refusal(capsys)
-
-
 def test_other_weights_in_the_middle_of_a_capture_are_noticed(
     texts: Path,
     tmp_path: Path,

@@ -90,15 +90,6 @@ def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) 
     assert found.rows_per_text == pytest.approx({"q": expected, "k": expected})
 
 
-def test_bytes_are_those_of_all_heads_rows(model: Path, texts: Path) -> None:
-    capture = {"sampler": {"type": "log_uniform"}, "attended_keys": 0}
-    found = estimate(config_for(model, texts, capture=capture, output={"vector_dtype": "float16"}))
-    assert found.heads == 4 * (4 + 2)
-    vectors = 24 * (16 * 2 + 20)  # a vector and five small columns
-    all_bytes = vectors + ATTENTION + VALUES
-    assert found.bytes_per_text == pytest.approx(found.rows_per_text["q"] * all_bytes)
-
-
 def test_keys_drawn_by_attention_are_counted(
     model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,18 +167,6 @@ def test_memory_and_time_in_vllm(
     told = " ".join(capsys.readouterr().out.split())
     assert "memory in vLLM" in told
     assert "on one H200" in told
-
-
-def test_nothing_is_written(
-    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    places = (tmp_path, model)
-    before = [{path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places]
-    estimate(config_for(model, texts))
-    assert before == [
-        {path: path.stat().st_mtime_ns for path in place.rglob("*")} for place in places
-    ]
 
 
 def test_weights_are_not_read_also_where_the_code_asks_for_values(

@@ -20,7 +20,6 @@ from captures import (
     SCHEMAS,
     complete,
     content,
-    examples_of,
     in_process,
     make_capture,
     opened,
@@ -46,7 +45,6 @@ from qk_sniffer.capture.segments import (
     read_segment,
     read_segments,
     saved_chunks,
-    write_segment,
 )
 from qk_toolkit.errors import ConfigError, OutputError
 
@@ -99,18 +97,6 @@ def test_segments_are_written_in_any_order_and_heads_are_counted(tmp_path: Path)
     assert content(tmp_path) == undisturbed(7)
     assert heard[-1] == (len(HEADS), len(HEADS))
     assert rows == sum(table(tmp_path, head).num_rows for head in HEADS if not head.attended)
-
-
-def test_texts_that_were_left_out_are_named(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as capture:
-        save(capture, [0])
-        target = module.segment_path(tmp_path, 1)
-        write_segment(target, rows_of(1), SCHEMAS, examples_of(1), [4])
-        complete(capture, 2)
-    manifest = read_manifest(tmp_path / "dump.json")
-    assert manifest is not None
-    assert manifest.model_dump()["left_out"] == [4]
-    assert manifest.num_examples == 6
 
 
 def test_a_dump_is_made_of_exactly_the_chunks_of_the_texts(tmp_path: Path) -> None:

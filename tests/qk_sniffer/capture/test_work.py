@@ -144,20 +144,6 @@ def test_a_text_of_a_batch_is_run_again_then_alone_then_left_out(
     assert run(processes.start(setup)) == [[4, 5]]  # it is tried again
 
 
-def test_a_text_is_left_out_after_three_ends_without_other_texts_too(
-    setup: Setup, processes: Processes
-) -> None:
-    """Two kills at random moments can meet the same text; this does not leave it out."""
-    for _ in range(3):
-        work = processes.start(setup)
-        assert work.left_out == []
-        assert begin(next(work.steps())) == [5]
-        die(work)
-    last = processes.start(setup)
-    assert last.left_out == [5]
-    assert sorted(text for batch in run(last) for text in batch) == [0, 1, 2, 4, 6]
-
-
 def test_an_ordinary_end_counts_for_no_text(setup: Setup, processes: Processes) -> None:
     work = processes.start(setup)
     begin(next(work.steps()))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub.constants
 import pytest
 
 from attention_plasticity.cli import main
 from qk_sniffer.engines.engine import Rotation, Rotations
-from qk_sniffer.engines.hf import logits
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.rotary import RotationCheck
 from qk_sniffer.verify.command import summary_lines
@@ -130,32 +127,6 @@ def test_a_model_that_fails_on_the_text_ends_with_1(
     assert verify(models["gpt2"], "--text", text, "--max_length", 600) == 1
     told = "error: the model failed on the text (600 tokens), try a smaller --max_length: "
     assert told_by(capsys.readouterr().err).startswith(told)
-
-
-def test_help_ends_with_commands_that_can_be_pasted(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(SystemExit) as left:
-        verify("--help")
-    assert left.value.code == 0
-    text = capsys.readouterr().out
-    for dtype, limit in logits.TOLERANCES.items():
-        assert f"{limit:.0e}".replace("e-0", "e-") + f" in {dtype}" in text
-    pasted = [line for line in text.splitlines() if line.startswith("  attention-plasticity")]
-    assert len(pasted) == 5
-    asked = []
-
-    def note(model: Any, settings: Any) -> Any:
-        asked.append((model.name, model.attn_implementation, settings.max_length))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("qk_sniffer.verify.command._run", note)
-    for line in pasted[:-1]:
-        assert main(shlex.split(line)[1:]) == 130
-        assert capsys.readouterr().err == "interrupted; nothing was written\n"
-    assert asked[-1] == ("google/gemma-3-1b-pt", "eager", 1024)
-    assert main(shlex.split(pasted[-1])[1:]) == 2
-    assert capsys.readouterr().err.startswith("error: data/qwen3-8b: ")  # there is no dump here
 
 
 def test_a_wrong_rotary_record_is_reported_in_the_last_line() -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 from transformers.models.llama import modeling_llama
 
-from qk_sniffer.engines.hf.attention_hooks import attention_hook, rotary_hook
 from qk_sniffer.engines.hf.layout import RotaryPart, decoder_of
 from qk_sniffer.engines.hf.probing import probe
 from qk_toolkit.errors import ConfigError
@@ -43,35 +41,6 @@ def originals_are_back() -> bool:
 def llama(**changes: Any) -> Any:
     architecture = ARCHITECTURES["llama"]
     return replace(architecture, config={**architecture.config, **changes}).model()
-
-
-def run(model: Any, length: int = 6) -> Any:
-    with torch.inference_mode():
-        return model(input_ids=torch.arange(3, 3 + length)[None], use_cache=False).logits
-
-
-def attention_modules(model: Any) -> list[nn.Module]:
-    return [layer.self_attn for layer in model.model.layers]
-
-
-@pytest.mark.parametrize("kind", ["attention", "rotary"])
-def test_an_error_in_a_hook_ends_the_forward_and_leaves_nothing(kind: str) -> None:
-    model = llama()
-    before = run(model)
-
-    def fail(*_: object) -> None:
-        raise KeyError("mine")
-
-    hook = (
-        attention_hook(fail) if kind == "attention" else rotary_hook(attention_modules(model), fail)
-    )
-    with pytest.raises(KeyError, match="mine"), hook:
-        run(model)
-    assert originals_are_back()
-    recorded: list[Any] = []
-    with rotary_hook(attention_modules(model), lambda *both: recorded.append(both)):
-        assert torch.equal(run(model), before)
-    assert len(recorded) == 4
 
 
 @pytest.mark.parametrize(
