@@ -10,6 +10,7 @@ import pandas as pd
 
 from attention_plasticity.estimate.sizes import DISTANCES
 from attention_plasticity.metrics import MASS_COLUMNS
+from run_tables import add_table
 
 DISTANT, GROUPS = 256, 12
 BINS = list(DISTANCES)
@@ -26,13 +27,9 @@ def add_attention(folder: Path, seed: int = 0, errors: bool = True) -> Path:
     if not errors:
         table[[name for name in table if name.endswith("_se")]] = np.nan
     metrics = with_attention(rng, metrics, table, errors)
-    table.to_csv(folder / "head_attention.csv", index=False, na_rep="nan")
     metrics.to_csv(folder / "head_metrics.csv", index=False)
-    info = json.loads((folder / "run.json").read_text())
-    info["tables"]["attention"] = "head_attention.csv"
-    info["config"]["distant_from"] = DISTANT
-    (folder / "run.json").write_text(json.dumps(info))
-    return folder
+    config = json.loads((folder / "run.json").read_text())["config"]
+    return add_table(folder, "attention", table, config=config | {"distant_from": DISTANT})
 
 
 def attention_table(rng: np.random.Generator, cells: pd.DataFrame) -> pd.DataFrame:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+from run_tables import add_table
 
 BANDS = 5
 WAVELENGTHS = (6.0, 30.0, 200.0, 4000.0, 90_000.0)
@@ -55,9 +56,5 @@ def kernel_table() -> pd.DataFrame:
 
 def add_bands(folder: Path) -> Path:
     """Give a run the tables of bands and of the kernel."""
-    info = json.loads((folder / "run.json").read_text())
-    for kind, table in (("bands", bands_table()), ("kernel", kernel_table())):
-        info["tables"][kind] = f"head_{kind}.csv"
-        table.to_csv(folder / f"head_{kind}.csv", index=False, na_rep="nan")
-    (folder / "run.json").write_text(json.dumps(info))
-    return folder
+    add_table(folder, "bands", bands_table())
+    return add_table(folder, "kernel", kernel_table())

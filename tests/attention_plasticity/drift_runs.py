@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from attention_plasticity.metrics import DRIFT, IDS
+from run_tables import add_table
 
 
 def add_drift(folder: Path) -> Path:
@@ -17,8 +17,4 @@ def add_drift(folder: Path) -> Path:
         value = 0.01 * (place + 1) + 0.02 * drift["layer"] + 0.1 * drift["q_head"]
         drift[metric.column] = 0.004 if metric.error_of else value
     drift["n_groups"] = 12
-    drift.to_csv(folder / DRIFT.file, index=False, na_rep="nan")
-    info = json.loads((folder / "run.json").read_text())
-    info["tables"]["drift"] = DRIFT.file
-    (folder / "run.json").write_text(json.dumps(info))
-    return folder
+    return add_table(folder, "drift", drift)

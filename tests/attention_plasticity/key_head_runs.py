@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from attention_plasticity.metrics import KEY_HEADS
+from run_tables import add_table
 
 MEAN_ERROR = 0.0125
 """Standard error of every mean over key heads."""
@@ -27,10 +28,7 @@ def add_key_heads(folder: Path, values: Mapping[str, Any] | None = None) -> Path
         value = 0.02 * (place + 1) + 0.01 * table["layer"] + 0.001 * table["k_head"]
         table[metric.column], table[f"{metric.column}_se"] = value, 0.004
     table = table.assign(**(values or {}))[list(KEY_HEADS.names)]
-    table.to_csv(folder / KEY_HEADS.file, index=False, na_rep="nan")
-    info = json.loads((folder / "run.json").read_text())
-    info["tables"]["key_heads"] = KEY_HEADS.file
-    info["key_head_means"] = {
+    means = {
         metric.column: {
             "value": table[metric.column].mean(),
             "standard_error": MEAN_ERROR,
@@ -40,8 +38,7 @@ def add_key_heads(folder: Path, values: Mapping[str, Any] | None = None) -> Path
         for metric in KEY_HEADS.columns
         if metric.error
     }
-    (folder / "run.json").write_text(json.dumps(info))
-    return folder
+    return add_table(folder, "key_heads", table, key_head_means=means)
 
 
 def name_layout(folder: Path, layers: int, q_heads: int, k_heads: int) -> Path:

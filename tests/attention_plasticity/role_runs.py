@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import KERNEL, ROLES
+from attention_plasticity.metrics import KERNEL, ROLES, TableKind
 from attention_plasticity.tables.head_roles import SCORES
+from run_tables import add_table
 
 GROUPS, REPEATED_GROUPS = 12, 8
 ROLE_OF_LAYER = {0: "previous", 1: "induction", 2: "far", 3: "sink", 4: "mixed"}
@@ -96,17 +96,15 @@ def add_roles(
     `scores` are values of columns of the table of roles, and `tokens` replace tokens of `WORDS`.
     """
     heads = pd.read_csv(folder / "head_metrics.csv")
-    tables = {"roles": roles_table(heads).assign(**(scores or {}))}
+    tables: dict[TableKind, pd.DataFrame] = {"roles": roles_table(heads).assign(**(scores or {}))}
     if words:
         tables["words"] = words_table(heads).replace(dict(tokens or {}))
     if bands:
         tables["bands"] = bands_table(heads)
         tables["kernel"] = kernel_table(heads)
-    info = json.loads((folder / "run.json").read_text())
     for kind, table in tables.items():
-        quoting = csv.QUOTE_NONNUMERIC if kind == "words" else csv.QUOTE_MINIMAL
-        table.to_csv(folder / f"head_{kind}.csv", index=False, na_rep="nan", quoting=quoting)
-        info["tables"][kind] = f"head_{kind}.csv"
+        add_table(folder, kind, table)
+    info = json.loads((folder / "run.json").read_text())
     if capture is not None:
         info["input"]["dump"]["capture"] = {"capture": dict(capture)}
     (folder / "run.json").write_text(json.dumps(info))

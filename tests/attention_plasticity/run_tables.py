@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from attention_plasticity.metrics import (
     PHASE,
     POOLED,
     POOLED_BIN_QUANTITY,
+    TABLES,
+    TableKind,
 )
 
 ALIGNED_COLUMNS = (ALIGNED, ALIGNED_FIRST, ALIGNED_LAST, ALIGNED_DROP, POOLED, PHASE)
@@ -111,6 +114,17 @@ def write_run(
     return folder
 
 
+def add_table(folder: Path, kind: TableKind, table: pd.DataFrame, **entries: Any) -> Path:
+    """Write a table of a run, and name it in run.json, where `entries` are added."""
+    name = TABLES[kind].file
+    quoting = csv.QUOTE_NONNUMERIC if kind == "words" else csv.QUOTE_MINIMAL
+    table.to_csv(folder / name, index=False, na_rep="nan", quoting=quoting)
+    info = json.loads((folder / "run.json").read_text())
+    info["tables"][kind] = name
+    (folder / "run.json").write_text(json.dumps(info | entries))
+    return folder
+
+
 def add_errors(folder: Path, groups: int = 8) -> Path:
     """Give every column of heads that can have one a standard error, and bins influences too."""
     path = folder / "head_metrics.csv"
@@ -127,10 +141,7 @@ def add_errors(folder: Path, groups: int = 8) -> Path:
     if "bins" in info["tables"]:
         bins = pd.read_csv(folder / info["tables"]["bins"])
         tables += [_with_influences(rng, rows, groups) for rows in _bin_rows(bins)]
-    pd.concat(tables).to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
-    info["tables"]["influences"] = "head_influences.csv"
-    (folder / "run.json").write_text(json.dumps(info))
-    return folder
+    return add_table(folder, "influences", pd.concat(tables))
 
 
 def _bin_rows(bins: pd.DataFrame) -> list[pd.DataFrame]:
@@ -205,9 +216,4 @@ def add_bins(folder: Path) -> Path:
     """Give a run plasticity at one position: columns of heads, and the table of bins."""
     path = folder / "head_metrics.csv"
     aligned_metrics(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
-    bins_table().to_csv(folder / "head_bin_plasticity.csv", index=False, na_rep="nan")
-    info = json.loads((folder / "run.json").read_text())
-    info["tables"]["bins"] = "head_bin_plasticity.csv"
-    info["bin_size"] = 2 * SIZE
-    (folder / "run.json").write_text(json.dumps(info))
-    return folder
+    return add_table(folder, "bins", bins_table(), bin_size=2 * SIZE)

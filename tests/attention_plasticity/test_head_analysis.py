@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
-from attention_plasticity import DumpError, analyze_head, make_config, open_dump
+from attention_plasticity import analyze_head, make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.measure.result import Failure, HeadResult
 from dumps import head_rows, make_dump
 from head_pairs import analyze, small_head, write_pair
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -23,18 +22,13 @@ from reference_checks import assert_equals_reference
 
 SHAPES = {
     "one dimension": {"d": 1},
-    "two dimensions": {"d": 2},
     "sixteen dimensions": {"d": 16},
-    "wide window": {"window": 400},
     "window of one token": {"window": 1},
     "three rows": {"n": 3},
-    "few rows": {"n": 12},
     "mostly buckets of one query": {"n": 50, "bucket_size": 12, "context": 512},
     "buckets without a pair": {"n": 60, "examples": 30},
     "one text": {"examples": 1},
     "more texts than groups": {"n": 200, "examples": 20},
-    "strong drift": {"drift": 30.0},
-    "no drift": {"drift": 0.0},
 }
 SETTINGS: tuple[dict[str, Any], ...] = (
     {},
@@ -74,7 +68,7 @@ def test_a_head_does_not_depend_on_the_heads_it_is_analysed_with(
         assert [repr(one) for one in together] == [alone[head] for head in heads]  # NaN is NaN
 
 
-@pytest.mark.parametrize("window", [None, 3, 60], ids=["full", "narrow", "wide"])
+@pytest.mark.parametrize("window", [None, 60], ids=["full", "window"])
 @pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
 def test_log_buckets_equal_the_reference(
     tmp_path: Path, window: int | None, pair_sampling: str
@@ -151,31 +145,6 @@ def test_ks_dimensions_and_level_follow_the_settings(tmp_path: Path) -> None:
     assert len(set(shares)) > 1  # the seed decides which dimensions are tested
 
 
-def test_queries_and_keys_of_different_width_are_refused(tmp_path: Path) -> None:
-    write_pair(tmp_path, head_rows(n=60, d=3), small_head(2))
-    with pytest.raises(DumpError, match=r"l00h00q.*3 dimensions.*have 4"):
-        analyze(tmp_path)
-
-
-def test_missing_key_head_is_named(tmp_path: Path) -> None:
-    write_rows(tmp_path, "l00h00q", **small_head(1))
-    with pytest.raises(DumpError, match=r"l00h00k.*key head is not in the dump"):
-        analyze(tmp_path)
-    failures = list(analyze_group(open_dump(tmp_path), 0, 0, (0, 1), make_config()))
-    assert [(failure.q_head, failure.k_head) for failure in failures] == [(0, 0), (1, 0)]
-    assert all(isinstance(f, Failure) and "l00h00k" in f.reason for f in failures)
-
-
-@pytest.mark.parametrize(("ours", "theirs"), [(64, 128), (64, None), (None, 64)])
-def test_windows_of_queries_and_keys_must_agree(
-    tmp_path: Path, ours: int | None, theirs: int | None
-) -> None:
-    queries, keys = small_head(1, sliding_window=ours), small_head(2, sliding_window=theirs)
-    write_pair(tmp_path, queries, keys)
-    with pytest.raises(DumpError, match=r"l00h00q.*sliding_window.*64"):
-        analyze(tmp_path)
-
-
 @pytest.mark.parametrize("where", ["queries", "keys"])
 def test_window_recorded_in_one_of_two_files_holds_for_both(tmp_path: Path, where: str) -> None:
     heads = {"queries": small_head(1), "keys": small_head(2)}
@@ -186,24 +155,6 @@ def test_window_recorded_in_one_of_two_files_holds_for_both(tmp_path: Path, wher
     assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
     cells = result.bucket_plasticity
     assert (cells["q_bucket"] - cells["k_bucket"]).max() == 2
-
-
-def test_a_bad_query_head_stops_no_other(tmp_path: Path) -> None:
-    make_dump(tmp_path, layers=1, q_heads=4, k_heads=1, n=60, d=4)
-    write_rows(tmp_path, "l00h01q", **head_rows(n=2, d=4), sliding_window=None)
-    (tmp_path / "l00h02q" / "data.parquet").write_bytes(b"junk")
-    outcomes = list(analyze_group(open_dump(tmp_path), 0, 0, (0, 1, 2, 3, 4), make_config()))
-    assert [type(outcome) for outcome in outcomes] == [
-        HeadResult,
-        Failure,
-        Failure,
-        HeadResult,
-        Failure,
-    ]
-    assert [outcome.q_head for outcome in outcomes] == [0, 1, 2, 3, 4]
-    reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, Failure)]
-    for reason, text in zip(reasons, ("2 queries", "l00h02q", "not in the dump"), strict=True):
-        assert text in reason
 
 
 @pytest.mark.parametrize("how", ["no column", "a null", "single_example"])

@@ -86,28 +86,6 @@ def test_tables_have_the_values_of_the_runs(made: Path, place: Path) -> None:
     assert models.loc["tiny", "size"] == 1e5
 
 
-def test_parts_of_the_depth_are_means_of_layers(made: Path) -> None:
-    table = pd.read_csv(made / "tables" / "depth.csv")
-    heads = pd.read_csv(made / "runs" / "tiny" / "head_metrics.csv")
-    own = table[(table["run"] == "tiny") & (table["metric"] == "ap_aligned")]
-    by_layer = heads.groupby("layer")["ap_aligned"].mean()
-    assert set(own["mean"].round(12)) == set(by_layer.round(12))
-
-
-def test_counts_of_changed_heads_and_roles_are_plain_counts(made: Path, place: Path) -> None:
-    matched = pd.read_csv(made / "tables" / "matched_heads.csv")
-    counts = pd.read_csv(made / "tables" / "matched_counts.csv")
-    for row in counts.to_dict("records"):
-        same = matched[["run", "minus", "metric"]] == [row["run"], row["minus"], row["metric"]]
-        own = matched[same.all(axis=1)]
-        assert row["heads"] == len(own) == 2
-        assert row["risen"] == (own["changed"] & (own["difference"] > 0)).sum()
-    shares = pd.read_csv(made / "tables" / "role_shares.csv").set_index(["run", "role"])
-    roles = pd.read_csv(place / "finished" / "head_roles.csv")
-    for role, number in roles["likely_role"].value_counts().items():
-        assert shares.loc[("C", role), "likely"] == number
-
-
 def test_tables_are_also_markdown_and_latex(made: Path) -> None:
     for name in ("models", "means", "differences", "key_heads"):
         assert LABELS[1] in (made / "tables" / f"{name}.md").read_text()
@@ -352,26 +330,6 @@ def test_another_number_of_workers_is_no_change(made: Path, place: Path) -> None
             changed = {name for name in before if after[name] != before[name]}
             own = {f"settings/{name}.analysis.yaml" for name in FOLDERS[:2]}
             assert changed == (own if file == "workers.yaml" else set())
-
-
-@pytest.mark.long
-def test_figures_show_the_chosen_metrics(made: Path, place: Path) -> None:
-    runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
-    models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
-    changes = {
-        "metrics": ["q_R2_total", "attn_entropy", "sliding_window"],
-        "title": "Two *metrics*",
-        "description": "Made for a test.\n\nSecond part.",
-    }
-    write_study(place, "metrics.yaml", models=models, texts=None, figures="depth", **changes)
-    assert study_in([str(place), "metrics.yaml"]) == 0
-    out = place / "results" / "metrics"
-    caption = (out / "figures" / "depth.txt").read_text()
-    assert "Shown: variance from position, attention entropy." in caption
-    text = (out / "README.md").read_text()
-    assert text.startswith("# Two \\*metrics\\*\n\nMade for a test.\n\nSecond part.\n\n")
-    assert "- metrics: no run has sliding\\_window." in text
-    assert "<title>Two *metrics*</title>" in (out / "report.html").read_text()
 
 
 def test_failed_heads_are_named_in_the_last_lines(

@@ -18,7 +18,6 @@ from export_dumps import provenance
 from export_runs import (
     KEY_HEADS,
     VALUES,
-    drop_heads,
     exported,
     give_windows,
     make_run,
@@ -155,22 +154,6 @@ def test_threshold_and_share(run: Path, tmp_path: Path) -> None:
     sizes = json.loads((by_threshold / "config.json").read_text())
     assert sizes == {"sink_size": 16, "recent_size": 100}
     assert provenance(by_share)["rules"]["full_attention_heads"] == 3
-
-
-def test_both_formats_fill_a_missing_head_alike(run: Path, tmp_path: Path) -> None:
-    drop_heads(run, 2, 1)
-    budget, duo = (
-        provenance(exported(run, tmp_path / kind, kind, "--missing", "mean"))
-        for kind in (BUDGET, DUO)
-    )
-    assert budget["rules"]["missing"] == duo["rules"]["missing"]
-    assert duo["rules"]["missing"]["heads"] == [[2, 1]]
-    for facts in (budget, duo):
-        values = [head["value"] for head in facts["heads"]]
-        assert values == pytest.approx([*VALUES[:5], np.mean(VALUES[:5])])
-        assert facts["heads"][5]["filled"] == 1
-        assert facts["heads"][5]["value_se"] is None
-    assert gates_in(tmp_path / DUO)[2, 1] == pytest.approx(np.mean(VALUES[:5]), abs=1e-6)
 
 
 def test_planted_heads_come_in_their_order(planted: tuple[Path, Path], tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from export_runs import (
     VALUES,
     change_info,
     drop_heads,
-    give_windows,
     make_run,
     refusal,
 )
@@ -62,19 +61,6 @@ def test_an_unknown_order_is_answered_with_the_nearest(run: Path) -> None:
     message = refusal(run, BUDGET, "--order", "xyz")
     assert "expected a column with a standard error of key_head_metrics.csv or" in message
     assert "unknown order" in refusal(run, BUDGET, "--order", "n_pairs")  # it has no error
-
-
-def test_layers_with_a_window_or_chunks_are_not_counted(tmp_path: Path) -> None:
-    for kind in ("sliding_attention", "chunked_attention"):
-        run = give_windows(make_run(tmp_path / kind), 0, kind=kind)
-        found = heads_of(run)
-        assert found.counted.tolist() == [False] * 2 + [True] * 4
-        rank, _, _ = found.ranks()
-        assert np.isnan(rank[:2]).all()
-        assert rank[2:].tolist() == [3, 1, 4, 2]
-        assert found.rules()["not_counted_layers"] == [0]
-        give_windows(run, 0, 1, 2, kind=kind)
-        assert "all layers have a window or chunks" in refusal(run, BUDGET)
 
 
 def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path) -> None:

@@ -113,17 +113,6 @@ def test_the_help_of_a_figure_has_its_options_only(capsys: pytest.CaptureFixture
         assert f"attention-plasticity plot {spec.name} results/mine\n" in text
 
 
-def test_help_imports_no_library_of_numbers_or_figures() -> None:
-    code = (
-        "import sys; from attention_plasticity.cli import main\n"
-        "try: main(['plot', 'map', '--help'])\n"
-        "except SystemExit: pass\n"
-        "print([name for name in ('numpy', 'pandas', 'matplotlib') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs" / "plots").glob("*.yaml")), ids=lambda path: path.stem
 )

@@ -15,7 +15,6 @@ from scipy.stats import spearmanr, t
 
 import attention_plasticity as ap
 import report_runs
-from attention_plasticity.estimate.sizes import DISTANCES
 from attention_plasticity.figures import caption_of
 from attention_plasticity.figures.over_context import trend_of
 from attention_plasticity.metrics import GROUP_COLUMNS
@@ -368,17 +367,6 @@ def test_the_first_tokens_stand_apart_from_the_distances(run: ap.Run) -> None:
         height <= mass + 1e-9 for height, mass in zip(heights[1 : bins + 1], total, strict=False)
     )
     assert legend(figure)[:2] == ["on the first 4 tokens", "mean over heads"]
-
-
-def test_distant_bars_sum_to_far_attention() -> None:
-    """In a real run, queries of one bucket have the first tokens in one bin of distances."""
-    run = ap.open_run(Path(__file__).parents[3] / "results" / "smollm2-135m")
-    figure = run.plot("attention")
-    heights = np.array([bar.get_height() for bar in panels(figure)[0].patches])
-    bins = len(heights) // 2 - 1
-    first = 1 + DISTANCES.index(256)
-    distant = heights[first : 1 + bins].sum()
-    assert distant == pytest.approx(run.head_metrics["attn_far_mass"].mean(), abs=0.01)
 
 
 def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
@@ -24,7 +23,7 @@ from attention_plasticity.measure.seeds import (
     ONE_POSITION,
 )
 from attention_plasticity.metrics import TABLES
-from attention_plasticity.read.layer import NO_TEXTS, SINGLE_EXAMPLE
+from attention_plasticity.read.layer import SINGLE_EXAMPLE
 from dumps import head_rows
 from head_pairs import analyze, small_head, without_rope, write_pair
 from reference_checks import assert_reasons_are_complete, influences_of
@@ -154,18 +153,6 @@ def test_every_missing_value_has_its_reason(
     result = analyze(without_rope(write_pair(tmp_path, *heads())), **settings)
     missing = result.missing["head_metrics"]
     assert {name: missing[name] for name in reasons} == reasons
-    assert_reasons_are_complete(result)
-
-
-def test_queries_without_the_id_of_their_text(tmp_path: Path) -> None:
-    root = without_rope(write_pair(tmp_path, several(), several()))
-    file = root / "l00h00q" / "data.parquet"
-    pq.write_table(pq.read_table(file).drop_columns(["example_id"]), file)
-    result = analyze(root)
-    assert math.isfinite(result.metrics["ap_aligned"])
-    assert math.isnan(result.metrics["ap_aligned_counted"])  # it needs queries of two texts
-    assert result.missing["head_metrics"]["ap_aligned_se"] == NO_TEXTS
-    assert np.isnan(result.tables["bins"]["n_texts"]).all()
     assert_reasons_are_complete(result)
 
 

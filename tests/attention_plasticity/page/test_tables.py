@@ -11,21 +11,18 @@ import pytest
 from scipy.stats import t
 
 import run_tables
-from attention_plasticity.metrics import DRIFT, HEAD_METRICS
+from attention_plasticity.metrics import HEAD_METRICS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
-from attention_plasticity.page.tables import SCALE, UNKNOWN, words_of_tables
+from attention_plasticity.page.tables import SCALE, UNKNOWN
 from attention_plasticity.tables.attention_masses import row_masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import benjamini_hochberg, half_width, p_values
+from attention_plasticity.tables.intervals import benjamini_hochberg, p_values
 from attention_runs import BINS, DISTANT, MASSES, add_attention
 from commands_here import run_here
-from drift_runs import add_drift
-from fidelity_runs import KINDS, add_fidelity
 from key_head_runs import add_key_heads, name_layout
 from qk_toolkit.errors import ConfigError
 from report_runs import TEXT_GROUPS, write_run
-from role_runs import add_roles
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
 LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
@@ -71,14 +68,6 @@ def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
     assert {kinds[f"{name}_groups"] for name in names} == {"u1"}
 
 
-def test_numbers_have_half_widths_where_errors_are_known(folder: Path) -> None:
-    table, columns = pd.read_csv(add_drift(folder) / DRIFT.file), tables_of(folder)["drift"]
-    np.testing.assert_allclose(columns["k_pc1_r"], table["k_pc1_r"], rtol=1e-6)
-    np.testing.assert_allclose(columns["q_drift_r_half_width"], 0.004 * FACTOR, rtol=1e-6)
-    assert "q_pc0_share_half_width" not in columns
-    assert set(words_of_tables()["drift"]) <= set(columns)
-
-
 def test_masses_without_sinks_are_rounded_to_four_digits(folder: Path) -> None:
     table = pd.read_csv(add_attention(folder) / "head_attention.csv")
     table.loc[5, ["mass_1", "mass_1_se"]] = np.nan
@@ -112,28 +101,6 @@ def test_a_table_without_masses_is_left_out_and_rows_are_single(folder: Path) ->
     assert "attention" not in tables_of(folder)
 
 
-def test_roles_have_their_scores_with_half_widths(folder: Path) -> None:
-    add_roles(folder, scores={"repeated_duplicate": np.nan})
-    table = pd.read_csv(folder / "head_roles.csv")
-    table.iloc[::-1].to_csv(folder / "head_roles.csv", index=False)
-    columns = tables_of(folder)["roles"]
-    for name in ("role", "likely_role"):
-        assert columns[name].tolist() == table[name].tolist()
-    np.testing.assert_allclose(columns["far_mass"], table["far_mass"], rtol=1e-6)
-    np.testing.assert_allclose(columns["far_mass_half_width"], 0.002 * FACTOR, rtol=1e-6)
-    assert "repeated_duplicate" not in columns
-    assert "duplicate_mass" not in columns  # only what the card shows
-
-
-def test_key_heads_have_values_of_the_selected_layers(folder: Path) -> None:
-    run = FinishedRun.open(add_key_heads(folder, {"received_gini": np.nan}))
-    columns, table = run_content(run, "x")[1]["key_heads"], run.table("key_heads")
-    half = half_width(table["aligned_plasticity_se"], table["n_groups"])
-    np.testing.assert_allclose(columns["aligned_plasticity_half_width"], half, rtol=1e-6)
-    assert "received_gini" not in columns
-    assert set(run_content(run.select(layers=[1]), "x")[1]["key_heads"]["layer"]) == {1}
-
-
 def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -> None:
     values = [0.3, 0.1, 0.2, 0.4, 0.05, 0.35]
     own = add_key_heads(run_tables.write_run(tmp_path / "run"), {"aligned_plasticity": values})
@@ -148,26 +115,3 @@ def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -
     np.testing.assert_array_equal(part["kept"], columns["kept"][columns["layer"] == 1])
     lacking = add_key_heads(own, {"aligned_plasticity": [0.3, np.nan, 0.2, 0.4, 0.1, 0.2]})
     assert "kept" not in tables_of(lacking)["key_heads"]
-
-
-def test_fidelity_has_means_with_half_widths(folder: Path) -> None:
-    run = FinishedRun.open(add_fidelity(folder))
-    tables = run_content(run, "x")[1]
-    table, means = run.table("fidelity"), pd.DataFrame(tables["fidelity_means"])
-    assert len(tables["fidelity"]["kept_50"]) == len(table)
-    assert set(zip(means["score"], means["value_norm"], strict=True)) == set(KINDS)
-    own = table[(table["score"] == "gaussian") & (table["value_norm"] == 0)]
-    row = means[(means["score"] == "gaussian") & (means["value_norm"] == 0)].iloc[0]
-    assert row["kept_50"] == pytest.approx(own["kept_50"].mean(), rel=1e-6)
-    mean = run.fidelity_means["gaussian", 0]["kept_50"]
-    half = half_width(mean.standard_error, mean.groups)
-    assert row["kept_50_half_width"] == pytest.approx(half, rel=1e-6)
-
-
-def test_values_of_charts_have_four_digits(folder: Path) -> None:
-    columns = tables_of(add_roles(folder, bands=True))["kernel"]
-    table = FinishedRun.open(folder).table("kernel").query("n_pairs >= 64")
-    np.testing.assert_allclose(columns["mean_logit_half_width"], 0.2 * FACTOR, rtol=1.3e-4)
-    for name in ("mean_logit", "kernel"):
-        np.testing.assert_allclose(columns[name], table[name], rtol=1.3e-4)
-        assert not (columns[name].view(np.uint32) & 0x7FF).any()

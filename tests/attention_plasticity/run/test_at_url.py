@@ -306,28 +306,6 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
     s3.heal()
 
 
-def test_places_that_cannot_be_used_are_refused(
-    s3: S3, dump: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for place, reason in (
-        ("hf://owner/name", "expected owner/name@branch"),
-        ("s3://key:secret@bucket/run", "s3://…@bucket: a URL with a password"),
-    ):
-        with pytest.raises(ConfigError, match=reason):
-            ap.make_config(output_dir=place)
-    with pytest.raises(ConfigError, match="inside a dump"):
-        analyse(dump, s3.url("dump/l00h00q"))
-    secret = "s3://AKIAKEY:abc/SECRET@bucket/x"
-    for words in ([secret], [str(dump), "--output_dir", secret], [str(dump), "--rotary", secret]):
-        assert main(["analyze", *words]) == 2
-        printed = "".join(capsys.readouterr())
-        assert "s3://…@bucket" in printed
-        assert "SECRET" not in printed
-    with pytest.raises(StoreError, match="s3://no-such-bucket-of-ours/run: listing failed"):
-        analyse(dump, "s3://no-such-bucket-of-ours/run")
-    assert s3.names() == []
-
-
 # the Hub
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import open_run
 from attention_plasticity.run.write import Outcome
 from lasting_workers import workers as workers  # a fixture of all tests here
-from runs_here import analyse, computed, records, tables
+from runs_here import analyse
 
 TABLE = "head_attention.csv"
 
@@ -53,17 +52,3 @@ def test_heads_without_columns_have_no_rows(outcomes: dict[str, Outcome]) -> Non
         of_head = table["q_head"] == 0
         mean = np.average(table[name][of_head], weights=weights[of_head])
         assert metrics.loc[0, f"attn_{name}"] == pytest.approx(mean, rel=1e-9)
-
-
-def test_keys_drawn_by_attention_give_the_same_bytes_in_every_run(tmp_path: Path) -> None:
-    dump = make_attention_dump(
-        tmp_path / "dump", q_heads=4, texts=8, share=0.6, received=True, manifest=WITHOUT_ROPE
-    )
-    first = analyse(dump, tmp_path / "one")
-    assert all(map(math.isfinite, open_run(tmp_path / "one").head_metrics["ap_attended"]))
-    kinds = [warning["kind"] for warning in first.info["warnings"]]
-    assert "attended_unknown" not in kinds
-    analyse(dump, tmp_path / "two", max_workers=2)
-    records(tmp_path / "two")[2].unlink()
-    assert computed(dump, tmp_path / "two") == [(0, 2)]
-    assert tables(tmp_path / "two") == tables(tmp_path / "one")

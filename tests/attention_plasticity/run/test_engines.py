@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,28 +101,6 @@ def test_processes_give_the_results_of_this_process_and_end(
     assert workers_of() == []
     assert tables(tmp_path) == tables(whole)
     assert not (tmp_path / "workers.log").exists()
-
-
-def test_a_worker_killed_from_outside_costs_a_retry(
-    dump: Path, whole: Path, tmp_path: Path, plant: Callable[[str], None]
-) -> None:
-    busy = tmp_path / "busy"
-    plant(
-        CHANGED.format(f"""if group.layer == 1 and not os.path.exists({str(busy)!r}):
-            open({str(busy)!r}, 'w').close(); time.sleep(600)""")
-    )
-
-    def kill() -> None:
-        wait_for(busy.exists)
-        for worker in workers_of():
-            worker.kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    outcome = run_with_processes(dump, tmp_path / "out")
-    killer.join()
-    assert outcome.failures == []
-    assert tables(tmp_path / "out") == tables(whole)
 
 
 def test_a_head_that_kills_its_worker_twice_fails_alone(
@@ -237,18 +214,3 @@ def test_a_script_without_a_main_guard_is_interrupted(
     assert told.rstrip().endswith("KeyboardInterrupt")
     assert len(computed(dump, out)) == 4
     assert tables(out) == tables(whole)
-
-
-def test_an_interruption_in_the_main_thread_ends_the_workers_and_keeps_records(
-    dump: Path, tmp_path: Path
-) -> None:
-    class Interrupted(Notes):
-        def advance(self, steps: int = 1, **counts: int) -> None:
-            if "failed" in counts:  # a head is recorded
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), LocalProcesses(2) as engine:
-        analyse(dump, tmp_path, engine=engine, watcher=Interrupted(), max_workers=2)
-    assert workers_of() == []
-    assert len(records(tmp_path)) == 1
-    assert len(computed(dump, tmp_path)) == 2 * LAYERS - 1

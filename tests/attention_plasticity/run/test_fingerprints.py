@@ -11,7 +11,7 @@ import pytest
 
 from attention_plasticity.run.fingerprints import InputFiles
 from dumps import make_dump
-from odd_files import NOT_REGULAR, Maker, huge, replace_by
+from odd_files import huge
 from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
 
@@ -46,15 +46,6 @@ def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
     assert inputs.changed() == {HeadId(0, 0, "q")}
     shutil.rmtree(path.parent)
     assert inputs.changed() == {HeadId(0, 0, "q")}
-
-
-@pytest.mark.parametrize("make", [make for make, _ in NOT_REGULAR.values()], ids=NOT_REGULAR)
-def test_what_is_no_regular_file_is_not_opened(dump: Path, make: Maker) -> None:
-    before = fingerprint(InputFiles(open_dump(dump)))
-    replace_by(make, dump / "l00h00q" / "data.parquet")
-    inputs = InputFiles(open_dump(dump))
-    assert fingerprint(inputs) != before
-    assert not inputs.changed()
 
 
 def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import os
-import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +13,6 @@ import pytest
 
 from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.metrics import (
-    BUCKET_PLASTICITY,
-    COMPONENT_WEIGHTS,
     HEAD_METRICS,
     WORDS,
 )
@@ -27,14 +21,7 @@ from attention_plasticity.run.head_record import csv_text
 from attention_plasticity.tables.csv_tables import read_table
 from dumps import add_rotary, make_dump
 from qk_toolkit.errors import ConfigError, OutputError
-from runs_here import Here, analyse, computed, records, run_info, tables
-
-SPEC_METRICS = (
-    "layer,q_head,k_head,n_q_tokens,n_k_tokens,d_model,q_R2_pos,q_R2_scalar,q_mae_baseline,"
-    "q_mae_proj,q_mae_ratio,q_resid0_skew,q_resid0_kurt,q_resid0_ks_p,q_noise_med_abs_skew,"
-    "q_noise_med_abs_kurt,q_noise_med_ks_p,q_noise_frac_ks_p_lt_alpha,ap_overall,"
-    "q_beta_norm,q_R2_total"
-)
+from runs_here import Here, analyse, computed, run_info, tables
 
 
 @pytest.fixture(scope="module")
@@ -86,46 +73,6 @@ def test_a_folder_that_cannot_be_one_is_refused(
 # full disks
 
 
-@pytest.fixture
-def filled(small_disk: Path) -> Callable[[int | None], None]:
-    """Fills the disk and leaves so many bytes free; None empties it again."""
-    subprocess.run(["mount", "-o", "remount,size=512k", str(small_disk)], check=True)
-    filler = small_disk / "filler"
-
-    def fill(spare: int | None) -> None:
-        filler.unlink(missing_ok=True)
-        if spare is None:
-            return
-        with filler.open("wb", buffering=0) as file, suppress(OSError):
-            while True:
-                file.write(b"x" * 512)
-        os.truncate(filler, filler.stat().st_size - spare)
-
-    return fill
-
-
-def test_a_full_disk_leaves_earlier_tables_whole(
-    dump: Path, small_disk: Path, filled: Callable[[int | None], None]
-) -> None:
-    out = small_disk / "out"
-    analyse(dump, out)
-    before = tables(out)
-    for moment, spare in (("begin", 0), ("record", 8192), ("tables", 8192)):
-        if moment == "record":
-            records(out)[1].unlink()
-        fields: dict[str, Any] = {"seed": 1} if moment == "begin" else {}
-        if moment == "tables":
-            (out / "run.json").unlink()
-        filled(spare)
-        with pytest.raises(OutputError, match="No space left on device") as caught:
-            analyse(dump, out, **fields)
-        assert str(out) in str(caught.value)
-        assert tables(out) == before, moment
-        filled(None)
-        analyse(dump, out)
-        assert tables(out) == before, moment
-
-
 @pytest.mark.parametrize("name", ["write_through", "sync_folder"])
 def test_an_error_while_tables_are_written_is_told_and_repaired(
     name: str, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,15 +96,6 @@ def _no_space(*arguments: object) -> None:
 
 
 # tables
-
-
-def test_columns_begin_as_promised() -> None:
-    assert ",".join(HEAD_METRICS.names).startswith(SPEC_METRICS)
-    assert ",".join(BUCKET_PLASTICITY.names) == (
-        "layer,q_head,k_head,q_bucket,k_bucket,plasticity,n_pairs,q_position,k_position,n_queries,"
-        "n_texts"
-    )
-    assert ",".join(COMPONENT_WEIGHTS.names) == "layer,q_head,k_head,component,weight,r2"
 
 
 def test_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None:

@@ -6,13 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import Run, open_run
-from attention_plasticity.metrics import HEAD_METRICS, HEAD_NUMBERS
+from attention_plasticity.metrics import HEAD_NUMBERS
 from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.tables.missing import heads_of
 from dumps import add_rotary, make_dump
@@ -67,22 +65,3 @@ def test_numbers_of_heads_agree_with_the_tables(run: Run) -> None:
         empty = table.drop(columns=["sliding_window"], errors="ignore").isna().sum()
         expected = {str(name): int(number) for name, number in empty.items() if number}
         assert {name: n for (found, name), n in sums.items() if found == kind} == expected
-
-
-def test_groups_of_a_mean_are_the_fewest_of_its_heads(tmp_path: Path) -> None:
-    """Counted from the rows of the dump: groups of texts with queries in the bins of a mean."""
-    without_rope = {"layers": [{**Layer().entry(0), "rope": False}]}
-    dump = make_attention_dump(tmp_path / "dump", manifest=without_rope)
-    out = run_of(dump, tmp_path / "out")
-    influences = out.influences
-    assert influences is not None
-    means = out.info["means"]
-    assert {"ap_overall", "ap_aligned", "attn_entropy"} <= set(means) <= {*HEAD_METRICS.averaged}
-    assert (means["ap_overall"]["groups"], means["ap_overall"]["standard_error"]) == (None, None)
-    for name in means.keys() - {"ap_overall"}:
-        rows = influences[influences["quantity"] == name]
-        assert means[name]["groups"] == rows["n_groups"].min()
-        shares = rows[[f"group_{group:02d}" for group in range(16)]].to_numpy()
-        assert (np.count_nonzero(shares, axis=1) <= rows["n_groups"]).all()
-    texts = out.table("bins")["n_texts"].max()
-    assert means["ap_aligned"]["groups"] == min(texts, 16)

@@ -14,15 +14,12 @@ from scipy import stats
 
 import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
-from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
-    bucket_errors,
     half_width,
     head_half_width,
     mean_half_width,
-    mean_of_buckets,
     mean_over_heads,
     p_values,
 )
@@ -96,30 +93,3 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
     mean = mean_over_heads(run, LAST)
     reach = stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * mean.standard_error
     assert mean_half_width(mean) == pytest.approx(reach)
-
-
-@pytest.mark.parametrize("quantity", [BIN_QUANTITY, POOLED_BIN_QUANTITY])
-def test_bins_have_errors_and_those_without_a_value_take_part_in_no_mean(
-    tmp_path: Path, quantity: str
-) -> None:
-    folder = write_run(tmp_path / "run", position=True)
-    path = folder / "head_influences.csv"
-    influences = pd.read_csv(path)
-    own = influences["quantity"] == quantity
-    first = own & (influences["bin"] == 3) & (influences["layer"] == 0)
-    influences.loc[first, ["value", *GROUP_COLUMNS]] = np.nan
-    influences.to_csv(path, index=False, na_rep="nan")
-    run = ap.open_run(folder)
-    errors = bucket_errors(run, quantity)
-    assert errors is not None
-    means = mean_of_buckets(errors, None)
-    assert len(errors) == own.sum()
-    for number in (2, 3):
-        rows = influences[own & ~first & (influences["bin"] == number)]
-        shares = rows[list(GROUP_COLUMNS)].to_numpy()  # (heads, groups)
-        factor = stats.t.ppf(0.975, TEXT_GROUPS - 1)
-        here = errors[(errors["q_bucket"] == number) & errors["value"].notna()]
-        np.testing.assert_allclose(here["half_width"], factor * np.linalg.norm(shares, axis=1))
-        mean = means.set_index("q_bucket").loc[number]
-        assert mean["plasticity"] == pytest.approx(rows["value"].mean())
-        assert mean["half_width"] == pytest.approx(factor * np.linalg.norm(shares.mean(axis=0)))

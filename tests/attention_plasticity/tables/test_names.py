@@ -79,6 +79,7 @@ def test_every_figure_is_drawn_with_a_name_of_mathematics(tmp_path: Path) -> Non
     assert main(["plot", "all", str(run)]) == 0
 
 
+@pytest.mark.long
 def test_scores_and_metrics_may_have_any_name(tmp_path: Path) -> None:
     runs = [str(add_bins(write_run(tmp_path / name, model=name))) for name in "abc"]
     scores = tmp_path / "scores.csv"
