@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -287,55 +286,6 @@ def test_a_touched_file_beside_the_heads_is_no_change(whole: Path, tmp_path: Pat
 # texts that examples.parquet does not name
 
 
-def change_column(file: Path, name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
-    table = pq.read_table(file)
-    values = pa.array(change(table[name].to_numpy()))
-    pq.write_table(table.set_column(table.schema.get_field_index(name), name, values), file)
-
-
-def without_logit_drift(folder: Path) -> list[str]:
-    """Rows without those in units of the longest text, whose length examples.parquet has."""
-    text = (folder / "head_influences.csv").read_text()
-    return [row for row in text.splitlines() if "_logit_drift" not in row]
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda dump: name_texts(dump, range(3)), "does not name 3 texts (3-5) of the dump"),
-        (
-            lambda dump: (dump / "examples.parquet").write_bytes(b"junk"),
-            "is not a readable Parquet file (",
-        ),
-        (
-            lambda dump: change_column(dump / "examples.parquet", "example_id", lambda ids: -ids),
-            "has a negative example_id",
-        ),
-    ],
-    ids=["some named", "unreadable", "negative names"],
-)
-def test_texts_that_are_not_named_are_ranked_by_the_ids_found(
-    place: Path, whole: Path, change: Callable[[Path], object], problem: str
-) -> None:
-    """The groups are those of the whole list: the same ids have the same ranks."""
-    named = Path(shutil.copytree(whole / "dump", place / "named-dump"))
-    for dump in (place / "dump", named):  # the first query head has the last position
-        file = dump / "l00h00q" / "data.parquet"
-        change_column(file, "position", lambda places: np.where(places > 1000, 1023, places))
-    change(place / "dump")
-    analyse(place / "dump", place / "out", bin_size=128)
-    if not problem.startswith("does not name"):  # the lengths of texts are not known
-        name_texts(named, range(TEXTS), tokens=1024)
-    analyse(named, place / "named", bin_size=128)
-    assert without_logit_drift(place / "out") == without_logit_drift(place / "named")
-    info = run_info(place / "out")
-    assert info["input"]["texts"]["count"] == TEXTS
-    assert info["input"]["texts"]["digest"] is None
-    [warning] = [one for one in info["warnings"] if one["kind"] == "texts_not_named"]
-    assert f"examples.parquet: {problem}" in warning["text"]
-    assert "from the 6 texts found in the heads" in warning["text"]
-
-
 def test_texts_of_layers_that_are_not_chosen_count(place: Path) -> None:
     """So any choice of layers has the same groups of texts, and its heads fit together."""
     dump = place / "dump"
@@ -350,23 +300,3 @@ def test_texts_of_layers_that_are_not_chosen_count(place: Path) -> None:
     analyse(dump, place / "whole")
     assert tables(place / "parts") == tables(place / "whole")
     assert prepare(settings(dump, place / "x", layers=[0])).texts.count == TEXTS
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda ids: np.where(ids == 5, -5, ids), "example_id is negative"),
-        (lambda ids: ids + 1, "has rows of text 6, which is not one of the 6 texts in examples"),
-    ],
-    ids=["negative", "of another list"],
-)
-def test_a_head_with_texts_of_its_own_fails_alone(
-    place: Path, change: Callable[[np.ndarray], np.ndarray], reason: str
-) -> None:
-    change_column(place / "dump" / "l00h01q" / "data.parquet", "example_id", change)
-    outcome = analyse(place / "dump", place / "out")
-    [failure] = outcome.failures
-    assert (failure.q_head, outcome.info["heads"]["analysed"]) == (1, 3)
-    assert reason in failure.reason
-    single = analyse(place / "dump", place / "out", single_example=True)
-    assert single.failures == []  # the column is not used

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.measure.result import HeadResult
@@ -95,14 +93,6 @@ def test_lost_tables_are_written_from_the_records(
     assert compared_info(out) == compared_info(finished)
 
 
-def cut(content: bytes, place: int) -> bytes:
-    return content[:place]
-
-
-def flipped(content: bytes, place: int, bit: int = 0) -> bytes:
-    return content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]
-
-
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "half": lambda content: content[: len(content) // 2],
@@ -136,22 +126,6 @@ def test_a_damaged_record_never_reaches_a_table(dump: Path, finished: Path, out:
     kept = (out / "head_metrics.csv").read_bytes().splitlines()
     whole = (finished / "head_metrics.csv").read_bytes().splitlines()
     assert kept == [*whole[:3], whole[4]]
-
-
-@given(st.floats(0, 1, exclude_max=True), st.integers(0, 7), st.booleans())
-@settings(max_examples=60)
-def test_a_record_with_a_changed_bit_is_whole_or_not_there(
-    tmp_path_factory: pytest.TempPathFactory, share: float, bit: int, is_large: bool
-) -> None:
-    """A few bits of the header of gzip mean nothing."""
-    values = [place / 7 for place in range(3000 if is_large else 3)]
-    content = {"layer": 0, "values": values}
-    whole = packed(content)
-    kept, unit = some_records(tmp_path_factory.mktemp("records")), Unit(3, "k", 12, "f" * 16)
-    for changed in (flipped(whole, int(share * len(whole)), bit), cut(whole, int(share * 99))):
-        kept.add(unit, changed)
-        assert kept.read(unit) in (None, content)
-        assert kept.has(unit) == (kept.read(unit) is not None)
 
 
 def test_a_damaged_record_of_a_head_that_fails_now_gives_the_reason(
