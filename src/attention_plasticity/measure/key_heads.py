@@ -8,6 +8,7 @@ which of its query heads were computed together, or when.
 from __future__ import annotations
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +52,7 @@ _MOST_PLACED = 1024  # pairs at one position
 _FEWEST = 2  # queries of each head that see a pair
 
 Counts = dict[str, Any]
-"""Plain values, for JSON: lists of numbers, or a `problem`."""
+"""Plain values, for JSON: numbers below 65,536 as text, quantities, or a `problem`."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ def _preferences(
     found = count_preferences(queries, keys, pairs, visible, streams.rng(Purpose.LATER_QUERIES))
     assert keys.group is not None
     return {
-        "group": keys.group[pairs.first].tolist(),
-        **{name: numbers.tolist() for name, numbers in found._asdict().items()},
+        "group": _text(keys.group[pairs.first]),
+        **{name: _text(numbers) for name, numbers in found._asdict().items()},
     }
 
 
@@ -160,9 +161,9 @@ def _aligned_counts(grid: Grid | Unknown, keys: Keys, pairs: PlacedPairs, shared
         doubled[own] = np.rint(2.0 * sums.preferred.T)
         count[own] = sums.queries.T
     return {
-        "group": keys.group[pairs.first].tolist(),
-        "doubled": doubled.ravel().tolist(),
-        "queries": count.ravel().tolist(),
+        "group": _text(keys.group[pairs.first]),
+        "doubled": _text(doubled),
+        "queries": _text(count),
     }
 
 
@@ -281,15 +282,12 @@ def _joined(used: Sequence[HeadResult], kind: str) -> tuple[Preferences, Ints] |
     if problem is not None:
         return str(problem)
     counts = Preferences(
-        *(
-            np.stack([np.array(part[name], np.int64) for part in parts])
-            for name in Preferences._fields
-        )
+        *(np.stack([_numbers(part[name]) for part in parts]) for name in Preferences._fields)
     )
     kept = np.flatnonzero((counts.queries >= _FEWEST).all(axis=0))
     if not len(kept):
         return FEW_QUERIES
-    group = np.array(parts[0]["group"], np.int64)[kept]
+    group = _numbers(parts[0]["group"])[kept]
     return Preferences(*(numbers[:, kept] for numbers in counts)), group
 
 
@@ -309,10 +307,10 @@ def _aligned(used: Sequence[HeadResult]) -> dict[str, Quantity | str]:
     problem = next((part["problem"] for part in parts if "problem" in part), None)
     if problem is not None:
         return dict.fromkeys(names, str(problem))
-    group = np.array(parts[0]["group"], np.int64)  # (p,)
+    group = _numbers(parts[0]["group"])  # (p,)
     shape = (len(parts), -1, GROUPS)
     doubled, queries = (  # (heads, p, g)
-        np.stack([np.array(part[name], np.int64) for part in parts]).reshape(shape)
+        np.stack([_numbers(part[name]) for part in parts]).reshape(shape)
         for name in ("doubled", "queries")
     )
     of_group = _mean_of_pairs(doubled, queries, group)
@@ -342,6 +340,16 @@ def _mean(heads: Sequence[Quantity | str]) -> Quantity | str:
         if isinstance(one, str):
             return one
     return mean_of([one for one in heads if isinstance(one, Quantity)])
+
+
+def _text(numbers: Ints) -> str:
+    """Numbers below 65,536 as text, which JSON writes and reads faster than lists."""
+    return b64encode(numbers.astype("<u2").tobytes()).decode()
+
+
+def _numbers(text: str) -> Ints:
+    """(n,) the numbers of a text."""
+    return np.frombuffer(b64decode(text), "<u2").astype(np.int64)
 
 
 def _message(found: Quantity) -> list[Any]:
