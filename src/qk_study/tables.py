@@ -34,8 +34,7 @@ from attention_plasticity.metrics import (
     METRICS,
     PHASE,
 )
-from attention_plasticity.roles import NAMES, UNSURE
-from attention_plasticity.tables.head_roles import SCORES
+from attention_plasticity.roles import NAMES, ROLES, UNSURE
 from attention_plasticity.tables.names import clean
 from qk_study.model_table import models_frame, written_models
 from qk_study.results import StudyResults
@@ -222,7 +221,7 @@ def _roles(results: StudyResults) -> Iterator[StudyTable]:
     yield StudyTable(
         "role_shares", caption, counts, (Table(caption, headings, tuple(lines), _POSSIBLE),)
     )
-    names = [metric.column for metric in SCORES]
+    names = [name for role in ROLES for name in (role.column, role.repeated_column) if name]
     frame = summary(results.runs, None, _known(results, names), results.pairs)
     caption = "Scores that decide roles, as means over heads"
     yield _by_metrics("role_scores", caption, frame)
