@@ -15,7 +15,7 @@ from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_study.plan import make_plans
 from qk_study.reading import read_study
 from qk_study.steps import study_models
-from small_study import CAPTURE, made_files, study_in, write_study
+from small_study import CAPTURE, study_in, write_study
 from sniffing import ONE_THREAD, same_bytes
 from tiny_texts import save_texts, save_tiny_model
 
@@ -89,22 +89,6 @@ def test_dumps_and_tables_are_those_of_the_local_engine(local: Path, on_ray: Pat
         for study in (on_ray, local)
     )
     assert found == expected
-
-
-def test_finished_parts_are_not_made_again_under_another_engine(
-    on_ray: Path, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folders = (on_ray / "dumps", on_ray / "runs")
-    before = [made_files(folder) for folder in folders]
-    write_engines(place, "again", {}, {})
-    with chdir(place):  # the work on the models alone, without tables and page
-        settings = read_study(["again.yaml"], {"output_dir": "results/ray"})
-        found = [*study_models(settings, make_plans(settings))]
-    assert [one.failure for one in found] == ["", ""]
-    told = capsys.readouterr().err
-    for part in ("dumps/tiny is captured", "runs/tiny is analysed", "runs/b is analysed"):
-        assert f"results/ray/{part} already" in told
-    assert [made_files(folder) for folder in folders] == before
 
 
 def test_a_capture_without_a_gpu_of_the_cluster_fails_alone(

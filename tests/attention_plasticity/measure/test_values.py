@@ -18,14 +18,13 @@ from attention_plasticity.measure.plasticity import EMPTY_FIFTH, NO_COUNTS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.measure.seeds import (
     FEW_QUERIES,
-    NO_RESIDUALS,
     ONE_DIMENSION,
     ONE_POSITION,
 )
 from attention_plasticity.metrics import TABLES
 from attention_plasticity.read.layer import SINGLE_EXAMPLE
 from dumps import head_rows
-from head_pairs import analyze, small_head, without_rope, write_pair
+from head_pairs import analyze, without_rope, write_pair
 from reference_checks import assert_reasons_are_complete, influences_of
 
 
@@ -40,12 +39,6 @@ def one_text(rows: dict[str, Any]) -> dict[str, Any]:
 
 def own_texts(rows: dict[str, Any]) -> dict[str, Any]:
     return {**rows, "example_id": np.arange(len(rows["example_id"]))}
-
-
-def own_texts_before(rows: dict[str, Any], bucket: int) -> dict[str, Any]:
-    """Keys of early buckets are of different texts, those of late buckets of the usual ones."""
-    early = rows["bucket"] < bucket
-    return {**rows, "example_id": np.where(early, np.arange(len(early)) + 8, rows["example_id"])}
 
 
 def flat(rows: dict[str, Any], dimensions: slice) -> dict[str, Any]:
@@ -69,11 +62,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
         {},
         {"q_mae_ratio": ONE_POSITION},
     ),
-    "constant queries": (
-        lambda: (flat(several(), slice(None)), several()),
-        {},
-        {"q_resid0_skew": NO_RESIDUALS, "q_noise_med_ks_p": NO_RESIDUALS},
-    ),
     "three queries": (
         lambda: (chosen(several(), slice(3)), several()),
         {},
@@ -83,11 +71,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
         lambda: (head_rows(n=200, d=1, examples=8), head_rows(n=200, d=1, examples=8, seed=2)),
         {},
         {"q_noise_med_ks_p": ONE_DIMENSION, "q_noise_med_abs_skew": ONE_DIMENSION},
-    ),
-    "one bucket": (
-        lambda: (small_head(1, bucket=np.zeros(60, int)), small_head(2)),
-        {},
-        {"ap_overall": seeds.NO_QUERY_BUCKET},
     ),
     "queries of the first bin": (
         lambda: (several(), several()),
@@ -112,11 +95,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
             "ap_aligned_drop": "there is no plasticity in the first fifth of the context",
         },
     ),
-    "queries in the middle": (
-        lambda: (chosen(several(), several()["bucket"] == 3), several()),
-        {"bin_size": 64},
-        {"ap_aligned_drop": "there is no plasticity in the first fifth of the context"},
-    ),
     "one text": (
         lambda: (one_text(several()), one_text(several())),
         {},
@@ -126,14 +104,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
             "ap_aligned_counted_se": NO_COUNTS,
             "kernel_R2": "the layer has no rotary embedding",
         },
-    ),
-    "pairs in late buckets only": (
-        lambda: (
-            chosen(several(), several()["bucket"] <= 2),
-            own_texts_before(several(), bucket=3),
-        ),
-        {},
-        {"ap_overall": seeds.NO_PAIRS},
     ),
     "one sequence": (
         lambda: (several(), several()),

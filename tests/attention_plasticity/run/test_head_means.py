@@ -19,7 +19,6 @@ from attention_plasticity.run.write import Outcome
 from attention_plasticity.tables.head_means import EligibleHeads, eligible_heads, mean_estimate
 from attention_plasticity.tables.intervals import (
     mean_half_width,
-    mean_of_buckets,
     mean_over_heads,
 )
 from dumps import add_rotary, make_dump
@@ -170,17 +169,6 @@ def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
     for kind in ("profile", "plasticity"):
         caption = caption_of(run.plot(kind)) or ""
         assert "over heads, which are a random sample of 16 heads" in caption
-
-
-def test_a_mean_profile_uses_the_same_formula(outcomes: dict[str, Outcome]) -> None:
-    """A bucket is a mean like any other: compare with the formula of the means of columns."""
-    run = ap.open_run(outcomes["sampled"].place.folder)
-    assert run.influences is not None
-    rows = run.influences[run.influences["quantity"] == "ap_aligned"]
-    error = np.sqrt((rows[list(GROUP_COLUMNS)] ** 2).sum(axis=1))
-    found = mean_of_buckets(rows.assign(q_bucket=3, standard_error=error), 16)
-    mean = mean_over_heads(run, "ap_aligned")
-    assert found["half_width"].tolist() == pytest.approx([mean_half_width(mean)])
 
 
 def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
