@@ -37,22 +37,22 @@ def model_of(architecture: Architecture, implementation: str) -> Any:
 
 @pytest.mark.parametrize("architecture", EVERY)
 def test_layout_and_weights(architecture: Architecture) -> None:
-    for implementation in architecture.attention:
-        model = model_of(architecture, implementation)
-        layout = probe(model)
-        found = layout.layers
-        assert tuple(facts.layer for facts in found) == architecture.layers
-        assert layout.num_layers == architecture.num_layers
-        assert layout.compressed_layers == architecture.compressed
-        assert not {*architecture.compressed} & {*layout.layers_without_attention}
-        assert {facts.q_heads for facts in found} == {architecture.q_heads}
-        assert {facts.k_heads for facts in found} == {architecture.k_heads}
-        assert {facts.width for facts in found} == {architecture.width}
-        assert tuple(facts.window for facts in found) == architecture.windows
-        assert tuple(facts.selective for facts in found) == architecture.selective
-        assert tuple(facts.rope for facts in found) == architecture.rope
-        assert_records(architecture.model_type, model, layout)
-    verified = verify_model(model_of(architecture, "eager"), tokens()[0].tolist())
+    model = model_of(architecture, "eager")
+    layout = probe(model)
+    found = layout.layers
+    assert tuple(facts.layer for facts in found) == architecture.layers
+    assert layout.num_layers == architecture.num_layers
+    assert layout.compressed_layers == architecture.compressed
+    assert not {*architecture.compressed} & {*layout.layers_without_attention}
+    assert {facts.q_heads for facts in found} == {architecture.q_heads}
+    assert {facts.k_heads for facts in found} == {architecture.k_heads}
+    assert {facts.width for facts in found} == {architecture.width}
+    assert tuple(facts.window for facts in found) == architecture.windows
+    assert tuple(facts.selective for facts in found) == architecture.selective
+    assert tuple(facts.rope for facts in found) == architecture.rope
+    assert_records(architecture.model_type, model, layout)
+    other = model_of(architecture, architecture.attention[0])
+    verified = verify_model(other, tokens()[0].tolist())
     assert tuple(layer.facts.layer for layer in verified.layers) == architecture.layers
     assert not verified.failed
     assert verified.worst.difference < 1e-6
