@@ -203,7 +203,8 @@ def vector_width_of(parquet: OpenParquet, path: DumpPath) -> int:
         width = int(kind.list_size)
     elif kinds.is_list(kind) or kinds.is_large_list(kind):
         first = next(parquet.batches(1, [VECTOR], read_ahead=False), None)
-        width = len(first.column(VECTOR).flatten()) if first is not None else 0
+        offsets = [0, 0] if first is None else first.column(VECTOR).offsets.to_pylist()
+        width = int(offsets[1] - offsets[0])
     else:
         width = 0
     if width > MOST_DIMENSIONS:

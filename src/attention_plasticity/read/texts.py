@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.read.bins import Bins
+from qk_dump.decoding import plain_numbers
 from qk_dump.examples import EXAMPLES_FILE, read_examples
 from qk_dump.head_counts import texts_of_heads, texts_of_layers
 from qk_dump.layout import Dump
@@ -252,7 +253,7 @@ def _integers(table: pa.Table, name: str) -> Ints | None:
     column = table.column(name)
     if column.null_count or not pa.types.is_integer(column.type):
         return None
-    return np.asarray(column.combine_chunks().to_numpy(zero_copy_only=False), np.int64)
+    return plain_numbers(column.combine_chunks()).astype(np.int64)
 
 
 def _ids_as_text(ids: Ints) -> str:
