@@ -108,11 +108,11 @@ HEAD_METRICS = Table(
         _position("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head", shown_after="q_R2_unrotated"),
         _position("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
         _position(KERNEL_R2, "R² of the rotary kernel", "how much of the mean logit by distance the mean query and the mean key explain; 1: all", signed=True, shown_after="q_mean_share"),
-        _attention("attn_entropy", "attention entropy", "mean entropy of the attention of a query, in nats", shown_after="attn_distant_mass"),
-        _attention("attn_sink_mass", "attention on sinks", "mean attention on the first four tokens", format="share"),
-        _attention("attn_distant_mass", "distant attention", "mean attention on keys distant_from tokens (256 by default) or more before the query", format="share"),
+        _attention("attn_entropy", "attention entropy", "mean attention entropy of a query, in nats", shown_after="attn_distant_mass"),
+        _attention("attn_sink_mass", "attention on sinks", "mean attention on sinks, the first four tokens", format="share"),
+        _attention("attn_distant_mass", "distant attention", "mean distant attention: on keys distant_from tokens (256 by default) or more before the query", format="share"),
         _attention("attn_max_logit", "largest logit", "mean over queries of the largest logit", shown_after="attn_entropy"),
-        _attention("attn_far_mass", "far attention", "mean attention on keys distant_from tokens (256 by default) or more before the query, without the first four tokens", format="share", shown_after="attn_sink_mass"),
+        _attention("attn_far_mass", "far attention", "mean far attention: on keys distant_from tokens (256 by default) or more before the query, without the first four tokens", format="share", shown_after="attn_sink_mass"),
     ),
 )
 
@@ -202,7 +202,7 @@ ATTENTION_BY_BUCKET = Table(
         Metric("n_queries", "queries", "number of queries with known attention", format="count"),
         Metric("n_groups", "groups", "number of groups of texts of these queries", format="count"),
         Metric("entropy", "entropy", "mean entropy of the attention, in nats", error=True),
-        Metric("sink_mass", "attention on sinks", "mean weight of the first four tokens", format="share", error=True),
+        Metric("sink_mass", "attention on sinks", "mean attention on sinks, the first four tokens", format="share", error=True),
         Metric("max_logit", "largest logit", "mean of the largest logit", error=True),
         *(
             Metric(name, f"attention at distance {distance}", "mean weight at the distances of a bin", format="share", error=True, note="0, 1, 2–3, 4–7 and so on; the last also has all larger distances")
@@ -222,16 +222,16 @@ ROLES = Table(
         Metric("likely_role", "likely role", "the role by the values alone", format="text"),
         Metric("n_queries", "queries", "number of queries with known attention", format="count"),
         Metric("n_groups", "groups", "number of groups of texts of these queries", format="count"),
-        _role("self_mass", "attention on itself", "mean attention on the own token"),
-        _role("previous_mass", "attention on the previous token", "mean attention on the token before the query"),
+        _role("self_mass", "attention on itself", "mean attention on itself"),
+        _role("previous_mass", "attention on the previous token", "mean attention on the previous token"),
         _role("local_mass", "local attention", "mean attention on tokens 2 to 7 before the query"),
-        _role("first_mass", "attention on the first token", "mean attention on token 0"),
+        _role("first_mass", "attention on the first token", "mean attention on the first token"),
         _role("sink_rate", "sink rate", "share of queries with more than .3 of their attention on token 0"),
         _role("far_mass", "far attention", "attn_far_mass of head_metrics.csv"),
-        _role("duplicate_mass", "attention on the same token", "mean attention on earlier keys with the token of the query"),
+        _role("duplicate_mass", "attention on the same token", "mean attention on the same token at earlier positions"),
         _role("duplicate_chance", "chance of the same token", "the same if all visible keys had equal weight"),
         _role("duplicate_excess", "same token over chance", "attention on the same token minus its chance", format="difference", signed=True),
-        _role("induction_mass", "attention after the same token", "mean attention on keys whose previous token is the token of the query"),
+        _role("induction_mass", "attention after the same token", "mean attention after the same token: on keys whose previous token is the token of the query"),
         _role("induction_chance", "chance after the same token", "the same if all visible keys had equal weight"),
         _role("induction_excess", "induction over chance", "attention after the same token minus its chance", format="difference", signed=True),
         _role("top_weight", "largest weight", "mean of the largest attention weight of a query"),
@@ -291,7 +291,7 @@ KERNEL = Table(
     ),
 )
 _of_group = partial(Metric, format="share", error=True, averaged=True)
-_OF_HEADS = "the same for each query head alone, as a mean over the group"
+_OF_HEADS = "for the queries of one query head, as a mean over the group"
 
 KEY_HEADS = Table(
     "key_head_metrics.csv",
@@ -306,15 +306,15 @@ KEY_HEADS = Table(
         Metric("n_attended_pairs", "attended pairs", "the same for pairs in proportion to attention", format="count"),
         Metric("n_queries", "queries per pair", "mean number of later queries of the group for a pair", format="count"),
         Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
-        _of_group("plasticity", "plasticity of the key head", "plasticity of any two keys of one text, from counts of the later queries of the group; 1: half of the queries prefer each key"),
+        _of_group("plasticity", "plasticity of the key head", "plasticity of the key head for any two keys of one text, from counts of the later queries of the group; 1: half of the queries prefer each key"),
         _of_group("plasticity_heads", "plasticity of its query heads alone", _OF_HEADS),
         _of_group("static_error", "static error", "share of later queries of the group whose preferred key the other queries do not predict: the error that a ranking without a query cannot avoid"),
         _of_group("static_error_heads", "static error of its query heads alone", _OF_HEADS),
-        _of_group("attended_plasticity", "attended plasticity of the key head", "plasticity of two keys in proportion to the attention that they receive from the group, without the first four tokens"),
+        _of_group("attended_plasticity", "attended plasticity of the key head", "attended plasticity of the key head: of two keys in proportion to the attention that they receive from the group, without the first four tokens"),
         _of_group("attended_plasticity_heads", "attended plasticity of its query heads alone", _OF_HEADS),
         _of_group("attended_static_error", "static error, attended pairs", "static error of these attended pairs"),
         _of_group("attended_static_error_heads", "static error of its query heads alone, attended pairs", _OF_HEADS),
-        _of_group("aligned_plasticity", "plasticity of the key head at one position", "plasticity of two keys that a token sees, from counts of the queries of the group in its bin, turned to its position"),
+        _of_group("aligned_plasticity", "plasticity of the key head at one position", "plasticity of the key head at one position: of two keys that a token sees, from counts of the queries of the group in its bin"),
         _of_group("aligned_plasticity_heads", "plasticity of its query heads alone at one position", _OF_HEADS),
         _of_group("far_mass", "far attention of the group", "attn_far_mass of head_metrics.csv, as a mean over the group"),
         _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that the keys of a text receive from the group; 0: all the same, near 1: one key receives all"),
@@ -333,10 +333,10 @@ FIDELITY = Table(
         Metric("n_q_heads", "query heads", "number of query heads of the group", format="count"),
         Metric("score", "score", "name of the score, or best_static or best_per_query for the two limits", format="text"),
         Metric("value_norm", "times the value", "1 if the weight is multiplied by the length of the value", format="index"),
-        _fidelity("spearman", "rank correlation", "Spearman correlation, over the keys of a text, of the score and the attention that a key receives per later query", format="difference", signed=True),
-        _fidelity("kept_50", "attention kept with half of the keys", "share of the attention on distant keys that stays with the half of the largest scores", format="share"),
-        _fidelity("kept_25", "attention kept with a quarter of the keys", "the same for a quarter", format="share"),
-        _fidelity("kept_10", "attention kept with a tenth of the keys", "the same for a tenth", format="share"),
+        _fidelity("spearman", "rank correlation", "Spearman's rank correlation, over the keys of a text, of the score and the attention that a key receives per later query", format="difference", signed=True),
+        _fidelity("kept_50", "attention kept with half of the keys", "share of the distant attention kept with half of the keys, those with the largest scores", format="share"),
+        _fidelity("kept_25", "attention kept with a quarter of the keys", "share of the distant attention kept with a quarter of the keys", format="share"),
+        _fidelity("kept_10", "attention kept with a tenth of the keys", "share of the distant attention kept with a tenth of the keys", format="share"),
         Metric("n_keys", "keys", "number of keys that are ranked", format="count"),
         Metric("n_queries", "queries", "number of queries whose attention is counted", format="count"),
         Metric("n_texts", "texts", "number of texts", format="count"),
@@ -344,17 +344,17 @@ FIDELITY = Table(
     ),
 )
 
-_VECTORS = {"q": "queries", "k": "keys of its key head"}
+_VECTORS = {"q": "queries", "k": "keys"}
 _OTHERS = {"q": "mean key", "k": "mean query"}
 _FRAMES = {"": "", BEFORE_ROPE: ", before RoPE"}
 
 
 def _drift_columns(kind: str, ending: str) -> Iterator[Metric]:
     """The columns of queries or keys in one frame."""
-    vectors, frame = _VECTORS[kind], _FRAMES[ending]
-    name, where = vectors.split(" ")[0], " before RoPE" * bool(ending)
-    yield Metric(f"{kind}_drift_r{ending}", f"drift of {name}{where}", f"correlation of the {vectors} with position along the axis of their drift{frame}; 0 on average without drift", format="difference", signed=True, error=True, averaged=True)
-    yield Metric(f"{kind}_logit_drift{ending}", f"logit drift of {name}{where}", f"change of the mean logit over the longest text that the drift of the {vectors} causes, with the {_OTHERS[kind]}{frame}", signed=True, error=True, any_scale=True)
+    name, frame = _VECTORS[kind], _FRAMES[ending]
+    where = " before RoPE" * bool(ending)
+    yield Metric(f"{kind}_drift_r{ending}", f"drift of {name}{where}", f"correlation with position along the axis of the drift{frame}; 0 on average without drift", format="difference", signed=True, error=True, averaged=True)
+    yield Metric(f"{kind}_logit_drift{ending}", f"logit drift of {name}{where}", f"change of the mean logit over the longest text that this drift causes, with the {_OTHERS[kind]}{frame}", signed=True, error=True, any_scale=True)
     for number, which in enumerate(("first", "second")):
         yield Metric(f"{kind}_pc{number}_share{ending}", f"component {number} of {name}{where}", f"share of the variance on the {which} principal component{frame}", format="share")
         yield Metric(f"{kind}_pc{number}_r{ending}", f"position in component {number} of {name}{where}", f"absolute correlation of this component with position{frame}", format="share")

@@ -48,7 +48,8 @@ def kernel_table() -> pd.DataFrame:
     rows = []
     for head, distance in np.ndindex(2, 12):
         logit = -(1.0 + head) * float(distance)
-        row = {"layer": 3, "q_head": head, "k_head": 0, "distance": 2.0**distance}
+        row = {"layer": 3, "q_head": head, "k_head": 0, "first_distance": 2**distance}
+        row |= {"last_distance": 2 ** (distance + 1) - 1, "distance": 2.0**distance}
         row |= {"mean_logit": logit, "mean_logit_se": 0.2, "kernel": logit - 2.0}
         rows.append(row | {"n_pairs": 100, "n_groups": 9})
     return pd.DataFrame(rows)
