@@ -30,7 +30,7 @@ from head_files import (
 from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS
 from qk_dump.head_counts import count_buckets, count_rows
 from qk_dump.heads import HeadId
-from qk_dump.reader import read_attended
+from qk_dump.reader import read_attended, subsample
 from qk_dump.source import open_dump
 from qk_dump.writer import write_head
 from qk_toolkit.errors import DumpError
@@ -322,3 +322,17 @@ def test_attended_keys_of_a_head(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DumpError, match=r"attended/l00h01k: holds no Parquet file\. Copy"):
         read_attended(dump, 0, 1)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_subsample_of_shards_of_different_float_width_loses_nothing(
+    tmp_path: Path, order: int
+) -> None:
+    wide = vectors_of(40) + 1e-9
+    shards = [
+        save(tmp_path / "narrow.parquet", 40),
+        save(tmp_path / "wide.parquet", 40, vector=pa.array(wide.tolist(), pa.list_(pa.float64()))),
+    ][::order]
+    whole = read(*shards).vectors
+    assert whole.dtype == np.float64
+    np.testing.assert_array_equal(read(*shards, max_rows=30).vectors, whole[subsample(80, 30, 0)])

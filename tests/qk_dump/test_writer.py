@@ -109,3 +109,13 @@ def test_where_rows_are_cut_does_not_show_in_the_file(
                 pieces.write(table.slice(start, end - start))
     assert (place / "cut.parquet").read_bytes() == (place / "whole.parquet").read_bytes()
     assert pq.read_table(place / "cut.parquet").equals(table)
+
+
+@pytest.mark.parametrize("view", [np.asfortranarray, lambda v: v[:, ::2], lambda v: v[::-1]])
+def test_the_memory_order_of_the_vectors_does_not_matter(tmp_path: Path, view: Any) -> None:
+    vectors = view(np.arange(24, dtype=np.float32).reshape(4, 6))
+    path = write_columns(
+        tmp_path, HEAD, bucket=[0] * 4, example_id=[0] * 4, position=range(4), vectors=vectors
+    )
+    read = read_head([path])
+    np.testing.assert_array_equal(read.vectors, vectors)

@@ -186,3 +186,15 @@ def test_a_capture_that_could_not_be_published_does_not_begin(
     assert sniff(tmp_path / "m", tmp_path / "t", tmp_path / "dump", **fields) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "dump").exists()
+
+
+@pytest.mark.usefixtures("client")
+def test_a_config_is_held_against_heads_that_were_not_fetched(
+    hub: HubServer, local: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = Path(shutil.copytree(local, tmp_path / "bare"))
+    (bare / "dump.json").unlink()
+    upload(hub, bare)
+    words = ["analyze", "--dataset_local_root", URL, "--layers", "0", "--heads", "0"]
+    assert main([*words, "--num_q_heads", "4", "--num_k_heads", "1"]) == 2
+    assert "queries would be paired with the wrong keys" in capsys.readouterr().err

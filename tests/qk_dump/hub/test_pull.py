@@ -259,3 +259,18 @@ def test_a_killed_pull_continues(hub: HubServer, local: Path, tmp_path: Path) ->
     assert len(first) == 6
     assert not set(first) & set(downloads(hub))
     assert files_of(Path(done.stdout.splitlines()[-1])) == files_of(local)
+
+
+@pytest.mark.usefixtures("client")
+def test_another_branch_is_never_taken_for_this_one(
+    hub: HubServer, local: Path, other: Path
+) -> None:
+    upload(hub, local, "a")
+    upload(hub, other, "b")
+    assert files_of(fetch_dump(HubPlace(REPO, "a")).folder) == files_of(local)
+    hub.fail("*", status(500), times=None)
+    said = "fetching failed: the Hub answered 500"
+    assert said in pull_refusal(HubPlace(REPO, "b"))
+    assert said in pull_refusal(HubPlace(REPO, "a"))  # the branch may have moved
+    hub.heal()
+    assert files_of(fetch_dump(HubPlace(REPO, "b")).folder) == files_of(other)

@@ -219,3 +219,28 @@ def test_an_analysis_is_published_with_its_dump(hub: HubServer, dump: Path, tmp_
     assert b"config_name: heads" not in on_branch(hub)["README.md"]
     an_analysis(tmp_path / "other", heads=9)
     assert "another dump (num_q_heads 9" in push_refusal(dump, run=tmp_path / "other")
+
+
+def test_a_file_that_disappears_meanwhile(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push_dump(dump, REPO, "tiny")
+    was = on_branch(hub)
+    shutil.copytree(dump / "l00h00q", dump / "l00h02q")
+    for folder in ("l00h00q", "l00h02q"):  # on the branch, and not there yet
+        file = dump / folder / "data.parquet"
+        ready = RemoteBranch.create_missing
+
+        def create_missing(
+            remote: Any, private: bool, ready: Any = ready, file: Path = file
+        ) -> None:
+            ready(remote, private)
+            file.unlink()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RemoteBranch, "create_missing", create_missing)
+            message = push_refusal(dump)
+        assert message.startswith(f"{file}: cannot be read (")
+        assert message.endswith("; the branch is unchanged")
+        assert on_branch(hub) == was
+        shutil.rmtree(file.parent)

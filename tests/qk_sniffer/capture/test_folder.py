@@ -226,3 +226,15 @@ def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"/\.capture: is a symbolic link, not a folder"):
             opened(tmp_path / "dump", overwrite=overwrite)
     assert (tmp_path / "mine" / "file").read_text() == "precious"
+
+
+def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path: Path) -> None:
+    elsewhere = make_dump(tmp_path / "elsewhere", layers=1, n=5)
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    (dump / "README.md").write_text("mine")
+    (dump / "l00h00q").symlink_to(elsewhere / "l00h00q")
+    opened(dump, overwrite=True).close()
+    assert (dump / "README.md").read_text() == "mine"
+    assert not (dump / "l00h00q").exists()
+    assert (elsewhere / "l00h00q" / "data.parquet").exists()

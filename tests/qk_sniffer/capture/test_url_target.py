@@ -192,3 +192,35 @@ def test_other_dumps_and_other_places_are_refused(
     ):
         with pytest.raises(ConfigError, match=reason):
             make_config(model={"name": "m"}, dataset={"path": "p"}, output=output)
+
+
+def test_a_copy_of_a_lost_machine_is_made_again(
+    s3: S3, model: Path, texts: Path, dump: dict[str, bytes], capsys: Output
+) -> None:
+    url = s3.url("dump")
+    s3.fail("PUT", error(500), path="/dump/dump.json")
+    assert sniff(model, texts, url) == 1
+    s3.heal()
+    shutil.rmtree(cache_folder())
+    assert sniff(model, texts, url, inference__batch_size=2) == 2
+    assert f"{url}: holds a capture that differs in inference" in capsys.readouterr().err
+    shutil.rmtree(cache_folder())
+    assert sniff(model, texts, url) == 0
+    assert_sent(s3, dump)
+
+
+def test_a_work_folder_that_was_partly_emptied_is_not_sent(
+    s3: S3, model: Path, texts: Path, dump: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def interrupted(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "data.parquet" and path.parent.name == "l00h01q":
+            raise KeyboardInterrupt
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as change:
+        change.setattr(Path, "unlink", interrupted)
+        assert sniff(model, texts, s3.url("dump")) == 130
+    assert sniff(model, texts, s3.url("dump")) == 0
+    assert_sent(s3, dump)

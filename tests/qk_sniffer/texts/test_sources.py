@@ -333,3 +333,11 @@ def test_text_files_are_opened_when_they_are_read(tmp_path: Path) -> None:
         list(texts)
     with pytest.raises(ConfigError, match="has no column 'body'; its columns are text"):
         open_texts(DatasetSettings(path=str(tmp_path), text_column="body"))
+
+
+def test_the_beginning_of_a_text_is_kept_whatever_the_tokenizer_prefers() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.truncation_side = "left"
+    plain = tokenize(tokenizer, "abc", None, False)
+    assert tokenize(tokenizer, "abc", 2, False) == plain[:2]
+    assert tokenize(tokenizer, "abc", 2, True) == [tokenizer.bos_token_id, plain[0]]

@@ -264,3 +264,15 @@ def test_an_attention_that_cannot_be_used_is_told_by_its_setting(llama: Path, na
     settings = ModelSettings(name=str(llama), attn_implementation=name)
     for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
         assert refusal(load).startswith(f"model.attn_implementation: {name}: ")
+
+
+def test_a_revision_of_the_tokenizer_is_not_ignored(hub: Path) -> None:
+    repository = hub / "models--nobody--tiny"
+    save_tiny_model(repository / "snapshots" / COMMIT)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    model = ModelSettings(name="nobody/tiny")
+    load_tokenizer(TokenizerSettings(revision="main"), model)
+    assert refusal(lambda: load_tokenizer(TokenizerSettings(revision="older"), model)).startswith(
+        "tokenizer."
+    )
