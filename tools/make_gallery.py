@@ -41,11 +41,10 @@ BEGINNING = """\
 # Gallery
 
 Every figure of one run with the command that draws it. The command also writes a caption beside the
-figure, with what it shows, the number of heads and texts, and what intervals mean. Options and
-notes are in [figures.md](figures.md). Most figures show [SmolLM2-135M](findings-smollm2.md) on
-twelve pieces of Moby-Dick, some only the heads of the embedded sample. Figures of `results/mine`
-show a small model with sliding windows, random weights and random tokens. They are examples of the
-layout, not results.
+figure. Options and notes are in [figures.md](figures.md). Most figures show
+[SmolLM2-135M](findings-smollm2.md) on twelve pieces of Moby-Dick, some only the heads of the
+embedded sample. Figures of `results/mine` show a small model with sliding windows and random
+weights: examples of the layout, not results.
 """
 
 
