@@ -52,7 +52,7 @@ _MOST_PLACED = 1024  # pairs at one position
 _FEWEST = 2  # queries of each head that see a pair
 
 Counts = dict[str, Any]
-"""Plain values, for JSON: numbers below 65,536 as text, quantities, or a `problem`."""
+"""Plain values, for JSON: numbers below 2³² as text, quantities, or a `problem`."""
 
 
 @dataclass(frozen=True)
@@ -343,13 +343,13 @@ def _mean(heads: Sequence[Quantity | str]) -> Quantity | str:
 
 
 def _text(numbers: Ints) -> str:
-    """Numbers below 65,536 as text, which JSON writes and reads faster than lists."""
-    return b64encode(numbers.astype("<u2").tobytes()).decode()
+    """Numbers below 2³² as text, which JSON writes and reads faster than lists."""
+    return b64encode(numbers.astype("<u4").tobytes()).decode()
 
 
 def _numbers(text: str) -> Ints:
     """(n,) the numbers of a text."""
-    return np.frombuffer(b64decode(text), "<u2").astype(np.int64)
+    return np.frombuffer(b64decode(text), "<u4").astype(np.int64)
 
 
 def _message(found: Quantity) -> list[Any]:

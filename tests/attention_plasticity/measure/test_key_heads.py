@@ -306,3 +306,9 @@ def test_one_position_against_a_count_at_each_position(
     expected = counted_at_one_position(queries, keys, window, rng)
     found = row.values["aligned_plasticity"], row.values["aligned_plasticity_heads"]
     assert found == pytest.approx(expected, abs=0.035)
+
+
+def test_records_keep_large_counts() -> None:
+    """One bin of a long dump has more than 65,535 queries."""
+    counts = np.array([0, 65_536, 4_000_000])
+    assert np.array_equal(key_heads._numbers(key_heads._text(counts)), counts)
