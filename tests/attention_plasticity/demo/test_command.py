@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from attention_plasticity import open_run
 from attention_plasticity.cli import main
+from attention_plasticity.demo import known_answer
 from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity
 from attention_plasticity.figures import style
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -37,7 +39,11 @@ def test_the_demo_ends_with_figures_and_a_page(
     assert "±: half of the 95 % interval over texts" in told
 
 
-def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_known_answer_is_met(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With half of the heads of every layer."""
+    monkeypatch.setattr(known_answer, "DemoShape", partial(DemoShape, q_heads=2, k_heads=1))
     words = ["demo", "--known_answer", "--output_dir", str(tmp_path / "demo")]
     assert main(words) == 0
     told = capsys.readouterr().out
@@ -55,7 +61,7 @@ def test_the_known_answer_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(words) == 0
     assert (results / "head_metrics.csv").read_bytes() == before
     again = {path: path.stat().st_mtime_ns for path in (results / ".heads").rglob("l*h*")}
-    assert len(heads) == len(again) == 16
+    assert len(heads) == len(again) == 8
     assert {path for path in heads if heads[path] != again[path]} == {lost}
 
 

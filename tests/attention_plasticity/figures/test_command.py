@@ -40,6 +40,15 @@ def plot(*words: object) -> int:
     return main(["plot", *(str(word) for word in words)])
 
 
+def run_script(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The exit code of a script of the seeds."""
+    path = str(ROOT / "scripts" / name)
+    monkeypatch.setattr(sys, "argv", [path, *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(path, run_name="__main__")
+    return ended.value.code
+
+
 def drawn(name: str, **settings: Any) -> Any:
     return _drawn(spec_of(name), ScriptSettings(**settings))
 
@@ -127,10 +136,7 @@ def test_every_config_of_a_script_draws(
     shutil.copytree(run, place)
     file = next(script for script, kind in SCRIPTS.items() if kind == name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [file, "--config", str(path)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(ROOT / "scripts" / file), run_name="__main__")
-    assert ended.value.code == 0
+    assert run_script(file, ["--config", str(path)], monkeypatch) == 0
     assert (tmp_path / settings["output"]).is_file()
 
 
@@ -202,25 +208,30 @@ def test_misuse_of_a_script(settings: dict[str, str], told: str, run: Path, tmp_
         (["--bucket_csv", "a", "--color_by_layer", "--color_trend"], "choose one"),
     ],
 )
-def test_a_script_takes_one_table(words: list[str], told: str) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "plot_plasticity.py"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert told in done.stderr
+def test_a_script_takes_one_table(
+    words: list[str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_script("plot_plasticity.py", words, monkeypatch) == 2
+    assert told in capsys.readouterr().err
 
 
-def test_without_an_output_a_script_opens_a_window(run: Path) -> None:
+def test_without_an_output_a_script_opens_a_window(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = str(run / "head_bucket_plasticity.csv")
-    command = [sys.executable, str(ROOT / "scripts" / "plot_plasticity.py"), "--bucket_csv", table]
+    script = str(ROOT / "scripts" / "plot_plasticity.py")
     given = {"MPLBACKEND": "module://window_backend", "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, script, "--bucket_csv", table]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=given)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "shown: Plasticity over a bucket: Tiny-1B\n"
-    agg = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=given | {"MPLBACKEND": "agg"}
-    )
-    assert agg.returncode == 2
-    assert "there is no display to show a figure on; add --output FILE.png" in agg.stderr
+    matplotlib.use("agg")
+    assert run_script("plot_plasticity.py", command[2:], monkeypatch) == 2
+    told = "there is no display to show a figure on; add --output FILE.png"
+    assert told in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_caption_is_kept(run: Path, tmp_path: Path) -> None:
