@@ -103,7 +103,8 @@ SMALL_TARGETS = """() => [...document.querySelectorAll('button, input, select, s
 
 
 def test_fingers_have_large_targets(browser: Browser, run: FinishedRun, tmp_path: Path) -> None:
-    report = make_report([run]).save(tmp_path / "report.html")
+    few = run.select(layers=FEW)
+    report = make_report([run, few], labels=["all", "few"]).save(tmp_path / "report.html")
     phone = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, offline=True
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from attention_plasticity.metrics import (
     TABLES,
@@ -56,19 +57,25 @@ def read_table(path: Path, kind: TableKind) -> pd.DataFrame:
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
     for name in table.columns.difference(_TEXTS):
-        table[name] = _numbers(table[name], f"{path}: {name}", whole=name in _INTEGERS)
+        if not is_numeric_dtype(table[name]):
+            table[name] = _numbers(table[name], f"{path}: {name}")
+        if name in _INTEGERS:
+            table[name] = _integers(table[name], f"{path}: {name}")
     return table
 
 
-def _numbers(column: pd.Series[Any], where: str, *, whole: bool) -> pd.Series[Any]:
-    """A column of numbers, of integers if `whole`. Raises if it has another value."""
+def _numbers(column: pd.Series[Any], where: str) -> pd.Series[Any]:
+    """A column of numbers. Raises if it has another value."""
     numbers = pd.to_numeric(column, errors="coerce")
     wrong = column[numbers.isna() & column.notna()]
     if len(wrong):
         raise ConfigError(f"{where}: expected numbers, got {wrong.iloc[0]!r}")
-    if not whole:
-        return numbers
-    wrong = column[(numbers % 1 != 0) | (numbers < 0)]
+    return numbers
+
+
+def _integers(numbers: pd.Series[Any], where: str) -> pd.Series[Any]:
+    """A column of integers of at least 0. Raises if it has another value."""
+    wrong = numbers[(numbers % 1 != 0) | (numbers < 0)]
     if len(wrong):
         raise ConfigError(f"{where}: expected integers of at least 0, got {wrong.iloc[0]}")
     return numbers.astype(np.int64)
