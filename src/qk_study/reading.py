@@ -115,9 +115,10 @@ def kind_of(place: str) -> str:
             return "dump"
         return "model"
     if folder.exists() or not _HUB_NAME.fullmatch(place):
+        missing = "" if folder.exists() else "does not exist; "
         raise ConfigError(
-            f"{place}: expected a YAML file (.yaml), the folder of a run, a dump or a model, a URL "
-            "of a run or a dump, or the name of a model on the Hub"
+            f"{place}: {missing}expected a YAML file (.yaml), the folder of a run, a dump or a "
+            "model, a URL of a run or a dump, or the name of a model on the Hub"
         )
     return "model"
 

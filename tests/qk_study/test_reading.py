@@ -89,7 +89,10 @@ def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place: Path) 
     ("words", "message"),
     [
         (("model",), "is a model, and its capture needs texts; add --texts FOLDER"),
-        (("no file.txt",), "expected a YAML file (.yaml), the folder of a run"),
+        (
+            ("no file.txt",),
+            "no file.txt: does not exist; expected a YAML file (.yaml), the folder of a run",
+        ),
         (("model", "--texts", "t", "--model.dtypes", "1"), "did you mean --model.dtype?"),
         (("model", "--texts", "t", "--seed", "x"), "--seed: expected an integer"),
         (("run", "run"), "label: 'run' is also that of model 1"),
