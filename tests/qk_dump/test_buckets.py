@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,8 @@ def test_uniform_buckets_begin_at_multiples() -> None:
 
 def test_log_buckets_begin_at_powers_of_two_less_one() -> None:
     geometry = BucketGeometry("log", 100)
-    assert geometry.first == 7
+    sizes = (1, 2, 100, 128, 129)
+    assert [BucketGeometry("log", size).first for size in sizes] == [0, 1, 7, 7, 8]
     assert geometry.starts([7, 8, 13]).tolist() == [0, 255, 8191]
     assert geometry.ends([7, 8]).tolist() == [254, 510]
     assert geometry.bucket([0, 254, 255, 510.5, 511]).tolist() == [7, 7, 8, 8, 9]
@@ -49,6 +51,8 @@ def test_log_buckets_are_exact_near_powers_of_two() -> None:
         near = [2**k - 2, 2**k - 1]
         assert BucketGeometry("log", 1).bucket(near).tolist() == [k - 1, k]
     assert BucketGeometry("log", 1).bucket([0]).tolist() == [0]
+    for beyond in (np.array([2**64 - 1], np.uint64), np.array([1e300])):
+        assert BucketGeometry("log", 1).bucket(beyond)[0] >= 62
 
 
 def test_what_does_not_tell_a_geometry_gives_none() -> None:

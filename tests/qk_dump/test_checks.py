@@ -143,6 +143,13 @@ def test_an_impossible_value_is_refused_with_its_row(tmp_path: Path, name: str, 
     assert f"row {row}: impossible value in {other} (" in told or f"row 5: {name} is neg" in told
 
 
+def test_rows_with_huge_logits_are_not_checked(tmp_path: Path) -> None:
+    rows = attention_rows(8)
+    huge = rows.with_columns({"lse": rows["lse"] + 1e6, "max_logit": rows["max_logit"] + 1e6})
+    huge["mass_by_distance"][3] *= 1.1  # not exact in float32
+    assert len(read(write_head(tmp_path, HEAD, huge), columns=COLUMNS)) == 8
+
+
 def test_keys_that_a_window_hides_are_not_visible(tmp_path: Path) -> None:
     rows = attention_rows(40, window=8)
     path = write_head(tmp_path, HEAD, rows)
@@ -236,6 +243,11 @@ def test_rules_come_from_dump_json() -> None:
 def test_a_window_that_is_none_is_refused(window: object) -> None:
     with pytest.raises(ConfigError, match=r"some/dump/dump\.json: layers: window of layer 0"):
         rules_of(dump_of(layers=[{"layer": 0, "window": window}]), HEAD)
+
+
+def test_two_entries_for_one_layer_must_agree() -> None:
+    with pytest.raises(ConfigError, match=r"dump\.json: layers: layer 0 has two windows"):
+        rules_of(dump_of(layers=[{"layer": 0, "window": 64}, {"layer": 0}]), HEAD)
 
 
 # files of another head

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qk_dump.examples import Example, read_examples, write_examples
-from qk_toolkit.errors import ConfigError
+from qk_dump.examples import EXAMPLES_FILE, Example, read_examples, write_examples
+from qk_toolkit.errors import ConfigError, OutputError
 
 
 def written(folder: Path, ids: list[Any]) -> pa.Table:
@@ -69,3 +69,11 @@ def test_a_number_that_does_not_fit_its_column_is_refused(number: int) -> None:
     Example(2**31 - 2, "last", 1, "")
     with pytest.raises(ConfigError, match="max_samples"):
         Example(number, "x", 1, "")
+
+
+def test_a_full_disk_leaves_the_table_as_it_was(small_disk: Path) -> None:
+    before = written(small_disk, ["a"])
+    with pytest.raises(OutputError, match="No space left on device"):
+        written(small_disk, np.random.default_rng(0).random(20_000).tolist())
+    assert read_examples(small_disk) == before
+    assert [path.name for path in small_disk.iterdir()] == [EXAMPLES_FILE]

@@ -41,6 +41,8 @@ def test_values_follow_from_the_sampler() -> None:
     log = manifest_of(bucket_type="log", sampler={"type": "log_uniform", "base_rate": 32.0})
     assert values(log, "k", [0, 30, 31, 62, 63, 127]) == [1.0, 1.0, 1.0, 1.0, 0.5, 0.25]
     assert values(manifest_of(sampler={"type": "all"}), "q", [3]) == [1.0]
+    part = manifest_of(kept_share={"q": 0.5})  # rows were left out later
+    assert (values(part, "q", [0]), values(part, "k", [0])) == ([0.125], [0.5])
 
 
 @pytest.mark.parametrize(

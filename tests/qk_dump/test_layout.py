@@ -131,6 +131,11 @@ def test_roots_that_are_no_folder_of_a_dump(tmp_path: Path) -> None:
     assert "no file can have this name" in refusal(tmp_path, "a\0b")
 
 
+def test_two_folders_naming_one_head_are_refused(tmp_path: Path) -> None:
+    heads_at(tmp_path, "l00h07q", "l000h07q")
+    assert "l000h07q and l00h07q both name layer 0, head 7" in refusal(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["l4000000000h00q", "l1000h00k", "l00h4096q", f"l{'9' * 250}h00q"])
 def test_a_folder_of_no_models_head_is_refused(tmp_path: Path, name: str) -> None:
     heads_at(tmp_path, "l00h00q", name)

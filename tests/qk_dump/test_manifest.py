@@ -145,6 +145,19 @@ def test_a_wrong_value_is_refused_with_the_field_named(
     assert "works without it" in message
 
 
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"num_q_heads": 9, "num_k_heads": 2}, "num_q_heads: 9 is not a multiple of num_k_heads 2"),
+        ({"num_layers": 1000, "num_q_heads": 263}, "are more than 262,144 heads in all"),
+    ],
+)
+def test_heads_that_no_model_has_are_refused(
+    tmp_path: Path, facts: dict[str, int], told: str
+) -> None:
+    assert told in refusal(written(tmp_path, json.dumps(facts)))
+
+
 @pytest.mark.parametrize("value", [-1.0, 1e300, math.nan, True, [1]])
 def test_a_scale_or_soft_cap_that_no_logit_allows_is_refused(tmp_path: Path, value: object) -> None:
     """The message names the layer and the value."""

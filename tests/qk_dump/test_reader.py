@@ -120,6 +120,16 @@ def test_shards_and_row_groups_never_change_the_subsample(
     np.testing.assert_array_equal(rows.vectors, vectors_of(n)[chosen])
 
 
+def test_rows_that_are_not_chosen_are_checked_and_counted_as_well(file: Path) -> None:
+    save(file, 1000, position=pa.array(np.arange(1000)))
+    assert read(file, max_rows=3).position_max == 999
+    values, chosen = vectors_of(1000), subsample(1000, 999, seed=0)
+    assert chosen is not None
+    (unchosen,) = {*range(1000)} - {*chosen.tolist()}
+    values[unchosen] = np.nan
+    assert f"row {unchosen}:" in refusal(save(file, 1000, vector=lists(values)), max_rows=999)
+
+
 MEASURE = """
 import sys, tracemalloc
 from pathlib import Path

@@ -80,6 +80,7 @@ def with_row(n: int, row: int, value: object, usual: object = 1) -> list[object]
         ("bucket", None, "int32", "bucket is null"),
         ("bucket", -1, "int32", "bucket is negative"),
         ("example_id", None, "int32", "example_id is null"),
+        ("example_id", -9, "int64", "example_id is negative"),
         ("position", None, "int32", "position is null"),
         ("position", -1, "int64", "impossible value in position"),
         ("position", -0.5, "float32", "impossible value in position"),

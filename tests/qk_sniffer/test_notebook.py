@@ -312,6 +312,18 @@ def test_another_thread_mixes_no_rows() -> None:
         assert all(same(tapped.rows(head), taps[0].rows(head)) for tapped in taps[1:])
 
 
+def test_threads_may_take_turns_under_a_tap() -> None:
+    model = some_model()
+    with qk_sniffer.tap(model) as tapped:
+        for length in (5, 6):
+            thread = threading.Thread(target=model, args=(tokens(1, length),))
+            thread.start()
+            thread.join()
+            with pytest.raises(RuntimeError):
+                model(input_ids=tokens(1, 3).float())
+    assert tapped.lengths == [5, 6]
+
+
 def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:
     model = vision_language_model("paligemma")
     with torch.inference_mode(), qk_sniffer.tap(model) as tapped:
@@ -350,10 +362,12 @@ def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
     assert "`tokens.parquet`" in (dump / "README.md").read_text()
 
 
-def test_tokens_that_are_not_known_are_left_out(tmp_path: Path) -> None:
-    model = some_model()
-    with qk_sniffer.tap(model) as tapped:
-        model(inputs_embeds=model.get_input_embeddings()(tokens(1, 12)))
+@pytest.mark.parametrize("wanted", [True, False])
+def test_tokens_that_are_not_known_or_not_wanted_are_left_out(wanted: bool, tmp_path: Path) -> None:
+    model, ids = some_model(), tokens(1, 12)
+    given = {"inputs_embeds": model.get_input_embeddings()(ids)} if wanted else {"input_ids": ids}
+    with qk_sniffer.tap(model, tokens=wanted) as tapped:
+        model(**given)
     rows = tapped.queries(0, 0)
     assert "first_mass" in rows
     assert {"token_id", "argmax_token", "duplicate_mass", "induction_mass"}.isdisjoint(rows.columns)

@@ -44,6 +44,13 @@ def test_a_wrong_value_in_yaml(tmp_path: Path, line: str, message: str) -> None:
         (("--batch_size", "none"), f"--{BATCH_SIZE} 'none'"),
         (("--rate", "nan"), f"--{RATE} nan"),
         (("--dtype", "Float"), "--dtype: expected one of half, float, got 'Float'"),
+        *(
+            (
+                ("--layers", text),
+                f"--layers: expected a list of integers such as 0-3,8, got {text!r}",
+            )
+            for text in ("1-", "3-1", "1,,2", "1.5", "1-2-3", "²", "0-99999999999")
+        ),
         (("--batch_size", "5", "--buffer", "4"), "--buffer: smaller than batch_size"),
     ],
 )

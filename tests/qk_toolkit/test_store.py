@@ -160,6 +160,7 @@ def test_damage_bugs_and_other_errors_are_told_apart(
     ("url", "message"),
     [
         ("s3://key:hidden@bucket/dump", "s3://…@bucket: a URL with a password cannot be used"),
+        ("s3://key:hid/hidden@bucket/dump", "s3://…@bucket: a URL with a password cannot be used"),
         ("https://key:hidden@host:80/dump", "https://…@host:80: a URL with a password"),
         ("s3://bucket/dump?token=hidden", "s3://bucket/dump: a URL with '[?]' cannot be used"),
         ("https://host/dump", "folders cannot be listed"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.store import Store
 from qk_toolkit.sync import Sync, fetch_changed, fetch_missing
@@ -159,6 +160,12 @@ def test_only_changed_files_are_fetched_and_no_others_stay(s3: S3, folder: Path)
         fetch_changed(store, folder, store.files())
     s3.heal()
     assert fetched() == ["a"]
+
+
+def test_urls_with_one_last_name_have_folders_of_their_own() -> None:
+    one, other = (folder_of_url(f"s3://{bucket}/run/", "runs") for bucket in "ab")
+    assert one != other
+    assert folder_of_url("s3://a/run", "runs") == one
 
 
 def test_output_goes_to_a_folder_or_a_url(s3: S3, tmp_path: Path) -> None:

@@ -83,6 +83,13 @@ def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dum
     assert len(hub.commits(REPO, "tiny")) == before + 1
 
 
+def test_what_main_holds_does_not_come_to_the_branch(hub: HubServer, dump: Path) -> None:
+    hub.store.write(REPO, {"model/l00h00q/data.parquet": b"of another", "notes.md": b"mine"})
+    push_dump(dump, REPO, "tiny")
+    assert on_branch(hub) == files_of(dump)
+    assert hub.branch(REPO)["notes.md"] == b"mine"
+
+
 def test_main_lists_every_branch_that_holds_a_dump(hub: HubServer, tmp_path: Path) -> None:
     hub.store.write(REPO, {"notes.md": b"no dump"}, "empty")
     hub.store.write(REPO, {"dump.json": b"{no JSON", "l00h00q/a.parquet": b"x"}, "odd")

@@ -74,6 +74,13 @@ def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) ->
             )
 
 
+def test_examples_keep_their_names_and_lengths(whole: Path) -> None:
+    table = pq.read_table(whole / "examples.parquet").to_pydict()
+    assert table["example_id"] == [*range(len(LENGTHS))]
+    assert table["original_id"] == [f"{number:03d}.txt" for number in range(len(LENGTHS))]
+    assert table["num_tokens"] == [101, 0, 51, 2, CONTEXT, 21]
+
+
 def test_manifest_tells_the_layout(whole: Path) -> None:
     told = json.loads((whole / "dump.json").read_text())
     assert (told["num_layers"], told["num_q_heads"], told["num_k_heads"]) == (4, 4, 2)

@@ -112,6 +112,13 @@ def test_every_bucket_keeps_its_share(kind: SamplerType, base_rate: float) -> No
         assert abs(counts[bucket] - n * rate) <= 4.5 * deviation
 
 
+def test_expected_rows_of_whole_log_buckets_are_one_each() -> None:
+    sampler = PositionSampler("log_uniform", 128, 1.0)
+    assert sampler.expected_rows(2**16 - 1) == pytest.approx(255 / 128 + 8)
+    assert PositionSampler("uniform", 128, 4.0).expected_rows(1280) == pytest.approx(40)
+    assert PositionSampler("all").expected_rows(1280) == 1280
+
+
 PAIRS = st.sets(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=60)
 
 

@@ -143,6 +143,15 @@ def test_nan_never_passes() -> None:
     assert found.worst.facts.layer == 2
 
 
+def test_nothing_stays_behind_and_outputs_are_the_same() -> None:
+    model, ids = eager("llama"), torch.tensor([tokens()])
+    with torch.inference_mode():
+        before = model(input_ids=ids, use_cache=False).logits
+        verify_model(model, tokens())
+        assert torch.equal(model(input_ids=ids, use_cache=False).logits, before)
+    assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())
+
+
 def test_weights_by_hand() -> None:
     q, k = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 1.0], [0.5, 4.0]])
     rule = AttentionRule(0.5, None, None, chunked=False)

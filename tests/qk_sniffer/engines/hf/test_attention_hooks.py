@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 from transformers.models.llama import modeling_llama
@@ -75,6 +76,17 @@ def test_probing_leaves_flags_and_random_numbers_alone() -> None:
     assert torch.equal(torch.get_rng_state(), states[0])
     assert random.getstate() == states[1]
     assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_a_probe_that_failed_leaves_the_model_as_it_was() -> None:
+    model = ARCHITECTURES["gemma3_text"].model().train()
+    attention = [layer.self_attn for layer in model.model.layers]
+    windows = [module.sliding_window for module in attention]
+    attention[3].o_proj = nn.Linear(1, 1)
+    with pytest.raises(ConfigError, match="own forward failed"):
+        probe(model)
+    assert all(module.training for module in model.modules())
+    assert [module.sliding_window for module in attention] == windows
 
 
 @pytest.mark.parametrize("heads", [5, 7])
