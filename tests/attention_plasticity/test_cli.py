@@ -73,6 +73,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean --seed?"),
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "dump"], "dump: does not exist. Give the folder of a dump, "),
+        (["analyze", "s3://AKIA:abc/SECRET@bucket"], "s3://…@bucket: a URL with a password"),
         (["analyze", "a", "b"], "analyze takes one dump, got 2; for several, use attention-plast"),
         (["analyze", "--max-workers", "0"], "--max_workers: expected an integer of at least 1"),
     ],

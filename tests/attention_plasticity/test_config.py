@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from attention_plasticity.config import load_config, make_config
+from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig, load_config, make_config
 from qk_toolkit.errors import ConfigError
 
 DEFAULTS = {
@@ -111,3 +111,14 @@ def test_workers_follow_the_cores_this_process_may_use() -> None:
         assert make_config().workers == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+def test_every_other_field_changes_no_number_of_a_head() -> None:
+    """Recorded heads are used again if `ANALYSIS_FIELDS` are equal, whatever the others are."""
+    assert set(RunnerConfig.model_fields) - set(ANALYSIS_FIELDS) == {
+        *("num_layers", "num_q_heads", "num_k_heads", "rotary", "repeated"),  # hashed as found
+        *("dataset_local_root", "model_dir", "dataset_name", "dataset_revision"),
+        *("dataset_cache_dir", "download_max_workers", "output_dir", "layers", "heads"),
+        *("max_workers", "engine", "ray_address", "clean", "dry_run"),
+        *("fidelity", "near", "first_query", "role_thresholds"),  # of other tables
+    }

@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
-from attention_plasticity import analyze_head, make_config, open_dump
+from attention_plasticity import DumpError, analyze_head, make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
+from attention_plasticity.measure import seed_scores
 from dumps import head_rows, make_dump
 from head_pairs import analyze, small_head, write_pair
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -145,6 +146,12 @@ def test_ks_dimensions_and_level_follow_the_settings(tmp_path: Path) -> None:
     assert len(set(shares)) > 1  # the seed decides which dimensions are tested
 
 
+def test_windows_of_queries_and_keys_must_agree(tmp_path: Path) -> None:
+    write_pair(tmp_path, small_head(1, sliding_window=64), small_head(2, sliding_window=None))
+    with pytest.raises(DumpError, match=r"l00h00q.*sliding_window.*64"):
+        analyze(tmp_path)
+
+
 @pytest.mark.parametrize("where", ["queries", "keys"])
 def test_window_recorded_in_one_of_two_files_holds_for_both(tmp_path: Path, where: str) -> None:
     heads = {"queries": small_head(1), "keys": small_head(2)}
@@ -177,3 +184,14 @@ def test_unknown_texts_leave_the_values_of_the_seeds(tmp_path: Path, how: str) -
     assert math.isnan(result.metrics["n_text_groups"])
     assert set(map(tuple, result.tables["influences"].values())) == {()}
     assert "drift" not in result.tables
+
+
+def test_pairs_are_scored_block_by_block_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pair(tmp_path, small_head(1), small_head(2))
+    whole = analyze(tmp_path).bucket_plasticity
+    monkeypatch.setattr(seed_scores, "_PAIR_BLOCK", 4 * 7)
+    parts = analyze(tmp_path).bucket_plasticity
+    np.testing.assert_allclose(parts["plasticity"], whole["plasticity"], rtol=1e-12)
+    assert parts["n_pairs"].tolist() == whole["n_pairs"].tolist()

@@ -17,6 +17,7 @@ import pytest
 
 from attention_plasticity.cli import main
 from lasting_workers import workers as workers  # a fixture of all tests here
+from qk_toolkit.files import try_lock
 from rank_processes import Forwards, ended, start_alone
 from report_runs import write_run
 from small_study import (
@@ -165,6 +166,16 @@ def test_a_dump_can_be_removed_after_its_analysis(
     assert "tiny: results/study/dumps/tiny was captured with other settings: capture.min" in told
     assert study_in([str(folder), "study.yaml", "--dry_run"]) == 1
     assert "will fail: Dump ü/../x: dump: does not exist" in capsys.readouterr().err
+
+
+def test_a_study_that_is_being_made_is_not_begun_again(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = try_lock(tmp_path / ".study.lock")
+    assert lock is not None
+    assert study_in([str(place), "study.yaml", "--output_dir", str(tmp_path)]) == 2
+    lock.release()
+    assert "another study is being made there" in capsys.readouterr().err
 
 
 def test_a_killed_study_continues_and_ends_the_same(

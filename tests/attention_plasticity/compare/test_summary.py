@@ -16,11 +16,14 @@ from attention_plasticity.compare.groups import DIVISIONS
 from attention_plasticity.compare.runs import (
     NamedRun,
     Pair,
+    can_match,
     family_pairs,
     named_runs,
 )
 from attention_plasticity.compare.summary import SUMMARY_COLUMNS, key_head_summary, summary
+from attention_plasticity.tables.head_means import mean_estimate
 from plain_runs import (
+    GROUPS,
     STUDENT_11,
     edit_info,
     length,
@@ -255,3 +258,24 @@ def test_runs_without_a_table_have_no_rows(tmp_path: Path, runs: list[NamedRun])
     for by in ("length", "fifth", "band", "role"):
         assert set(summary([*runs[:1], plain], by)["run"]) <= {"m0"}
     assert key_head_summary(runs).empty
+
+
+def test_models_of_other_sizes_differ_by_their_means(runs: list[NamedRun]) -> None:
+    """Not by heads: the same numbers are other heads there."""
+    one, other = runs[:2]
+    layout = {"num_layers": 6, "num_q_heads": 6, "num_k_heads": 2}
+    info = {**other.run.info, "head_layout": layout}
+    other = replace(other, run=replace(other.run, info=info, layers=frozenset({1, 2})))
+    assert not can_match(one, other)
+    row = row_of(summary([one, other], None, [METRIC]), other.label, "all", METRIC, one.label)
+    means = [
+        plain_mean(other.run.folder, METRIC, lambda head: head[0] in (1, 2))[0],
+        plain_mean(one.run.folder, METRIC)[0],
+    ]
+    assert row["mean"] == pytest.approx(means[0] - means[1], abs=1e-12)
+
+
+def test_the_mean_has_the_fewest_groups() -> None:
+    """The degrees of freedom are those of the head with the fewest groups of texts."""
+    shares = [[0.1] * len(GROUPS)] * 2
+    assert mean_estimate([1.0, 2.0], shares, [12.0, 5.0]).freedom == 4

@@ -48,6 +48,14 @@ def test_statistic_equals_scipy(
             np.testing.assert_allclose(found, known, rtol=0, atol=1e-15)
 
 
+def test_chosen_columns_keep_their_own_scale() -> None:
+    columns = np.random.default_rng(1).standard_normal((9, 40_000)) * np.arange(1, 10)[:, None]
+    chosen = np.array([7, 1, 4, 8, 2])  # more than fit one chunk, in any order
+    found = ks_normal_statistics(columns, chosen + 1.0, chosen)
+    expected = [stats.kstest(columns[i] / (i + 1), "norm", mode="asymp").statistic for i in chosen]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
+
+
 @pytest.mark.parametrize("n", [3, 10, 50, 399, 400, 401, 999, 2500, 10_000])
 def test_pvalues_equal_kstwo_in_body_and_tail(n: int) -> None:
     x = np.concatenate([np.linspace(0.05, 3.2, 32), np.linspace(3.3, 8.0, 4)])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from attention_plasticity.estimate import score
 from attention_plasticity.estimate.score import (
     Centred,
     ScoreSums,
@@ -173,6 +174,14 @@ def test_few_queries_have_no_value() -> None:
     counted = counted_plasticity(score_sums(W, Centred.of(Q, group)))
     assert np.isnan(counted).all(axis=1).nonzero()[0].tolist() == [1, 5]  # one group is left
     assert np.isnan(counted_plasticity(score_sums(W, Centred.of(Q, np.full(3, 7))))).all()
+
+
+def test_blocks_of_pairs_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    W, Q, group = sample(4, pairs=40)
+    whole = score_sums(W, Centred.of(Q, group))
+    monkeypatch.setattr(score, "_BLOCK", 1)
+    for one, other in zip(score_sums(W, Centred.of(Q, group)), whole, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
 
 
 def test_plasticity_falls_to_zero_and_never_below() -> None:

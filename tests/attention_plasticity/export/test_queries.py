@@ -77,3 +77,9 @@ def test_top_direction_is_the_first_singular_vector_towards_the_mean() -> None:
         assert abs(direction @ rows[0]) == pytest.approx(1.0, abs=1e-12)
         assert direction @ (sign * X).mean(axis=0) > 0
         assert second == pytest.approx(values[1] / values[0], rel=1e-9)
+
+
+def test_moments_do_not_depend_on_a_large_mean() -> None:
+    X, weight, group = sample()
+    near, far = (query_moments(X.astype(np.float64) + by, weight, group) for by in (0.0, 1e6))
+    assert far.covariance == pytest.approx(near.covariance, rel=1e-6)

@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 
 from attention_plasticity.estimate import sizes
-from attention_plasticity.measure.attention import distant_mass, far_mass
+from attention_plasticity.measure.attention import common_bins, distant_mass, far_mass
 from qk_dump.columns import SINK_TOKENS, first_distances
 
 
 def test_the_bins_and_sinks_of_tables_are_those_of_dumps() -> None:
     assert list(sizes.DISTANCES) == first_distances()
     assert sizes.SINK_TOKENS == SINK_TOKENS
+
+
+def test_further_bins_are_added_to_the_last() -> None:
+    masses = np.random.default_rng(0).random((7, 30)).astype(np.float32)
+    common = common_bins(masses)
+    np.testing.assert_array_equal(common[:, :23], masses[:, :23])
+    np.testing.assert_allclose(common.sum(axis=1), masses.sum(axis=1), rtol=1e-6)
 
 
 def test_distant_mass_inside_the_last_bin_is_not_known() -> None:

@@ -214,6 +214,18 @@ def test_shares_of_eighths_have_influences(measured: tuple[Found, Refits]) -> No
     np.testing.assert_allclose(sum(one.influences for _, _, one in shares), 0.0, atol=1e-12)
 
 
+def test_amplitude_and_phase_are_those_of_the_kernel(measured: tuple[Found, Refits]) -> None:
+    """Σ |μq||μk| cos(ωΔ + φ) with the phase of queries minus that of keys."""
+    q, k, (found, _) = head(4), head(5), measured
+    rest = [np.average(one.rest, axis=0, weights=one.weight) for one in (q, k)]
+    bands, kernel = found.tables["bands"], found.tables["kernel"]
+    for place, delta in enumerate(range(1, 8)):  # bins of one distance
+        waves = np.cos(FREQUENCIES * delta + np.array(bands["kernel_phase"]))
+        value = bands["kernel_amplitude"] @ waves + SCALE * rest[0] @ rest[1]
+        assert kernel["kernel"][place] == pytest.approx(value, rel=1e-4, abs=1e-5)
+        assert kernel["distance"][place] == pytest.approx(delta)
+
+
 @settings(max_examples=8)
 @given(st.integers(0, 10_000))
 def test_the_kernel_explains_a_head_without_content(seed: int) -> None:

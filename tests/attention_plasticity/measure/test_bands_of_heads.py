@@ -101,6 +101,13 @@ def test_lengths_and_concentrations_are_those_before_rope(
     assert_reasons_are_complete(result)
 
 
+def test_pairs_are_inside_the_window(tmp_path: Path) -> None:
+    found = analyze(write_dump(tmp_path, texts=2, window=20, type="sliding_attention"))
+    kernel = found.tables["kernel"]
+    assert kernel["first_distance"][-1] <= 19 <= kernel["last_distance"][-1]
+    assert sum(kernel["n_pairs"]) == 2 * sum(min(p, 19) for p in range(48))  # all are used
+
+
 @pytest.mark.parametrize("factor", [1e-9, 3.0, 1e9])
 def test_scale_and_soft_cap(tmp_path: Path, factor: float) -> None:
     """Shares do not depend on the scale; logits are those before a soft-cap."""

@@ -22,6 +22,7 @@ from attention_plasticity.measure.fidelity import (
     fidelity_rows,
 )
 from attention_plasticity.measure.kept_attention import SHARES
+from attention_plasticity.measure.later_queries import TextRows
 from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.read.run_texts import run_texts
 from fidelity_dumps import WIDTH, KeyHead, Simulated, chosen, make_fidelity_dump, simulate
@@ -169,6 +170,14 @@ def test_unequal_inclusion_gives_the_numbers_of_all_keys() -> None:
         for one in (some, wrong)
     )
     assert abs(apart) > 5 * abs(right)
+
+
+def test_rows_are_in_their_own_scale() -> None:
+    """A power of two by which vectors were divided changes no bit."""
+    keys, _ = simulate(texts=3).read()
+    rows = keys.rows.with_columns({"vector": keys.rows.vectors / 8})
+    small, some = replace(keys, rows=rows, exponent=3), np.arange(50)
+    assert np.array_equal(TextRows.of(small, some).vectors, TextRows.of(keys, some).vectors)
 
 
 def test_only_keys_in_the_window_are_ranked() -> None:

@@ -91,6 +91,10 @@ def test_the_best_keys_of_each_query_keep_more_if_all_queries_see_the_same_keys(
     assert (best < found.best_per_query).all()
 
 
+def test_a_logit_above_lse_is_noticed() -> None:
+    assert received_by_keys(*text(), LATER, 20 * SCALE) is None
+
+
 def test_keys_of_one_score_are_kept_in_equal_parts_and_the_last_key_in_part() -> None:
     score = np.array([3.0, 2.0, 1.0, 0.0])
     found = kept_shares(score, np.array([8.0, 4.0, 2.0, 2.0]), np.ones(4))

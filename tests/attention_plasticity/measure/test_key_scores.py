@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attention_plasticity.estimate.visible import Visible
-from attention_plasticity.measure.key_scores import SCORES, KeyScores
+from attention_plasticity.measure.key_scores import SCORES, KeyScores, mean_turn
 from attention_plasticity.measure.later_queries import LaterQueries, TextRows
 from attention_plasticity.measure.query_fit import QueryFit, QueryGaussian, query_sums
 from attention_plasticity.read.bins import Bins
@@ -158,6 +158,12 @@ def test_triattention(record: RotaryRecord) -> None:
         centred = score - (own.weight * score).sum() / own.weight.sum()
         expected += centred / np.sqrt((own.weight * centred**2).sum() / own.weight.sum()) / 2
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-10)
+
+
+def test_mean_turn_of_no_and_of_whole_turns() -> None:
+    found = mean_turn(np.array([0.0, 2 * np.pi, 0.7, 1e-9]), 3, 50)
+    turns = np.exp(1j * np.outer([0.0, 0.0, 0.7, 1e-9], np.arange(3, 50)))
+    assert found == pytest.approx(turns.mean(axis=1), abs=1e-9)
 
 
 @RECORDS

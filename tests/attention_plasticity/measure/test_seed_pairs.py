@@ -208,3 +208,14 @@ def test_context_pairs_are_any_two_eligible_keys_of_one_example() -> None:
         np.testing.assert_array_equal(pairs.other, codes[0])
         np.testing.assert_array_equal(pairs.owner, codes[1])
         assert (np.diff(pairs.owner) >= 0).all()
+
+
+def test_context_pairs_are_uniform_and_their_order_is_random() -> None:
+    rows = {"p_k": np.arange(9), "b_k": np.arange(9) // 3, "example_ids_k": np.arange(9) % 2}
+    index, rng = KeyIndex(**rows), np.random.default_rng(0)
+    drawn = [index.context_pairs(np.ones(3, bool), 1, rng) for _ in range(800)]
+    counts = Counter(pair for pairs in drawn for pair in unordered(pairs))
+    assert len(counts) == 16  # pairs of 5 and of 4 keys
+    assert stats.chisquare(list(counts.values())).pvalue > SURE
+    ordered = sum(int((pairs.first < pairs.second).sum()) for pairs in drawn)
+    assert stats.binomtest(ordered, 2400).pvalue > SURE

@@ -160,6 +160,11 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str, list[str]]] = {
         [],
     ),
     "run.json": (lambda run: (run / "run.json").write_text("{"), "cannot be read", []),
+    "a table as output": (
+        lambda run: None,
+        "is a file of the run; choose another path",
+        [".", "--output", METRICS],
+    ),
     "a folder as output": (
         lambda run: None,
         "is a folder, not a file",

@@ -18,6 +18,7 @@ from dumps import make_dump
 from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.layout import Dump
 from qk_dump.source import open_dump
+from qk_toolkit.errors import DumpError
 
 
 def listed_texts(dump: Dump, *, equal_texts: bool = False) -> dict[str, Any] | None:
@@ -55,6 +56,13 @@ def test_unreadable_lists_are_not_used(dump: Dump) -> None:
     assert spoilt.ids.tolist() == [0, 1, 2, 3]
     assert "examples.parquet: is not a readable Parquet file (" in (spoilt.problem or "")
     assert spoilt.listed == {"count": 4, "digest": None}
+
+
+def test_rows_of_a_text_that_is_not_listed_are_refused() -> None:
+    texts, place = DumpTexts(np.arange(6), None, {"count": 6}), Path("l00h01q")
+    texts.require(np.array([0, 5]), np.zeros(2), place)
+    with pytest.raises(DumpError, match="has rows of text 6, which is not one of the 6 texts in"):
+        texts.require(np.array([0, 6]), np.zeros(2), place)
 
 
 @given(st.lists(st.integers(0, 2**62), unique=True), st.booleans())

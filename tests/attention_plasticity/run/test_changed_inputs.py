@@ -236,6 +236,7 @@ def test_other_records_are_left_alone_until_they_are_cleaned(place: Path, whole:
     assert len(records(out)) == 4
     assert not any(path.exists() for path in first)
     assert tables(out) == before
+    analyse(dump, out, seed=1, layers=[0], heads=[3], clean=True)  # the others are not removed
     assert computed(dump, out, seed=1) == []
     watcher = Notes()
     analyse(dump, out, seed=1, watcher=watcher)

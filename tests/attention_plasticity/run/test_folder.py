@@ -140,3 +140,13 @@ def test_tokens_are_read_back_exactly(tmp_path: Path) -> None:
     assert table["query_token"].tolist() == TOKENS
     assert table["key_token"].tolist() == TOKENS[::-1]
     assert table["distance"].tolist() == [1] * len(TOKENS)
+
+
+def test_columns_begin_with_those_of_the_seeds() -> None:
+    assert HEAD_METRICS.names[:21] == (
+        *("layer", "q_head", "k_head", "n_q_tokens", "n_k_tokens", "d_model", "q_R2_pos"),
+        *("q_R2_scalar", "q_mae_baseline", "q_mae_proj", "q_mae_ratio", "q_resid0_skew"),
+        *("q_resid0_kurt", "q_resid0_ks_p", "q_noise_med_abs_skew", "q_noise_med_abs_kurt"),
+        *("q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha", "ap_overall", "q_beta_norm"),
+        "q_R2_total",
+    )
