@@ -109,6 +109,10 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(
     expect(page.locator("#announcement")).to_contain_text(
         "Layer 3 · head 4: plasticity over a bucket 0."
     )
+    drawn = page.evaluate("JSON.parse(JSON.stringify(document.querySelector('.map-plot').data))")
+    shown_metric = runs[0].head_metrics[["layer", "q_head", "ap_overall"]]
+    for layer, head, value in shown_metric.itertuples(index=False):
+        assert drawn[0]["z"][layer][head] == value
     row = of_head(runs[0].head_metrics, 3, 4).iloc[0]
     known = runs[0].head_metrics.dropna(axis="columns", how="all")
     for name in known.columns.drop(["layer", "q_head", "k_head", "layer_type"]):

@@ -127,6 +127,20 @@ def test_a_bare_decoder_and_its_model_have_the_same_layout() -> None:
     assert decoder_of(model.model) is model.model
 
 
+def test_a_call_that_names_no_scale_has_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = modeling_llama.ALL_ATTENTION_FUNCTIONS
+
+    class Silent:
+        def get_interface(self, *names: Any) -> Any:
+            def attention(*given: Any, scaling: float, **options: Any) -> Any:
+                return registry.get_interface(*names)(*given, **options)
+
+            return attention
+
+    monkeypatch.setattr(modeling_llama, "ALL_ATTENTION_FUNCTIONS", Silent())
+    assert {facts.scale for facts in probe(llama()).layers} == {0.25}
+
+
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("model_type", LOOKING_AHEAD)
 def test_attention_that_is_not_causal_is_refused(model_type: str, implementation: str) -> None:
