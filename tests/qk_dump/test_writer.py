@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,14 @@ def test_where_rows_are_cut_does_not_show_in_the_file(
                 pieces.write(table.slice(start, end - start))
     assert (place / "cut.parquet").read_bytes() == (place / "whole.parquet").read_bytes()
     assert pq.read_table(place / "cut.parquet").equals(table)
+
+
+def test_a_failure_between_rows_leaves_no_file(tmp_path: Path) -> None:
+    table = head_table(5)
+    with suppress(KeyboardInterrupt), HeadWriter(tmp_path / "a.parquet", table.schema) as pieces:
+        pieces.write(table)
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("view", [np.asfortranarray, lambda v: v[:, ::2], lambda v: v[::-1]])

@@ -78,15 +78,12 @@ def test_probing_leaves_flags_and_random_numbers_alone() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_a_probe_that_failed_leaves_the_model_as_it_was() -> None:
-    model = ARCHITECTURES["gemma3_text"].model().train()
-    attention = [layer.self_attn for layer in model.model.layers]
-    windows = [module.sliding_window for module in attention]
-    attention[3].o_proj = nn.Linear(1, 1)
+def test_flags_are_as_they_were_after_a_probe_that_failed() -> None:
+    model = llama().train()
+    model.model.layers[3].self_attn.o_proj = nn.Linear(1, 1)
     with pytest.raises(ConfigError, match="own forward failed"):
         probe(model)
     assert all(module.training for module in model.modules())
-    assert [module.sliding_window for module in attention] == windows
 
 
 @pytest.mark.parametrize("heads", [5, 7])
