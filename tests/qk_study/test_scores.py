@@ -132,6 +132,15 @@ def test_wrong_results_are_refused(
         scores_of(tmp_path, scores, results)
 
 
+def test_results_in_several_files(tmp_path: Path) -> None:
+    one, other = harness_results(0.25, 0.9), harness_results(0.25, 0.9)
+    del one["results"]["gsm8k"]
+    other["results"], other["groups"] = {"gsm8k": other["results"]["gsm8k"]}, {}
+    gsm8k = {"task": "gsm8k", "metric": "exact_match,strict-match"}
+    found = scores_of(tmp_path, {"M": {"task": "mmlu"}, "G": gsm8k}, {"small": [one, other]})
+    assert found.table.iloc[0].tolist() == ["small", 0.25, 0.1]
+
+
 def test_a_task_in_two_files_of_a_model_is_refused(tmp_path: Path) -> None:
     results = {"small": [harness_results(0.5, 0.5), harness_results(0.6, 0.5)]}
     with pytest.raises(ConfigError, match="has this task of small too; leave one file out"):

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.compare.baselines import baseline_summary
-from attention_plasticity.compare.groups import DIVISIONS
+from attention_plasticity.compare.groups import DIVISIONS, layers_of_part
 from attention_plasticity.compare.runs import (
     NamedRun,
     Pair,
@@ -26,11 +26,13 @@ from plain_runs import (
     GROUPS,
     STUDENT_11,
     edit_info,
+    head_of,
     length,
     mean,
     mean_shares,
     opened,
     plain_mean,
+    rows_of,
     shares_of,
     small_models,
     values_of,
@@ -140,6 +142,26 @@ def test_tenths_of_the_depth(runs: list[NamedRun]) -> None:
             runs[0].run.folder, METRIC, lambda head, own=part // 2: head[0] == own
         )
         assert_row(table.iloc[part], *expected)
+
+
+def test_heads_of_one_role(runs: list[NamedRun]) -> None:
+    folder = runs[0].run.folder
+    table = summary(runs[:1], "role", [METRIC])
+    roles = {head_of(row): row["likely_role"] for row in rows_of(folder, "roles")}
+    assert set(table["group"]) == set(roles.values())
+    for role in set(roles.values()):
+        expected = plain_mean(folder, METRIC, lambda head, own=role: roles[head] == own)
+        assert_row(row_of(table, "m0", role, METRIC), *expected)
+
+
+def test_every_layer_has_the_part_with_its_middle() -> None:
+    for layers in (10, 12, 30, 61):
+        parts = [layers_of_part(part, 10, layers) for part in range(10)]
+        assert [layer for own in parts for layer in own] == list(range(layers))
+        for part, own in enumerate(parts):
+            assert all(part <= 10 * (layer + 0.5) / layers < part + 1 for layer in own)
+    few = [layers_of_part(part, 10, 3) for part in range(10)]  # the layer at the part's middle
+    assert few == [[0]] * 3 + [[1]] * 4 + [[2]] * 3
 
 
 @pytest.mark.parametrize("by", [None, *(name for name in DIVISIONS if name != "band")])

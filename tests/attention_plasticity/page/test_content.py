@@ -71,6 +71,13 @@ def test_the_description_has_grid_counts_and_buckets(run: Path) -> None:
     assert tables["places"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
 
 
+def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path) -> None:
+    info = json.loads((run / "run.json").read_text())
+    info["head_layout"] |= {"num_layers": 10**9, "num_q_heads": 6}
+    (run / "run.json").write_text(json.dumps(info))
+    assert run_content(FinishedRun.open(run), "x")[0]["grid"] == [LAYERS, HEADS]
+
+
 def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", warnings=["Few texts."])
     info = json.loads((folder / "run.json").read_text())

@@ -93,6 +93,24 @@ def test_lost_tables_are_written_from_the_records(
     assert compared_info(out) == compared_info(finished)
 
 
+def test_an_edited_table_is_replaced(dump: Path, finished: Path, out: Path) -> None:
+    (out / "head_metrics.csv").write_text("x")
+    assert computed(dump, out) == []
+    assert tables(out) == tables(finished)
+
+
+def test_a_record_that_cannot_be_written_ends_the_run(
+    dump: Path, finished: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(file: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("attention_plasticity.run.records.sync", no_space)
+    with pytest.raises(OutputError, match=r"l\d\dh\d\d-.*cannot be written: No space left"):
+        analyse(dump, out, seed=1)
+    assert tables(out) == tables(finished)
+
+
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "half": lambda content: content[: len(content) // 2],
