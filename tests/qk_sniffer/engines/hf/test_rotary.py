@@ -302,7 +302,9 @@ def test_a_tap_refuses_angles_that_depend_on_other_texts(rope_type: str) -> None
             return
         with pytest.raises(ConfigError, match="one at a time"):
             model(input_ids=both, attention_mask=mask, use_cache=False)
-        if rope_type == "dynamic":
+        # transformers 5.1 forgets the longest earlier sequence: it stores it under this name.
+        forgets = hasattr(model.model.rotary_emb, "None_max_seq_len_cached")
+        if rope_type == "dynamic" and not forgets:
             with pytest.raises(ConfigError, match="longest earlier sequence"):
                 model(input_ids=short, use_cache=False)
             tapped.layout.rotary_tables.reset()

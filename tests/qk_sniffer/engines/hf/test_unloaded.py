@@ -11,6 +11,7 @@ from transformers import AutoConfig
 from qk_sniffer.config import ModelSettings
 from qk_sniffer.engines.engine import ModelLayout
 from qk_sniffer.engines.hf.layout import decoder_of
+from qk_sniffer.engines.hf.loading import load_model_config
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of, small_model
 from qk_toolkit.errors import ConfigError
@@ -46,6 +47,10 @@ def test_a_small_model_turns_its_vectors_as_the_model_does(name: str) -> None:
     model, expected = probed(name)
     attention = {**ARCHITECTURES, **RARE}[name].attention[0]
     settings = settings_of(model.config, attn_implementation=attention)
+    if name == "gpt_neox":
+        read = load_model_config(settings).rope_parameters
+        if read != model.config.rope_parameters:
+            pytest.skip("transformers 5.1 does not read the rotary_pct that it writes")
     found = probe(small_model(settings))
     assert found.num_layers == expected.num_layers
     for one, other in zip(found.layers, expected.layers, strict=True):
