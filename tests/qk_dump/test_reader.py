@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from dumps import add_attended, head_rows, make_dump, write_columns
 from head_files import (
     FLOATS,
+    INTEGERS,
     SHAPES,
     attention_rows,
     lists,
@@ -36,6 +37,16 @@ from qk_dump.writer import write_head
 from qk_toolkit.errors import DumpError
 
 # what is accepted
+
+
+@pytest.mark.parametrize("kind", [*INTEGERS, *FLOATS])
+def test_any_type_of_number_reads_the_same(file: Path, kind: str) -> None:
+    place = np.array([0, 0.5, 100, 7, 2.25, 3]).astype(kind)
+    number = pa.array([0, 5, 100, 7, 7, 3], kind if "int" in kind else "int64")
+    rows = read(save(file, position=pa.array(place), bucket=number, example_id=number))
+    assert rows.position.tolist() == place.tolist()
+    assert rows.example_id is not None
+    assert rows.bucket.tolist() == rows.example_id.tolist() == number.to_pylist()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -182,6 +193,14 @@ def test_examples_are_read_if_present_and_usable(
     assert (None if found is None else found.tolist()) == read_back
     if read_back:
         assert read(file, max_rows=3, examples="if present").example_id is not None
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_examples_that_one_shard_lacks_are_not_known(tmp_path: Path, order: int) -> None:
+    with_examples = save(tmp_path / "a.parquet")
+    without = save(tmp_path / "b.parquet", without="example_id")
+    shards = [with_examples, without][::order]
+    assert read(*shards, examples="if present").example_id is None
 
 
 # what the footers tell

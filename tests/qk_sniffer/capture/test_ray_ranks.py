@@ -15,8 +15,9 @@ import torch
 from dying_ranks import fails, first_dies, stops_in_its_third_text
 from hub_server import CLIENT_WARNINGS, running_hub
 from qk_sniffer.capture import run
-from qk_sniffer.capture.ray_ranks import run_on_ray
-from qk_sniffer.capture.run import run_capture
+from qk_sniffer.capture.ranks import Ranks
+from qk_sniffer.capture.ray_ranks import _run_rank, run_on_ray
+from qk_sniffer.capture.run import run_capture, run_rank
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_toolkit import ray_cluster
 from qk_toolkit.errors import ConfigError, ToolkitError
@@ -140,6 +141,15 @@ def test_when_all_ranks_die_the_reason_is_told(inputs: tuple[Path, Path], tmp_pa
         "actor 0: its process died, and it is started again",
         "actor 0: its process died (killed, or memory was short)",
     ]
+    assert not (tmp_path / "dump").exists()
+
+
+def test_a_rank_without_the_folder_of_the_command_is_refused(
+    inputs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config = config_of(inputs, tmp_path / "dump")
+    with pytest.raises(ConfigError, match=r"data_root: node .* has no access to .*all nodes share"):
+        _run_rank(run_rank, config, Ranks(), tmp_path, tmp_path / "dump" / ".shared-1", None)
     assert not (tmp_path / "dump").exists()
 
 

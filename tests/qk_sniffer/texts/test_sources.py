@@ -91,6 +91,14 @@ def test_a_folder_of_text_files_in_the_order_of_their_names(
 
 
 @BOTH_WAYS
+def test_hidden_files_and_folders_are_skipped(tmp_path: Path, streaming: bool) -> None:
+    for name in (".hidden.txt", ".git/a.txt", "seen/.cache/b.txt"):
+        saved(tmp_path / name, "no")
+    saved(tmp_path / "seen" / "c.txt", "yes")
+    assert texts_of(tmp_path, streaming=streaming) == [("seen/c.txt", "yes")]
+
+
+@BOTH_WAYS
 def test_names_that_look_like_patterns_are_names(tmp_path: Path, streaming: bool) -> None:
     names = ["a*.txt", "a1.txt", "b1.txt", "b[1].txt", "c?.txt", "d{1,2}.txt", "é #%20.txt"]
     for name in names:
@@ -173,6 +181,12 @@ def test_places_without_texts_are_refused(tmp_path: Path, streaming: bool) -> No
     assert refusal(saved(tmp_path / "book.pdf", "x"), streaming=streaming) == NO_TEXTS
     assert refusal(tmp_path, streaming=streaming) == NO_TEXTS
     assert refusal(saved(tmp_path / "book", "x"), streaming=streaming) == NO_TEXTS
+
+
+def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.csv"):
+        saved(tmp_path / name, "id,text\na,b\n")
+    assert "holds files of several formats (" in refusal(tmp_path, streaming=False)
 
 
 def test_a_missing_path_is_named() -> None:

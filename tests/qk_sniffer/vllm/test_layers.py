@@ -109,3 +109,14 @@ def test_masks_that_vllm_does_not_tell_are_refused(change: dict[str, Any]) -> No
     found = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)
     with pytest.raises(ConfigError, match="which keys its queries see"):
         layout_in_vllm("mine", layout, layout, [found], 1)
+
+
+def test_layers_that_cannot_be_told_apart_or_shared_out_are_refused() -> None:
+    layout = ModelLayout(1, (facts_of(0),))
+    found = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)
+    with pytest.raises(ConfigError, match=r"two attention layers with number 0 \(a, b\)"):
+        layout_in_vllm("mine", layout, layout, [found, found._replace(name="b")], 1)
+    sinks = ModelLayout(1, (facts_of(0, logits=Logits(sinks=True)),))
+    part = VllmLayer(0, "a", 1, 1, 8, None, 0.3, None, True, None)
+    with pytest.raises(ConfigError, match="learned sinks and 2 key heads for 4 ranks"):
+        layout_in_vllm("mine", sinks, sinks, [part], 4)
