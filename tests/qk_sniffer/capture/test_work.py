@@ -169,3 +169,15 @@ def test_texts_that_come_after_the_end_of_a_capture_remove_no_segment(
     monkeypatch.setattr(type(setup.texts), "between", slow)
     assert list(late.steps()) == []
     assert saved_chunks(processes.folder) == {*range(len(LENGTHS))}
+
+
+def test_a_damaged_or_unfinished_segment_is_run_again(setup: Setup, processes: Processes) -> None:
+    run(processes.start(setup))
+    place = processes.folder / ".capture" / "segments"
+    (place / "00002" / "segment.json").write_text("{")
+    (place / ".00004.part-77-ab").mkdir()
+    (place / "00004" / "segment.json").unlink()
+    work = processes.start(setup)
+    assert work.texts_done == len(LENGTHS) - 2
+    assert run(work) == [[2], [4]]
+    assert not list(place.glob(".*"))
