@@ -120,3 +120,10 @@ def test_signs_and_scales(values: list[float]) -> None:
     assert scaled["value"].tolist() == pytest.approx(one["value"].tolist(), abs=1e-9)
     assert turned["value"].tolist() == pytest.approx((-one["value"]).tolist(), abs=1e-9)
     assert turned["p_value"].tolist() == pytest.approx(one["p_value"].tolist(), abs=0.02)
+
+
+def test_draws_of_one_model_do_not_count_and_all_draws_are_fixed() -> None:
+    """With six models, some of the draws are one model six times."""
+    table = found(*sample(6))
+    assert table["low"].notna().all()
+    pd.testing.assert_frame_equal(found(*sample(6)), table, check_exact=True)

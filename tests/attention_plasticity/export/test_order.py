@@ -129,3 +129,29 @@ def test_all_values_missing_are_refused(tmp_path: Path) -> None:
     assert "6 key heads without attn_entropy" in refusal(
         run, "duo", "--order", "attn_entropy", "--share", "0.5"
     )
+
+
+def test_errors_of_query_heads_without_influences_are_independent(run: Path) -> None:
+    heads = pd.read_csv(run / "head_metrics.csv")
+    squares = (heads["ap_aligned_se"] ** 2).groupby([heads["layer"], heads["k_head"]]).sum()
+    found = heads_of(run, "ap_aligned")
+    assert found.standard_error == pytest.approx(np.sqrt(squares.to_numpy()) / 2)
+    assert "independent" in found.errors_from
+
+
+def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: Path) -> None:
+    add_errors(run)
+    table = pd.read_csv(run / "head_influences.csv")
+    rows = table[table["quantity"] == "ap_aligned"].assign(quantity="attn_far_mass")
+    pd.concat([table, rows]).to_csv(run / "head_influences.csv", index=False, na_rep="nan")
+    found = heads_of(run, "far_mass")
+    assert found.influences == pytest.approx(heads_of(run, "ap_aligned").influences)
+
+
+def test_heads_of_layers_with_chunks_are_not_counted_and_may_be_absent(run: Path) -> None:
+    for k_head in (0, 1):
+        drop_heads(run, 1, k_head)
+    info = json.loads((run / "run.json").read_text())
+    info["input"]["dump"]["layers"] = [{"layer": 1, "type": "chunked_attention"}]
+    change_info(run, **info)
+    assert heads_of(run).counted.tolist() == [True, True, False, False, True, True]

@@ -160,6 +160,15 @@ def test_triattention(record: RotaryRecord) -> None:
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-10)
 
 
+def test_norm_and_filter() -> None:
+    own, known = keys(), fits(HALVES)
+    found = scores(known, own, HALVES)
+    assert found["key_norm"] == pytest.approx([np.sqrt((k**2).sum()) for k in own.vectors])
+    mean = (known[0].direction + known[1].direction) / 2
+    assert found["q_filter"] == pytest.approx([k @ mean for k in own.vectors])
+    assert tuple(found) == SCORES
+
+
 def test_mean_turn_of_no_and_of_whole_turns() -> None:
     found = mean_turn(np.array([0.0, 2 * np.pi, 0.7, 1e-9]), 3, 50)
     turns = np.exp(1j * np.outer([0.0, 0.0, 0.7, 1e-9], np.arange(3, 50)))

@@ -175,7 +175,9 @@ def test_means_and_profiles_of_each_type_of_layers(measured: FinishedRun) -> Non
     assert about["groups"][1]["means"] == about["groups"][0]["means"]
 
 
-def test_a_baseline_without_bins_of_a_type_of_layers_has_no_profile_of_it(tmp_path: Path) -> None:
+def test_a_baseline_has_means_over_draws_and_no_profile_without_bins(
+    tmp_path: Path,
+) -> None:
     folder = write_run(tmp_path / "run", position=True)
     for name, place in write_baselines(folder, draws=2).items():
         info = json.loads((place / "run.json").read_text())
@@ -187,6 +189,15 @@ def test_a_baseline_without_bins_of_a_type_of_layers_has_no_profile_of_it(tmp_pa
         bins = pd.read_csv(place / "head_bin_plasticity.csv")
         kept = bins[bins["layer"] > 0] if "random" in name else bins
         kept.to_csv(place / "head_bin_plasticity.csv", index=False)
-    about, tables = run_content(FinishedRun.open(folder), "x")
+    run = FinishedRun.open(folder)
+    about, tables = run_content(run, "x")
     groups = about["baselines"][0]["groups"]
     assert [group["profile"] in tables for group in groups] == [True, False, True]
+    draws = run.baselines["random weights"]
+    means = [mean_over_heads(draw, LEVEL).value for draw in draws]
+    assert groups[0]["means"][LEVEL][0] == pytest.approx(np.mean(means))
+    bins = pd.concat([draw.table("bins") for draw in draws])  # as many rows of every draw
+    values = bins.groupby("q_bin")["plasticity"].mean()
+    found = tables[groups[0]["profile"]]["plasticity"]
+    first = bins["q_bin"].min()
+    assert found[0] == pytest.approx(values[first])
