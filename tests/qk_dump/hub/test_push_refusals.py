@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from hubs import REPO, TINY, files_of, on_branch, push_refusal
 from hubs import cache as cache  # the fixtures
 from hubs import client as client
 from hubs import dump as dump
-from odd_files import claim, huge
+from odd_files import claim, huge, replace_by
 from qk_dump.hub.pull import fetch_dump
 from qk_dump.hub.push import push_dump
 from qk_toolkit.errors import ToolkitError
@@ -71,6 +72,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: path.write_bytes(path.read_bytes()[:-200]),
         "is not a readable Parquet file",
     ),
+    "a pipe": (lambda path: replace_by(os.mkfifo, path), "is a named pipe"),
     "a huge footer": (huge, "its footer is 4,043,309,055 bytes long"),
     "no vectors": (without("vector"), "has no column 'vector'"),
     "text as bucket": (retyped("bucket", pa.string()), "column 'bucket' is string"),
