@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attention_plasticity.measure import seed_models
 from attention_plasticity.measure.seed_models import (
     Gaussian,
     _covariance_factor,
@@ -23,6 +24,22 @@ def test_equal_queries_have_no_covariance_at_all(dtype: type) -> None:
     assert not moments.covariance.any()
     assert (moments.mean == X[0]).all()
     assert moments.position[0] == 0.1
+
+
+def test_moments_equal_numpy_in_every_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in several blocks of rows."""
+    monkeypatch.setattr(seed_models, "LARGE_BLOCK", 4 * 5)
+    rng = np.random.default_rng(4)
+    p, X = rng.integers(0, 600, 90).astype(float), rng.standard_normal((90, 4))
+    moments = bucket_moments(p, (p // 100).astype(np.int64), X)
+    assert moments.bucket.tolist() == [1, 2, 3, 4, 5]
+    for slot, j in enumerate(moments.bucket):
+        members = p // 100 == j
+        assert moments.count[slot] == members.sum()
+        assert moments.position[slot] == pytest.approx(p[members].mean(), rel=1e-12)
+        np.testing.assert_allclose(moments.mean[slot], X[members].mean(axis=0), rtol=1e-10)
+        expected = np.cov(X[members], rowvar=False)
+        np.testing.assert_allclose(moments.covariance[slot], expected, rtol=1e-9, atol=1e-12)
 
 
 def test_covariance_survives_a_mean_a_million_times_the_spread() -> None:

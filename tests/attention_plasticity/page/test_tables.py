@@ -11,15 +11,16 @@ import pytest
 from scipy.stats import t
 
 import run_tables
-from attention_plasticity.metrics import HEAD_METRICS
+from attention_plasticity.metrics import DRIFT, HEAD_METRICS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
-from attention_plasticity.page.tables import SCALE, UNKNOWN
+from attention_plasticity.page.tables import SCALE, UNKNOWN, table_columns
 from attention_plasticity.tables.attention_masses import row_masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import benjamini_hochberg, p_values
 from attention_runs import BINS, DISTANT, MASSES, add_attention
 from commands_here import run_here
+from drift_runs import add_drift
 from key_head_runs import add_key_heads, name_layout
 from qk_toolkit.errors import ConfigError
 from report_runs import TEXT_GROUPS, write_run
@@ -66,6 +67,14 @@ def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
     kinds = {name: kind for name, kind, _ in pack(tables)[0]["heads"]["columns"]}
     assert {kinds[f"{name}_half_width"] for name in names} == {"f4"}
     assert {kinds[f"{name}_groups"] for name in names} == {"u1"}
+
+
+def test_numbers_have_half_widths_where_errors_are_known(folder: Path) -> None:
+    table = pd.read_csv(add_drift(folder) / DRIFT.file)
+    columns = table_columns(FinishedRun.open(folder), "drift")
+    np.testing.assert_allclose(columns["k_pc1_r"], table["k_pc1_r"], rtol=1e-6)
+    np.testing.assert_allclose(columns["q_drift_r_half_width"], 0.004 * FACTOR, rtol=1e-6)
+    assert "q_pc0_share_half_width" not in columns
 
 
 def test_masses_without_sinks_are_rounded_to_four_digits(folder: Path) -> None:
