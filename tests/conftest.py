@@ -27,7 +27,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts backg
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children are to be interrupted
 
 
-LONG_FILES = (  # begun first, so that at the end no process waits for the other
+FIRST = (  # takes longest, so that at the end no process waits for the other
+    "tests/browser/",
     "tests/end_to_end/test_capture_interruptions.py",
     "tests/qk_study/test_command.py",
     "tests/attention_plasticity/figures/test_registry.py",
@@ -35,8 +36,12 @@ LONG_FILES = (  # begun first, so that at the end no process waits for the other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files come first; the order is otherwise the same."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FILES))
+    """What takes long comes first. A process runs whole files; one runs those of the browser."""
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    for item in items:
+        file = item.nodeid.split("::")[0]
+        group = "browser" if file.startswith("tests/browser/") else file
+        item.add_marker(pytest.mark.xdist_group(group))  # fixtures of a group are made once
 
 
 def pytest_collection_finish() -> None:

@@ -91,6 +91,7 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
     )
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings(CLIENT_WARNINGS)
 def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
