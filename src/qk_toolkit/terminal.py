@@ -43,6 +43,7 @@ class TerminalWatcher(Watcher):
     def __init__(self, rank: int = 0, seconds: float = SECONDS) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=rank > 0)
         self._is_first = rank == 0
+        self._showing = threading.Lock()
         self._shown = ""  # name of the task of `show`
         self._state: TaskState | None = None
         self._view: _Bar | _Lines
@@ -80,16 +81,20 @@ class TerminalWatcher(Watcher):
             self._view.update(self._state)
 
     def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
-        """Show a bar or lines and set them to `done`; they end when all is done."""
-        if task != self._shown or self._state is None:
-            self.stop()
-            self._shown = task
-            self._begin(TaskState(task, total, done, in_bytes=in_bytes))
-        assert self._state is not None
-        self._state.set(done, total)
-        self._view.update(self._state)
-        if done >= total:
-            self.stop()
+        """Show a bar or lines and set them to `done`; they end when all is done.
+
+        Threads that copy files side by side call it.
+        """
+        with self._showing:
+            if task != self._shown or self._state is None:
+                self.stop()
+                self._shown = task
+                self._begin(TaskState(task, total, done, in_bytes=in_bytes))
+            assert self._state is not None
+            self._state.set(done, total)
+            self._view.update(self._state)
+            if done >= total:
+                self.stop()
 
     def stop(self) -> None:
         """End the lines, or the bar, which stays on the screen."""

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from types import SimpleNamespace
 
@@ -108,3 +109,12 @@ def test_the_bar_shows_on_a_terminal_alone(terminal: bool) -> None:
     assert (b"8/8" in told) == terminal
     assert (b"heads/s" in told) == terminal
     assert (b"left" in told) == terminal
+
+
+def test_threads_may_show_their_copies_side_by_side() -> None:
+    def copies(number: int) -> None:
+        for step in range(100):
+            watcher.show("copying", (number + step) % 3, 2)
+
+    with redirect_stderr(Pipe()), TerminalWatcher() as watcher, ThreadPoolExecutor(8) as pool:
+        list(pool.map(copies, range(8)))  # raises what a thread raised
