@@ -210,7 +210,7 @@ TABLE: tuple[Column, ...] = (
     _of_query(
         ARGMAX_POSITION,
         _KEYS,
-        "position of the key with the largest weight",
+        "position of the key with the largest weight; the earliest of equal ones",
         "a visible key",
         _wrong_argmax,
         _INT,
@@ -234,7 +234,7 @@ TABLE: tuple[Column, ...] = (
     _of_query(
         INDUCTION_MASS,
         _TOKENS,
-        "weight of keys whose previous token is the token of the query",
+        "weight of keys whose previous token is the token of the query; its own key can be one",
         "0 to 1",
         _no_weight(INDUCTION_MASS),
     ),
@@ -262,8 +262,8 @@ TABLE: tuple[Column, ...] = (
         RECEIVED,
         pa.list_(_F32),
         _FLOATS,
-        "mean weight that evenly spaced queries of the text give the key; one value for every "
-        "query head of the key head",
+        "mean weight that evenly spaced queries of the text give the key, 0 from those before it; "
+        "one value for every query head of the key head, in their order",
         "k",
         _RECEIVED,
         NOT_KNOWN,

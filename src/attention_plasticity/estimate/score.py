@@ -25,7 +25,7 @@ class Centred(NamedTuple):
     """Queries of a bin about their mean."""
 
     Y: npt.NDArray[np.float32]  # (n, d) queries minus `mean`
-    mean: Array  # (d,) its values are those of float32
+    mean: Array  # (d,) as it was subtracted: rounded to float32, kept as float64
     member: npt.NDArray[np.float32]  # (g, n) 1 where a query is of a group of texts
     number: Array  # (g, 1) queries of every group
 
@@ -35,9 +35,8 @@ class Centred(NamedTuple):
         Q = Q.astype(np.float32, copy=False)
         mean = Q.mean(axis=0, dtype=np.float64).astype(np.float32)  # (d,)
         member = (group == np.arange(GROUPS)[:, None]).astype(np.float32)
-        return cls(
-            Q - mean, mean, member, np.bincount(group, minlength=GROUPS)[:, None].astype(float)
-        )
+        number = np.bincount(group, minlength=GROUPS)[:, None].astype(float)
+        return cls(Q - mean, mean.astype(np.float64), member, number)
 
 
 class ScoreSums(NamedTuple):

@@ -214,3 +214,13 @@ def test_means_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
             assert np.isnan(found[row, c]) or row == 3
         else:
             assert found[row, c] == pytest.approx(np.mean(own))
+
+
+def test_the_mean_score_keeps_its_digits_if_queries_have_a_large_mean() -> None:
+    """Terms of a product of large vectors cancel; a sum in double precision is the reference."""
+    W, Q, group = sample(0, n=400, d=64)
+    Q += np.float32(1000)
+    sums = score_sums(W, Centred.of(Q, group))
+    expected = (Q.astype(float) @ W.T.astype(float)).mean(axis=0)  # (pairs,)
+    found = sums.mean + sums.first.sum(axis=0) / len(Q)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
