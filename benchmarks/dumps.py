@@ -86,19 +86,22 @@ def _files(data: Path, shape: Shape, kind: Kind, head: int) -> list[Path]:
         part = data / "parts" / f"{rows}x{shape.width}x{shape.texts}x{shape.bucket}-{head}-{number}"
         target = part / HeadId(0, 0, kind).folder / DATA_FILE
         if not target.exists():
-            seed = [number, head, rows, kind == "q"]
-            path = write_head(part, HeadId(0, 0, kind), _rows(shape, rows, seed))
+            path = write_head(part, HeadId(0, 0, kind), _rows(shape, rows, kind, (number, head)))
             table = pq.read_table(path).drop_columns(["layer", "head"])
             pq.write_table(table.replace_schema_metadata(None), path)
         found.append(target)
     return found
 
 
-def _rows(shape: Shape, number: int, seed: list[int]) -> Rows:
-    """Normal noise around a mean that drifts with position."""
-    rng = np.random.default_rng(seed)
-    slots = np.sort(rng.integers(0, shape.texts * shape.context, number))
+def _rows(shape: Shape, number: int, kind: Kind, file: tuple[int, int]) -> Rows:
+    """Normal noise around a mean that drifts with position.
+
+    `file` is the number of a file of a head, and the head. Heads share positions, as in a capture.
+    """
+    of_all_heads = np.random.default_rng([file[0], number, kind == "q"])
+    slots = np.sort(of_all_heads.integers(0, shape.texts * shape.context, number))
     position = slots % shape.context
+    rng = np.random.default_rng([*file, number, kind == "q"])
     mean, drift = rng.standard_normal((2, shape.width), np.float32)
     share = (position / shape.context).astype(np.float32)[:, None]  # (n, 1)
     vectors = rng.standard_normal((number, shape.width), np.float32) + mean + share * drift

@@ -31,7 +31,7 @@ FILES = {
     "100,000 files": Shape(2_000, 64, layers=25, q_heads=32, k_heads=8, files=100),
 }
 TINY = {count: Shape(200, 8, count // 10, q_heads=10, k_heads=10) for count in (100, 600)}
-LARGE_HEADS = replace(LARGE, layers=2, q_heads=32, k_heads=8)
+LARGE_HEADS = replace(LARGE, q_heads=16, k_heads=4)
 MANY_HEADS = replace(SMALL, layers=36, q_heads=32, k_heads=8)
 _LOOK = 0.02  # seconds between looks at processes
 
@@ -164,7 +164,7 @@ def _ray(data: Path, rounds: int) -> None:
         few, many = (best[f"{engine} {dump.name}"] for dump in tiny.values())
         per_head = 1e3 * (many - few) / (max(TINY) - min(TINY))
         rows.append([engine, f"{took:.1f} s", f"{per_head:.1f} ms"])
-    show(["engine", "64 heads of 60,000 rows", "a tiny head"], rows)
+    show(["engine", "16 heads of 60,000 rows", "a tiny head"], rows)
 
 
 def _on_engine(dump: Path, engine: str) -> None:
