@@ -42,7 +42,6 @@ class Population:
     similarity: float = 0.3  # share of the variance of queries that a text has in common
     key_direction: float = 1.0  # strength of the direction of a text in its keys
     reach_end: float = 1.0  # share of the texts that reach the last half of the buckets
-    tails: float = 0.0  # degrees of freedom of Student's t noise; 0: Gaussian
     seed: int = 0  # of the mean and the drift
 
     @property
@@ -87,8 +86,6 @@ def draw_rows(
     text, bucket = text[kept], bucket[kept]
     position = (bucket * BUCKET_SIZE + rng.integers(0, BUCKET_SIZE, len(text))).astype(float)
     noise = rng.standard_normal((len(text), population.width))
-    if population.tails:
-        noise *= np.sqrt((population.tails - 2) / rng.chisquare(population.tails, (len(text), 1)))
     if kind == "q":
         share = population.similarity
         vectors = np.sqrt(share) * text_noise[text] + np.sqrt(1 - share) * noise
@@ -112,13 +109,6 @@ def keys_of(rows: HeadRows, weight: np.ndarray, layer: Layer, bins: Bins) -> Key
     texts = DumpTexts(np.arange(int(rows.example_id.max()) + 1), bins=bins)
     group = texts.groups.of(rows.example_id)
     return Keys(rows, 0, weight, layer, rows.example_id, group, texts, None)
-
-
-def draw_head(population: Population, rng: np.random.Generator) -> tuple[HeadRows, Keys]:
-    """Queries and keys of one head."""
-    size = (population.texts, population.width)
-    queries = draw_rows(population, "q", rng, rng.standard_normal(size))
-    return queries, key_head(draw_rows(population, "k", rng, rng.standard_normal(size)))
 
 
 def analyse(

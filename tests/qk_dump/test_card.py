@@ -61,20 +61,11 @@ def test_more_heads_than_the_viewer_takes_are_not_named(monkeypatch: pytest.Monk
     assert 'load_dataset("path/to/this/folder", data_files="l00h00q/*.parquet"' in body
 
 
-def test_keys_drawn_by_attention_have_configs() -> None:
-    heads = [*SOME_HEADS, HeadId(0, 0, "k", attended=True)]
-    front, body = parts(card(MANIFEST, heads, examples=False))
-    assert front["configs"][-1] == {
-        "config_name": "attended-l00h00k",
-        "data_files": "attended/l00h00k/*.parquet",
-    }
-    assert "heads: `2 of queries, 2 of keys`" in body
-    assert "The folder `attended` has further keys" in body
-    assert "attended" not in parts(card(MANIFEST, SOME_HEADS, examples=False))[1]
-
-
 def test_the_text_tells_what_was_captured_and_how_to_go_on() -> None:
+    drawn = HeadId(0, 0, "k", attended=True)
+    assert "The folder `attended` has" in card(MANIFEST, [*SOME_HEADS, drawn], examples=True)
     _, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
+    assert "attended" not in body
     for fact in (
         "- model: `org/model-1`",
         "- revision: `abc123`",

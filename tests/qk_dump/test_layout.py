@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dumps import make_dump
 from qk_dump.heads import HeadId, parse_folder, parse_head
 from qk_dump.layout import open_folder, parquet_files
-from qk_dump.manifest import DumpManifest, write_manifest
 from qk_toolkit.errors import ConfigError, DumpError
 
 
@@ -73,6 +71,8 @@ def test_heads_in_the_root_are_found_and_everything_else_is_ignored(tmp_path: Pa
     assert list(dump.all_folders) == [*dump.folders, drawn]
     assert dump.files(drawn) == dump.files(drawn._replace(layer=3)) == ()
     assert repr(dump).endswith("2 query heads, 2 key heads>")
+    (tmp_path / "dump.json").write_text("{")
+    assert str(tmp_path / "dump.json") in refusal(tmp_path)
 
 
 def test_models_below_the_root(tmp_path: Path) -> None:
@@ -98,19 +98,6 @@ def test_the_root_may_be_text_and_start_at_home(
     monkeypatch.setenv("HOME", str(tmp_path))
     heads_at(tmp_path / "dump", "l00h00q")
     assert open_folder("~/dump").path == tmp_path / "dump"
-
-
-def test_a_written_dump_is_found_whole(tmp_path: Path) -> None:
-    make_dump(tmp_path, layers=2, q_heads=2, k_heads=1, n=3)
-    dump = open_folder(tmp_path)
-    assert dump.query_heads == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert dump.key_heads == [(0, 0), (1, 0)]
-    assert dump.files(HeadId(1, 1, "q")) == (tmp_path / "l01h01q" / "data.parquet",)
-    assert dump.manifest is None
-    write_manifest(tmp_path, DumpManifest(num_q_heads=12))
-    assert open_folder(tmp_path).manifest == DumpManifest(num_q_heads=12)
-    (tmp_path / "dump.json").write_text("{")
-    assert str(tmp_path / "dump.json") in refusal(tmp_path)
 
 
 # refusals

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from odd_files import NOT_REGULAR, Maker
 from qk_dump.manifest import (
     MANIFEST_NAME,
     DumpManifest,
@@ -19,28 +20,6 @@ from qk_dump.manifest import (
 )
 from qk_dump.rotary import RotaryRecord, rotary_record
 from qk_toolkit.errors import ConfigError
-
-FULL = DumpManifest(
-    model="HuggingFaceTB/SmolLM2-135M",
-    revision="main",
-    num_layers=30,
-    num_q_heads=9,
-    num_k_heads=3,
-    head_dim=64,
-    layer_types=["full_attention", "sliding_attention"],
-    rope_parameters={"rope_theta": 10000.0, "scaling": None},
-    attention_scale=0.125,
-    bucket_type="uniform",
-    min_bucket_size=128,
-    sampler={"type": "log", "base_rate": 4},
-    dtype="float32",
-    versions={"torch": "2.9"},
-    seed=7,
-    num_examples=12,
-    layers=[{"layer": 0, "window": None}],
-    pre_rope=False,
-    capture={"model": {"name": "a", "revision": None}},
-)
 
 
 def written(folder: Path, text: str | bytes) -> Path:
@@ -59,17 +38,26 @@ def refusal(path: Path) -> str:
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    write_manifest(tmp_path, FULL)
-    assert read_manifest(tmp_path / MANIFEST_NAME) == FULL
+    full = DumpManifest(
+        model="HuggingFaceTB/SmolLM2-135M",
+        num_layers=30,
+        layer_types=["full_attention", "sliding_attention"],
+        rope_parameters={"rope_theta": 10000.0, "scaling": None},
+        attention_scale=0.125,
+        bucket_type="uniform",
+        layers=[{"layer": 0, "window": None}],
+        pre_rope=False,
+        capture={"model": {"name": "a", "revision": None}},
+    )
+    write_manifest(tmp_path, full)
+    assert read_manifest(tmp_path / MANIFEST_NAME) == full
 
 
 def test_unknown_fields_are_kept_on_both_ways(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps({"num_layers": 2, "note": {"é": [1, None]}}))
-
     manifest = read_manifest(path)
     assert manifest is not None
     write_manifest(tmp_path, manifest)
-
     assert json.loads(path.read_text(encoding="utf-8")) == {
         "format_version": 1,
         "num_layers": 2,
@@ -77,25 +65,18 @@ def test_unknown_fields_are_kept_on_both_ways(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("make", "said"), NOT_REGULAR.values(), ids=NOT_REGULAR)
-def test_what_is_no_regular_file_is_refused_unopened(
-    tmp_path: Path, make: Maker, said: str
-) -> None:
-    make(tmp_path / MANIFEST_NAME)
+def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / MANIFEST_NAME)
+    said = "is a named pipe, not a regular file"
     assert f"cannot be read: {said}" in refusal(tmp_path / MANIFEST_NAME)
-    (tmp_path / MANIFEST_NAME).rename(tmp_path / "plan.json")
-    with pytest.raises(ConfigError, match=rf"plan.json: cannot be read \({said}\)"):
-        read_plan(tmp_path / "plan.json")
+    with pytest.raises(ConfigError, match=rf"dump.json: cannot be read \({said}\)"):
+        read_plan(tmp_path / MANIFEST_NAME)
 
 
 GARBLED = {
-    "empty": (b"", "is not JSON"),
     "half": (b"{", "is not JSON"),
-    "YAML": (b"num_layers: 3", "is not JSON"),
     "not UTF-8": (b'{"model": "\xe9"}', "is not JSON"),
-    "a long number": (b'{"seed": ' + b"1" * 5000 + b"}", "is not JSON"),
     "a list": (b"[]", "dict"),
-    "null": (b"null", "dict"),
     "nested": (b'{"capture":' * 5000 + b"1" + b"}" * 5000, "nested too deep"),
     "a field twice": (b'{"num_q_heads": 4, "num_q_heads": 8}', "'num_q_heads' is given twice"),
     "too large": (b" " * (16 << 20) + b"{}", "is larger than 16,777,216 bytes"),
@@ -109,40 +90,25 @@ def test_what_json_should_not_hold_is_refused(tmp_path: Path, content: bytes, sa
     assert "remove the file" in message
 
 
-TOO_LARGE = {
-    "num_layers": 1_001,
-    "num_q_heads": 4_097,
-    "min_bucket_size": 2**31,
-    "layers": [{}] * 1_001,
-    "layer_types": ["full_attention"] * 1_001,
+WRONG: dict[str, list[Any]] = {
+    "num_layers": [0, 1_001],
+    "num_q_heads": [4_097],
+    "min_bucket_size": [2**31],
+    "head_dim": [1.5],
+    "layers": [{"0": {}}, [{}] * 1_001],
+    "layer_types": ["full_attention", ["full_attention"] * 1_001],
+    "rope_parameters": [[]],
+    "bucket_type": ["quadratic"],
+    "num_examples": [-1],
 }
 
 
-@pytest.mark.parametrize("field", TOO_LARGE)
-def test_a_number_beyond_any_model_is_refused(tmp_path: Path, field: str) -> None:
-    message = refusal(written(tmp_path, json.dumps({field: TOO_LARGE[field]})))
-    assert f"{field}: " in message
-    assert "works without it" in message
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("num_layers", 0),
-        ("head_dim", 1.5),
-        ("layer_types", "full_attention"),
-        ("rope_parameters", []),
-        ("bucket_type", "quadratic"),
-        ("num_examples", -1),
-        ("layers", {"0": {}}),
-    ],
-)
-def test_a_wrong_value_is_refused_with_the_field_named(
-    tmp_path: Path, field: str, value: object
-) -> None:
-    message = refusal(written(tmp_path, json.dumps({field: value})))
-    assert field in message
-    assert "works without it" in message
+@pytest.mark.parametrize("field", WRONG)
+def test_a_wrong_value_is_refused_with_the_field_named(tmp_path: Path, field: str) -> None:
+    for value in WRONG[field]:
+        message = refusal(written(tmp_path, json.dumps({field: value})))
+        assert f"{field}: " in message
+        assert "works without it" in message
 
 
 @pytest.mark.parametrize(

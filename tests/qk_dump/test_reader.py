@@ -92,12 +92,6 @@ def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
     assert count_rows([first, second]) == 9
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_shard_without_rows_beside_one_with_rows_adds_nothing(tmp_path: Path, order: int) -> None:
-    files = [save(tmp_path / "a.parquet", 0), save(tmp_path / "b.parquet", 5)]
-    np.testing.assert_array_equal(read(*files[::order]).vectors, vectors_of(5))
-
-
 # subsampling
 
 
@@ -195,14 +189,6 @@ def test_examples_are_read_if_present_and_usable(
         assert read(file, max_rows=3, examples="if present").example_id is not None
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_examples_that_one_shard_lacks_are_not_known(tmp_path: Path, order: int) -> None:
-    with_examples = save(tmp_path / "a.parquet")
-    without = save(tmp_path / "b.parquet", without="example_id")
-    shards = [with_examples, without][::order]
-    assert read(*shards, examples="if present").example_id is None
-
-
 # what the footers tell
 
 
@@ -297,13 +283,6 @@ def test_impossible_columns_are_refused_where_they_are_read(
     assert "received" not in read(file)
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_column_that_one_shard_lacks_is_not_known(tmp_path: Path, order: int) -> None:
-    files = [save(tmp_path / "a.parquet", **key_columns()), save(tmp_path / "b.parquet")]
-    assert "received" not in read(*files[::order], columns=ALL)
-    assert "received" in read(files[0], columns=ALL)
-
-
 @pytest.mark.parametrize("name", ["lse", "mass_by_distance", "first_mass", "argmax_token"])
 def test_a_null_makes_its_unit_and_later_ones_unknown(tmp_path: Path, name: str) -> None:
     path = write_head(tmp_path, HeadId(0, 0, "q"), attention_rows())
@@ -317,6 +296,18 @@ def test_a_null_makes_its_unit_and_later_ones_unknown(tmp_path: Path, name: str)
         later = units.index(COLUMNS[other].unit) >= units.index(COLUMNS[name].unit)
         last = np.ravel(found[other][5])
         assert (np.isnan(last).all() or (last == -1).all()) == later, other
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_one_shard_lacks_is_not_known(tmp_path: Path, order: int) -> None:
+    """But a shard without rows adds nothing."""
+    files = [save(tmp_path / "a.parquet", **key_columns()), save(tmp_path / "b.parquet", 5)]
+    assert "received" not in read(*files[::order], columns=ALL)
+    assert "received" in read(files[0], columns=ALL)
+    save(files[0], without="example_id")
+    assert read(*files[::order], examples="if present").example_id is None
+    save(files[0], 0)
+    np.testing.assert_array_equal(read(*files[::order]).vectors, vectors_of(5))
 
 
 def test_lists_may_have_any_length_and_be_null(tmp_path: Path) -> None:

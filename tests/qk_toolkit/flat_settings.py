@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from qk_toolkit.command_line import FlagParser
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import add_flags, parse_flags
 from qk_toolkit.settings import Indices, settings_from
@@ -37,15 +37,17 @@ class FlatSettings(BaseModel):
         return self
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="program", allow_abbrev=False)
-    add_flags(made, FlatSettings)
+def parser(kind: type[BaseModel]) -> FlagParser:
+    made = FlagParser(prog="program", allow_abbrev=False)
+    add_flags(made, kind)
     return made
 
 
-def from_flags(*arguments: str, yaml_path: Path | None = None) -> FlatSettings:
-    flags = parse_flags(parser(), arguments)
-    return settings_from(FlatSettings, yaml_path=yaml_path, flags=flags)
+def from_flags(
+    *arguments: str, yaml_path: Path | None = None, kind: type[Any] = FlatSettings
+) -> Any:
+    flags = parse_flags(parser(kind), arguments)
+    return settings_from(kind, yaml_path=yaml_path, flags=flags)
 
 
 def from_yaml(folder: Path, text: str | bytes, section: str | None = None) -> FlatSettings:
@@ -58,10 +60,10 @@ def saved(folder: Path, text: str | bytes) -> Path:
     return path
 
 
-def flag_error(*arguments: str) -> str:
+def flag_error(*arguments: str, **options: Any) -> str:
     """The message of the error that the arguments raise; it must be one line."""
     with pytest.raises(ConfigError) as caught:
-        from_flags(*arguments)
+        from_flags(*arguments, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

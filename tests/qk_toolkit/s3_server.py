@@ -32,6 +32,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from planned_faults import Plan
+
 _BUCKETS = count()
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "date", "server"}
 _UNSET = ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_CA_BUNDLE", "HTTP_PROXY", "http_proxy")
@@ -66,26 +68,6 @@ reset = Fault("reset")
 def slow(seconds: float) -> Fault:
     """The right reply, late."""
     return Fault("slow", seconds=seconds)
-
-
-@dataclass
-class Plan:
-    """A fault for some of the later requests."""
-
-    method: str
-    fault: Fault
-    path: str
-    times: int | None
-    skip: int
-    hits: int = 0
-
-    def takes(self, method: str, path: str) -> bool:
-        """Whether the fault applies to this request; counts it."""
-        if self.method not in ("*", method) or self.path not in path or self.times == self.hits:
-            return False
-        self.skip -= 1
-        self.hits += self.skip < 0
-        return self.skip < 0
 
 
 class Request(NamedTuple):
@@ -124,7 +106,6 @@ class S3:
         return plan
 
     def heal(self) -> None:
-        """Forget all planned faults."""
         self.plans.clear()
 
     def put(self, name: str, content: bytes) -> None:
@@ -142,7 +123,6 @@ class S3:
         return self._direct("GET", name)
 
     def delete(self, name: str) -> None:
-        """Delete an object, past the proxy."""
         self._direct("DELETE", name)
 
     def names(self, prefix: str = "") -> list[str]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+import flat_settings
 from flat_settings import YAML_FILE, saved
-from qk_toolkit.command_line import FlagParser
-from qk_toolkit.errors import ConfigError
-from qk_toolkit.flags import add_flags, parse_flags
-from qk_toolkit.settings import Indices, settings_from
+from qk_toolkit.settings import Indices
 
 
 class _Section(BaseModel):
@@ -66,32 +64,15 @@ class SectionedSettings(_Section):
     pre_rope: bool = Field(title="output", default=False, description="before the embedding")
 
 
-def parser() -> FlagParser:
-    made = FlagParser(prog="program", allow_abbrev=False)
-    add_flags(made, SectionedSettings)
-    return made
-
-
-def from_flags(*arguments: str, yaml_path: Path | None = None) -> SectionedSettings:
-    flags = parse_flags(parser(), arguments)
-    return settings_from(SectionedSettings, yaml_path=yaml_path, flags=flags)
+from_flags = partial(flat_settings.from_flags, kind=SectionedSettings)
+flag_error = partial(flat_settings.flag_error, kind=SectionedSettings)
 
 
 def from_yaml(folder: Path, text: str, *arguments: str) -> SectionedSettings:
     return from_flags(*arguments, yaml_path=saved(folder, text))
 
 
-def flag_error(*arguments: str) -> str:
-    """The message of the error that the arguments raise; it must be one line."""
-    with pytest.raises(ConfigError) as caught:
-        from_flags(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def yaml_error(folder: Path, text: str, *arguments: str) -> str:
     """The message in one line, with FILE for the file."""
-    with pytest.raises(ConfigError) as caught:
-        from_yaml(folder, text, *arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value).replace(str(folder / YAML_FILE), "FILE")
+    message = flag_error(*arguments, yaml_path=saved(folder, text))
+    return message.replace(str(folder / YAML_FILE), "FILE")

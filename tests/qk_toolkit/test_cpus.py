@@ -63,10 +63,6 @@ def test_a_quota_is_read_from_the_cgroups(
     assert quota_cpus(*cgroup(tmp_path / "root", own, **files)) == expected
 
 
-def test_no_cgroups_are_no_quota(tmp_path: Path) -> None:
-    assert quota_cpus(tmp_path / "none", tmp_path / "nothing") is None
-
-
 def test_the_smaller_of_affinity_and_quota_counts(tmp_path: Path) -> None:
     allowed = os.sched_getaffinity(0)
     assert available_cpus(tmp_path, tmp_path / "none") == len(allowed)

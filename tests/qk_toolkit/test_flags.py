@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import sectioned_settings
-from flat_settings import FlatSettings, flag_error, from_flags
+from flat_settings import FlatSettings, flag_error, from_flags, parser
+from sectioned_settings import SectionedSettings
 
 
 @pytest.mark.parametrize(
@@ -60,12 +61,12 @@ def test_an_unknown_flag_of_a_section(flag: str, hint: str) -> None:
 
 def whole_help(capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit):
-        sectioned_settings.parser().parse_args(["--help_all"])
+        parser(SectionedSettings).parse_args(["--help_all"])
     return capsys.readouterr().out
 
 
 def test_rare_flags_are_in_the_whole_help_only(capsys: pytest.CaptureFixture[str]) -> None:
-    text = sectioned_settings.parser().format_help()
+    text = parser(SectionedSettings).format_help()
     for name in ("--dataset.skip", "--model.adapter", "--model.adapter.rank", "model.adapter:"):
         assert name not in text
         assert name in whole_help(capsys)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flat_settings import FlatSettings, from_flags, from_yaml, saved, yaml_error
-from qk_toolkit.settings import describe, parse_indices, settings_from, validated
+from qk_toolkit.settings import parse_indices, settings_from, validated
 
 
 def test_a_flag_overrides_yaml_and_yaml_overrides_the_default(tmp_path: Path) -> None:
@@ -58,22 +58,6 @@ def test_settings_can_come_from_a_pipe(tmp_path: Path) -> None:
     writer.start()
     assert settings_from(FlatSettings, yaml_path=path).batch_size == 7
     writer.join()
-
-
-@pytest.mark.parametrize(
-    ("name", "description"),
-    [
-        ("batch_size", "an integer of at least 1"),
-        ("rate", "a number above 0 and below 1"),
-        ("pre_rope", "true or false"),
-        ("dtype", "one of half, float"),
-        ("cache_dir", "text"),
-        ("layers", "a list of integers such as 0-3,8"),
-        ("buffer", "an integer of at least 1 and of at most 90"),
-    ],
-)
-def test_the_description_of_a_field(name: str, description: str) -> None:
-    assert describe(FlatSettings.model_fields[name]) == description
 
 
 # indices

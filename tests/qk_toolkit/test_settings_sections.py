@@ -16,7 +16,6 @@ from sectioned_settings import (
     SectionedSettings,
     Weights,
     flag_error,
-    from_flags,
     from_yaml,
     yaml_error,
 )
@@ -31,32 +30,11 @@ def settings(**sections: Any) -> SectionedSettings:
 # where a value comes from
 
 
-def test_fields_come_from_nested_mappings(tmp_path: Path) -> None:
-    text = (
-        "dataset:\n  name: a\nmodel:\n  weights:\n    dtype: float\n  length: 3\npre_rope: true\n"
-    )
-    expected = settings(model=Model(weights=Weights(dtype="float"), length=3), pre_rope=True)
-    assert from_yaml(tmp_path, text) == expected
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--dataset.name", "a", "--model.weights.dtype", "float", "--pre_rope"),
-        ("--dataset.name=a", "--model.weights.dtype=float", "--pre-rope=true"),
-    ],
-)
-def test_fields_come_from_dotted_flags(arguments: tuple[str, ...]) -> None:
-    expected = settings(model=Model(weights=Weights(dtype="float")), pre_rope=True)
-    assert from_flags(*arguments) == expected
-
-
 def test_a_flag_overrides_one_field_at_any_depth(tmp_path: Path) -> None:
     text = "dataset: {name: b, texts: 7}\nmodel: {length: 3, weights: {dtype: float}}\n"
-    arguments = ("--dataset.name", "a", "--dataset.skip", "2", "--model.weights.dropout", "0.75")
-
-    found = from_yaml(tmp_path, text, *arguments)
-
+    arguments = ("--dataset.name=a", "--dataset.skip", "2", "--model.weights.dropout", "0.75")
+    found = from_yaml(tmp_path, text, *arguments, "--pre-rope")
+    assert found.pre_rope
     assert found.dataset == Dataset(name="a", texts=7, skip=2)
     assert found.model == Model(length=3, weights=Weights(dtype="float", dropout=0.75))
 
@@ -113,22 +91,13 @@ def test_a_value_that_is_not_a_mapping_of_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {length: 0}", "model.length: expected an integer of at least 1, got 0"),
         (
             "model: {weights: {dtype: x}}",
             "model.weights.dtype: expected one of half, float, got 'x'",
         ),
-        (
-            "model: {adapter: {layers: [1, x]}}",
-            "model.adapter.layers: expected a list of integers such as 0-3,8, got [1, 'x']",
-        ),
         ("model: tiny", "model: expected name: value lines, got 'tiny'"),
         ("model: {adapter: 3}", "model.adapter: expected name: value lines, got 3"),
         ("model: {lengt: 3}", "model.lengt: unknown field; did you mean length?"),
-        (
-            "model: {weights: {dropot: 3}}",
-            "model.weights.dropot: unknown field; did you mean dropout?",
-        ),
         ("model: {zzzz: 3}", "model.zzzz: unknown field"),
         ("model: {texts: 3}", "model.texts: unknown field; did you mean dataset.texts?"),
         ("length: 3", "length: unknown field; did you mean model.length?"),
@@ -143,7 +112,6 @@ def test_a_yaml_error_names_the_dotted_field(tmp_path: Path, text: str, message:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model.length", "0"), "--model.length: expected an integer of at least 1, got 0"),
         (
             ("--model.weights.dtype", "x"),
             "--model.weights.dtype: expected one of half, float, got 'x'",

@@ -37,8 +37,6 @@ class Route:
 
 @dataclass(frozen=True)
 class Call:
-    """A request."""
-
     route: Route
     method: str
     raw_path: str
@@ -48,27 +46,22 @@ class Call:
 
     @property
     def json(self) -> Any:
-        """The body."""
         return json.loads(self.body)
 
     @property
     def token(self) -> str | None:
-        """The token of the request."""
         kind, _, token = self.headers.get("authorization", "").partition(" ")
         return token if kind == "Bearer" else None
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer."""
-
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
 
 
 def json_reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Reply:
-    """An answer in JSON."""
     kind = {"Content-Type": "application/json"}
     return Reply(status, json.dumps(content).encode(), kind | (headers or {}))
 

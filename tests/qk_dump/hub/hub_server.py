@@ -32,6 +32,7 @@ import pytest
 
 from hub_endpoints import Call, Endpoints, Reply, Route, error_reply, route
 from hub_store import Account, Commit, HubError, HubStore
+from planned_faults import Plan
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -87,26 +88,6 @@ def slow(seconds: float) -> Fault:
     return Fault("slow", seconds=seconds)
 
 
-@dataclass
-class Plan:
-    """A fault that is planned for later requests."""
-
-    endpoint: str
-    fault: Fault
-    path: str
-    times: int | None
-    skip: int
-    hits: int = 0
-
-    def takes(self, endpoint: str, path: str) -> bool:
-        """Whether the fault applies to this request; counts it."""
-        if self.endpoint not in ("*", endpoint) or self.path not in path or self.times == self.hits:
-            return False
-        self.skip -= 1
-        self.hits += self.skip < 0
-        return self.skip < 0
-
-
 class Request(NamedTuple):
     """An entry of the log; `status` 0 means that the connection was reset."""
 
@@ -149,7 +130,6 @@ class HubServer(ThreadingHTTPServer):
         return plan
 
     def heal(self) -> None:
-        """Remove all planned faults."""
         with self._lock:
             self._plans.clear()
 
@@ -195,7 +175,6 @@ class HubServer(ThreadingHTTPServer):
             self.errors.append(problem)
 
     def close(self) -> None:
-        """Stop serving and close open connections."""
         self.stopping.set()
         self.shutdown()
         for connection in list(self._connections):

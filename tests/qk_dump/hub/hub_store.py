@@ -49,8 +49,6 @@ class Account:
 
 @dataclass(frozen=True)
 class Blob:
-    """The content of a file."""
-
     data: bytes
     lfs: bool = False
 
@@ -79,8 +77,6 @@ class Blob:
 
 @dataclass(frozen=True)
 class Commit:
-    """All files at one moment."""
-
     tree: Mapping[str, Blob]
     parent: str | None = None
     title: str = "initial commit"
@@ -91,7 +87,6 @@ class Commit:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """The content of every file."""
         return {path: blob.data for path, blob in self.tree.items()}
 
     @cached_property
@@ -103,8 +98,6 @@ class Commit:
 
 @dataclass
 class Repo:
-    """One dataset repository."""
-
     name: str
     private: bool = False
     gated: bool = False
@@ -114,7 +107,6 @@ class Repo:
     objects: dict[str, Blob] = field(default_factory=dict)
 
     def head(self, branch: str) -> Commit:
-        """The newest commit of a branch."""
         if branch not in self.branches:
             raise HubError(404, f"Invalid rev id: {branch}", "RevisionNotFound")
         return self.commits[self.branches[branch]]
@@ -146,7 +138,6 @@ class Repo:
         self.branches[branch] = self.at(start or "main").id
 
     def add(self, commit: Commit, branch: str) -> Commit:
-        """Move a branch to a new commit."""
         self.commits[commit.id] = commit
         self.branches[branch] = commit.id
         return commit
@@ -229,7 +220,6 @@ class HubStore:
         return account
 
     def create_repo(self, name: str, *, private: bool = False, gated: bool = False) -> Repo:
-        """A new repository."""
         if name in self.repos:
             raise HubError(409, "You already created this dataset repo")
         repo = self.repos[name] = Repo(name, private=private, gated=gated)
