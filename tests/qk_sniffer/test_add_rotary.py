@@ -169,21 +169,3 @@ def test_an_analysis_takes_the_records_from_a_file(
     assert "1 record of other settings or files: kept" in capsys.readouterr().err
     again = json.loads((out / "run.json").read_text())["input"]["rotary"]
     assert again["sha256"] != found.digest
-
-
-def test_a_file_of_another_model_is_refused(
-    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has the same layers and heads, and other frequencies."""
-    other, file = tmp_path / "other", tmp_path / "rotary.json"
-    shutil.copytree(dump, other)
-    without_records(other)
-    change(other, lambda told: told.update(model="other", rope_parameters={}))
-    words = ["--model.config_overrides", "{rope_parameters: {rope_theta: 5e5}}"]
-    words += ["--model.name", str(model), "--output", str(file)]
-    assert add_rotary([str(other), *words]) == 0
-    capsys.readouterr()
-    assert analysis(["analyze", str(dump), "--rotary", str(file), "--dry_run"]) == 2
-    error = capsys.readouterr().err
-    assert f"model is 'other' there and {str(model)!r:.60}" in error
-    assert "the file is that of another model" in error

@@ -95,25 +95,6 @@ def test_examples_are_numbered_onward_over_forwards() -> None:
     np.testing.assert_array_equal(rows.vectors[rows.example_id == 2], alone.keys(1, 0).vectors)
 
 
-def test_a_right_padded_batch_gives_the_rows_of_each_text_alone() -> None:
-    model, lengths = some_model(), [9, 24, 1]
-    ids, mask = padded(lengths)
-    with qk_sniffer.tap(model) as tapped:
-        model(input_ids=ids, attention_mask=mask)
-    assert tapped.lengths == lengths
-    rows = tapped.queries(2, 3)
-    assert rows.example_id.tolist() == np.repeat(range(3), lengths).tolist()
-    for number, length in enumerate(lengths):
-        with qk_sniffer.tap(model) as alone:
-            model(input_ids=ids[[number], :length])
-        np.testing.assert_allclose(
-            rows.vectors[rows.example_id == number],
-            alone.queries(2, 3).vectors,
-            rtol=1e-5,
-            atol=1e-5,
-        )
-
-
 def holey() -> tuple[Tensor, Tensor]:
     ids, mask = padded([8, 8])
     mask[1, 3] = 0

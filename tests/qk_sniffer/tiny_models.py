@@ -98,6 +98,17 @@ _WRONG_BEFORE_5_21 = ("ctrl", "doge", "zamba", "zamba2")
 """No sdpa (ctrl, zamba), attention to later tokens (doge), no rotary embedding (zamba2)."""
 
 _SLIDING = tuple(8 if kind == "sliding_attention" else None for kind in _HALF_SLIDING)
+_HEAD_16 = {**_LLAMA, "head_dim": 16}
+_HALF = {"sliding_window": 8, "layer_types": _HALF_SLIDING}
+_GEMMA = {**_HEAD_16, **_HALF, "query_pre_attn_scalar": 16}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_DEEPSEEK = {
+    **{**_LLAMA, **_MLA, **_ROUTED, "num_key_value_heads": 4},
+    **{"n_group": 2, "topk_group": 1, "first_k_dense_replace": 1},
+}
+_INDEX = {"index_topk": 6, "index_head_dim": 16, "index_n_heads": 2}
+_ENCODER = {**_LLAMA, "num_key_value_heads": 4, "cls_token_id": 1, "sep_token_id": 2}
 
 ARCHITECTURES: dict[str, Architecture] = {
     architecture.model_type: architecture
@@ -105,52 +116,20 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture("llama", _LLAMA),
         Architecture(
             "qwen2",
-            {
-                **_LLAMA,
-                "use_sliding_window": True,
-                "sliding_window": 8,
-                "max_window_layers": 2,
-            },
+            {**_LLAMA, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
             windows=(None, None, 8, 8),
         ),
-        Architecture("qwen3", {**_LLAMA, "head_dim": 16}),
+        Architecture("qwen3", _HEAD_16),
         Architecture(
             "qwen3_moe",
-            {
-                **_LLAMA,
-                "head_dim": 16,
-                "num_experts": 4,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-            },
+            {**_HEAD_16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
         ),
-        Architecture(
-            "gemma2",
-            {
-                **_LLAMA,
-                "head_dim": 16,
-                "sliding_window": 8,
-                "query_pre_attn_scalar": 16,
-                "layer_types": _HALF_SLIDING,
-            },
-            windows=_SLIDING,
-            attention=("eager",),
-        ),
-        Architecture(
-            "gemma3_text",
-            {
-                **_LLAMA,
-                "head_dim": 16,
-                "sliding_window": 8,
-                "query_pre_attn_scalar": 16,
-                "layer_types": _HALF_SLIDING,
-            },
-            windows=_SLIDING,
-        ),
-        Architecture("glm", {**_LLAMA, "head_dim": 16}),
-        Architecture("glm4", {**_LLAMA, "head_dim": 16}),
+        Architecture("gemma2", _GEMMA, windows=_SLIDING, attention=("eager",)),
+        Architecture("gemma3_text", _GEMMA, windows=_SLIDING),
+        Architecture("glm", _HEAD_16),
+        Architecture("glm4", _HEAD_16),
         Architecture("mistral", {**_LLAMA, "sliding_window": 8}, windows=(8,) * LAYERS),
-        Architecture("ministral3", {**_LLAMA, "head_dim": 16}),
+        Architecture("ministral3", _HEAD_16),
         Architecture(
             "mllama_text_model",
             {**_LLAMA, "cross_attention_layers": [1]},
@@ -164,29 +143,15 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture("olmo2", _LLAMA),
         Architecture("phi3", _LLAMA),
         Architecture(
-            "cohere2",
-            {**_LLAMA, "sliding_window": 8, "layer_types": _HALF_SLIDING},
-            windows=_SLIDING,
-            rope=(True, False, True, False),
+            "cohere2", {**_LLAMA, **_HALF}, windows=_SLIDING, rope=(True, False, True, False)
         ),
         Architecture(
-            "gpt_oss",
-            {
-                **_LLAMA,
-                "head_dim": 16,
-                "num_local_experts": 4,
-                "num_experts_per_tok": 2,
-                "sliding_window": 8,
-                "layer_types": _HALF_SLIDING,
-            },
-            windows=_SLIDING,
-            attention=("eager",),
+            "gpt_oss", {**_HEAD_16, **_EXPERTS, **_HALF}, windows=_SLIDING, attention=("eager",)
         ),
         Architecture(
             "llama4_text",
             {
-                **_LLAMA,
-                "head_dim": 16,
+                **_HEAD_16,
                 "intermediate_size_mlp": 96,
                 "num_local_experts": 2,
                 "num_experts_per_tok": 1,
@@ -214,22 +179,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Architecture("starcoder2", {**_LLAMA, "sliding_window": 8}, windows=(8,) * LAYERS),
         Architecture("granite", {**_LLAMA, "attention_multiplier": 0.2}),
         Architecture("stablelm", {**_LLAMA, "partial_rotary_factor": 0.5}),
-        Architecture(
-            "deepseek_v3",
-            {
-                **_LLAMA,
-                **_MLA,
-                "num_key_value_heads": 4,
-                "n_routed_experts": 4,
-                "n_group": 2,
-                "topk_group": 1,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
-                "first_k_dense_replace": 1,
-            },
-            k_heads=4,
-            width=24,
-        ),
+        Architecture("deepseek_v3", _DEEPSEEK, k_heads=4, width=24),
     )
 }
 
@@ -249,18 +199,6 @@ _SHARED_FACTS: dict[str, Any] = {
     "windows": (None,) * 2,
     "rope": (False,) * 2,
     "selective": (False,) * 2,
-}
-_MOE = {"n_routed_experts": 4, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32}
-_INDEXED = {
-    **_LLAMA,
-    **_MLA,
-    **_MOE,
-    "num_key_value_heads": 4,
-    "num_experts_per_tok": 2,
-    "first_k_dense_replace": 1,
-    "index_topk": 6,
-    "index_head_dim": 16,
-    "index_n_heads": 2,
 }
 
 RARE: dict[str, Architecture] = {
@@ -283,7 +221,7 @@ RARE: dict[str, Architecture] = {
         ),
         Architecture(  # two stacks of two layers, run in turn: six runs
             "hrm_text",
-            {**_LLAMA, "head_dim": 16, "num_hidden_layers": 2, "H_cycles": 1, "L_cycles": 2},
+            {**_HEAD_16, "num_hidden_layers": 2, "H_cycles": 1, "L_cycles": 2},
             k_heads=4,
             layers=tuple(range(6)),
             num_layers=6,
@@ -309,25 +247,27 @@ RARE: dict[str, Architecture] = {
             width=24,
         ),
         Architecture(  # the call names no window; the mask has one
-            "phimoe",
-            {**_LLAMA, "sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
-            windows=(8,) * LAYERS,
+            "phimoe", {**_LLAMA, **_EXPERTS, "sliding_window": 8}, windows=(8,) * LAYERS
         ),
-        Architecture("deepseek_v32", _INDEXED, k_heads=4, width=24, selective=(True,) * LAYERS),
+        Architecture(
+            "deepseek_v32",
+            {**_DEEPSEEK, **_INDEX},
+            k_heads=4,
+            width=24,
+            selective=(True,) * LAYERS,
+        ),
         Architecture("doge", {**_LLAMA, "keep_window_size": 6}, selective=(True,) * LAYERS),
         Architecture(  # blocks of keys are chosen, in every second layer
             "minimax_m3_vl_text",
             {
-                **_LLAMA,
-                "head_dim": 16,
+                **_HEAD_16,
+                **_EXPERTS,
                 "rotary_dim": 8,
                 "layer_types": ["full_attention", "minimax_m3_sparse"] * 2,
                 "index_n_heads": 2,
                 "index_head_dim": 16,
                 "index_block_size": 4,
                 "index_topk_blocks": 2,
-                "num_local_experts": 4,
-                "num_experts_per_tok": 2,
                 "dense_intermediate_size": 32,
                 "shared_intermediate_size": 32,
             },
@@ -336,9 +276,10 @@ RARE: dict[str, Architecture] = {
         Architecture(
             "deepseek_v4",
             {
-                **_LLAMA,
+                **_HEAD_16,
+                **_ROUTED,
+                **_INDEX,
                 "q_lora_rank": 24,
-                "head_dim": 16,
                 "num_key_value_heads": 1,
                 "sliding_window": 8,
                 "layer_types": [
@@ -349,12 +290,6 @@ RARE: dict[str, Architecture] = {
                 ],
                 "o_groups": 2,
                 "o_lora_rank": 16,
-                "index_topk": 6,
-                "index_head_dim": 16,
-                "index_n_heads": 2,
-                "n_routed_experts": 4,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 32,
             },
             k_heads=1,
             layers=(0, 3),
@@ -366,19 +301,14 @@ RARE: dict[str, Architecture] = {
         ),
         Architecture(  # sinks that scale the output, which the weights do not show
             "granite_swa",
-            {
-                **_LLAMA,
-                "sliding_window": 8,
-                "layer_types": ["full_attention", *["sliding_attention"] * 3],
-            },
+            {**_LLAMA, **_HALF, "layer_types": ["full_attention", *["sliding_attention"] * 3]},
             windows=(None, 8, 8, 8),
             attention=("eager",),
         ),
         Architecture(  # a learned bias by distance is added to the scores
             "inkling_text",
             {
-                **_LLAMA,
-                "head_dim": 16,
+                **_HEAD_16,
                 "swa_num_attention_heads": 4,
                 "swa_num_key_value_heads": 2,
                 "swa_head_dim": 16,
@@ -393,16 +323,9 @@ RARE: dict[str, Architecture] = {
         ),
         Architecture(  # its get_decoder() is the output projection
             "modernbert-decoder",
-            {
-                **_LLAMA,
-                "num_key_value_heads": 4,
-                "sliding_window": 8,
-                "layer_types": ["full_attention", "sliding_attention"] * 2,
-                "cls_token_id": 1,
-                "sep_token_id": 2,
-            },
+            {**_ENCODER, **_HALF, "layer_types": _HALF_SLIDING[::-1]},
             k_heads=4,
-            windows=(None, 8) * 2,
+            windows=_SLIDING[::-1],
         ),
         Architecture(  # positions are added to embeddings; attention takes three inputs
             "ctrl",
@@ -414,12 +337,6 @@ RARE: dict[str, Architecture] = {
 }
 """Models whose layers, masks or rotary functions are not where one looks for them first."""
 
-_ENCODER = {
-    **_LLAMA,
-    "num_key_value_heads": 4,
-    "cls_token_id": 1,
-    "sep_token_id": 2,
-}
 _TWO_STACKS = {
     "vocab_size": VOCABULARY,
     "d_model": 64,
@@ -436,10 +353,7 @@ LOOKING_AHEAD = {
     "bert": _ENCODER,
     "roberta": _ENCODER,
     "modernbert": _ENCODER,
-    "gemma3_text": {
-        **ARCHITECTURES["gemma3_text"].config,
-        "use_bidirectional_attention": True,
-    },
+    "gemma3_text": {**_GEMMA, "use_bidirectional_attention": True},
 }
 XMOD = {**_ENCODER, "is_decoder": True}
 """A causal model that runs only after a language was set."""
@@ -473,17 +387,7 @@ def other_model(model_type: str, settings: dict[str, Any], implementation: str =
 
 
 PLAIN_PROJECTIONS = (
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "gemma2",
-    "gemma3_text",
-    "glm",
-    "mistral",
-    "smollm3",
-    "olmo2",
-    "starcoder2",
-    "granite",
+    *("llama", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "glm", "mistral"),
+    *("smollm3", "olmo2", "starcoder2", "granite"),
 )
 """Queries and keys are a projection, perhaps a norm, and the rotary function, nothing more."""

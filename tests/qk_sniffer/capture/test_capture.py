@@ -155,16 +155,6 @@ def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
     assert "is the folder shared?" not in capsys.readouterr().err
 
 
-def test_overwrite_starts_anew_and_keeps_other_files(
-    model: Path, texts: Path, tmp_path: Path
-) -> None:
-    assert sniff(model, texts, tmp_path, dataset__max_samples=1) == 0
-    (tmp_path / "notes.txt").write_text("mine")
-    assert sniff(model, texts, tmp_path, dataset__max_samples=3, overwrite="true") == 0
-    assert pq.read_table(tmp_path / "examples.parquet").num_rows == 3
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
 def test_rows_damaged_on_disk_are_captured_again(
     model: Path,
     texts: Path,

@@ -63,21 +63,11 @@ def test_a_process_that_saved_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "told"),
-    [
-        ("model.revision", "abc", 'model.revision (null then, "abc" now)'),
-        ("sampler", None, 'sampler ({"base_rate": 2.0, "type": "uniform"} then, null now)'),
-        ("sampler.seed", 3, "sampler.seed (absent then, 3 now)"),
-        ("versions.torch", "3.0", 'versions.torch ("2.9" then, "3.0" now)'),
-    ],
-)
-def test_another_plan_is_refused_with_the_first_difference(
-    tmp_path: Path, field: str, value: object, told: str
-) -> None:
-    message = refusal(begun(tmp_path), changed(field, value))
-    assert f"holds a capture that differs in {told}" in message
+def test_another_plan_is_refused_with_the_first_difference(tmp_path: Path) -> None:
+    message = refusal(begun(tmp_path), changed("model.revision", "abc"))
+    assert 'holds a capture that differs in model.revision (null then, "abc" now)' in message
     assert "another output.data_root, or add --overwrite" in message
+    assert "versions.torch" in refusal(tmp_path, changed("versions.torch", "3.0"))
 
 
 def test_a_finished_dump_of_the_same_plan_is_complete(tmp_path: Path) -> None:

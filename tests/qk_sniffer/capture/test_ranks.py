@@ -71,11 +71,8 @@ def test_every_process_has_a_gpu_of_those_that_it_sees(monkeypatch: pytest.Monke
 def test_invalid_variables_are_named_in_one_line() -> None:
     for environment, message in (
         ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK: 4 given, expected 0 to 3"),
-        ({"RANK": "-1", "WORLD_SIZE": "4"}, "RANK: -1 given, expected 0 to 3"),
         ({"RANK": "one", "WORLD_SIZE": "4"}, "'one'"),
-        ({"RANK": "0", "WORLD_SIZE": ""}, "WORLD_SIZE"),
         ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE"),
-        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "x"}, "LOCAL_RANK"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "LOCAL_RANK"),
         ({"SLURM_PROCID": "9", "SLURM_STEP_NUM_TASKS": "2"}, "SLURM_PROCID: 9 given"),
     ):

@@ -60,7 +60,7 @@ def table(folder: Path, head: HeadId) -> pa.Table:
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_the_dump_holds_every_row_in_order(tmp_path: Path, half: bool) -> None:
+def test_the_dump_holds_every_row_in_order_and_nothing_else(tmp_path: Path, half: bool) -> None:
     make_capture(tmp_path, 7, half)
     written = schemas(half)
     for head in HEADS:
@@ -75,10 +75,6 @@ def test_the_dump_holds_every_row_in_order(tmp_path: Path, half: bool) -> None:
     examples = read_examples(tmp_path)
     assert examples is not None
     assert examples["original_id"].to_pylist() == [f"text {i}" for i in range(7 * CHUNK)]
-
-
-def test_nothing_but_the_dump_is_left(tmp_path: Path) -> None:
-    make_capture(tmp_path)
     beside = {"dump.json", "examples.parquet", "tokens.parquet", "README.md"}
     assert set(content(tmp_path)) == beside | {f"{head.folder}/data.parquet" for head in HEADS}
     dump = open_dump(tmp_path)

@@ -18,12 +18,6 @@ def _no_thread_is_left() -> Iterator[None]:
     assert set(threading.enumerate()) <= before
 
 
-def test_items_come_in_their_order() -> None:
-    assert list(prepared_ahead(range(500))) == list(range(500))
-    assert list(prepared_ahead([])) == []
-    assert list(prepared_ahead(iter([None, 0, ()]))) == [None, 0, ()]
-
-
 def test_an_error_comes_after_the_items_before_it() -> None:
     def items() -> Iterator[int]:
         yield 1
@@ -90,17 +84,8 @@ def test_submitting_waits_while_too_many_are_queued() -> None:
     thread.join()
     behind.wait()
     assert done == list(range(depth + 1))
-    behind.close()
-
-
-def fail() -> None:
-    raise OSError("disk full")
-
-
-def test_an_error_is_raised_at_wait() -> None:
-    behind = BackgroundWriter()
-    behind.submit(fail)
-    with pytest.raises(OSError, match="disk full"):
+    behind.submit(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         behind.wait()
     behind.close()
 

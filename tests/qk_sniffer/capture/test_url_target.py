@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from captures import content
 from qk_sniffer.capture.url_target import UrlTarget
 from qk_sniffer.config import make_config
 from qk_toolkit.cache import cache_folder, folder_of_url
@@ -42,11 +43,7 @@ def dump(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """The files of a local dump."""
     folder = tmp_path_factory.mktemp("dump")
     assert sniff(model, texts, folder) == 0
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return content(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -81,52 +81,39 @@ def test_a_text_file_is_one_text_named_after_it(tmp_path: Path, name: str, strea
 def test_a_folder_of_text_files_in_the_order_of_their_names(
     tmp_path: Path, streaming: bool
 ) -> None:
-    for name in ("b.txt", "a.md", "10.txt", "deep/er/c.txt", "9.txt", "empty.txt"):
+    """Hidden files are skipped. Names that look like patterns are names."""
+    names = ["10.txt", "9.txt", "a*.txt", "a.md", "a1.txt", "b1.txt", "b[1].txt", "c?.txt"]
+    names += ["deep/er/c.txt", "d{1,2}.txt", "empty.txt", "é #%20.txt"]
+    hidden = (".hidden.txt", ".git/a.txt", "deep/.cache/b.txt", "notes.pdf")
+    for name in (*names[::-1], *hidden):
         saved(tmp_path / name, "" if name == "empty.txt" else f"text of {name}")
-    saved(tmp_path / "notes.pdf", "not read")
-    assert texts_of(tmp_path, streaming=streaming) == [
-        (name, "" if name == "empty.txt" else f"text of {name}")
-        for name in ("10.txt", "9.txt", "a.md", "b.txt", "deep/er/c.txt", "empty.txt")
-    ]
-
-
-@BOTH_WAYS
-def test_hidden_files_and_folders_are_skipped(tmp_path: Path, streaming: bool) -> None:
-    for name in (".hidden.txt", ".git/a.txt", "seen/.cache/b.txt"):
-        saved(tmp_path / name, "no")
-    saved(tmp_path / "seen" / "c.txt", "yes")
-    assert texts_of(tmp_path, streaming=streaming) == [("seen/c.txt", "yes")]
-
-
-@BOTH_WAYS
-def test_names_that_look_like_patterns_are_names(tmp_path: Path, streaming: bool) -> None:
-    names = ["a*.txt", "a1.txt", "b1.txt", "b[1].txt", "c?.txt", "d{1,2}.txt", "é #%20.txt"]
-    for name in names:
-        saved(tmp_path / name, f"text of {name}")
-    expected = [(name, f"text of {name}") for name in names]
+    expected = [(name, "" if name == "empty.txt" else f"text of {name}") for name in names]
     assert texts_of(tmp_path, streaming=streaming) == expected
-    assert texts_of(tmp_path / "b[1].txt", streaming=streaming) == [expected[3]]
+    assert texts_of(tmp_path / "b[1].txt", streaming=streaming) == [expected[6]]
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
-def test_json_lines(tmp_path: Path, name: str, streaming: bool) -> None:
-    file = saved(tmp_path / name, ROWS)
-    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize(("name", "separator"), [("rows.csv", ","), ("my.ROWS.TSV", "\t")])
-def test_tables_of_text(tmp_path: Path, name: str, separator: str, streaming: bool) -> None:
+def table_of_text(separator: str) -> str:
     lines = [("id", "text"), ("a", '"one, two"'), ("b", '"three\nfour"')]
-    file = saved(tmp_path / name, "".join(separator.join(line) + "\n" for line in lines))
-    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
+    return "".join(separator.join(line) + "\n" for line in lines)
 
 
 @BOTH_WAYS
-def test_parquet(tmp_path: Path, streaming: bool) -> None:
-    file = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist(ROWS), file)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rows.jsonl", ROWS),
+        ("rows.json", ROWS),
+        ("rows.csv", table_of_text(",")),
+        ("my.ROWS.TSV", table_of_text("\t")),
+        ("rows.parquet", None),
+    ],
+)
+def test_tables(tmp_path: Path, name: str, content: Any, streaming: bool) -> None:
+    file = tmp_path / name
+    if content is None:
+        pq.write_table(pa.Table.from_pylist(ROWS), file)
+    else:
+        saved(file, content)
     assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
     assert texts_of(file, streaming=streaming) == [(0, TEXTS[0][1]), (1, TEXTS[1][1])]
 
@@ -177,10 +164,9 @@ NO_TEXTS = (
 
 @BOTH_WAYS
 def test_places_without_texts_are_refused(tmp_path: Path, streaming: bool) -> None:
-    assert refusal(tmp_path, streaming=streaming) == NO_TEXTS
-    assert refusal(saved(tmp_path / "book.pdf", "x"), streaming=streaming) == NO_TEXTS
-    assert refusal(tmp_path, streaming=streaming) == NO_TEXTS
-    assert refusal(saved(tmp_path / "book", "x"), streaming=streaming) == NO_TEXTS
+    for name in (".", "book.pdf", ".", "book"):
+        place = tmp_path if name == "." else saved(tmp_path / name, "x")
+        assert refusal(place, streaming=streaming) == NO_TEXTS
 
 
 def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
@@ -262,12 +248,12 @@ def test_tokens_of_a_text() -> None:
     assert tokenize(tokenizer, "abc", 2, False) == plain[:2]
     assert tokenize(tokenizer, "abc", 2, True) == [begin, plain[0]]
     assert tokenize(tokenizer, "abc", 9, True) == [begin, *plain]
-
-
-@pytest.mark.parametrize("special", [False, True])
-def test_an_empty_text_has_no_tokens(special: bool) -> None:
-    assert tokenize(tiny_tokenizer(), "", None, special) == []
-    assert tokenize(tiny_tokenizer(), "", 5, special) == []
+    for special in (False, True):
+        for most in (None, 5):
+            assert tokenize(tokenizer, "", most, special) == []
+    tokenizer.truncation_side = "left"  # the beginning is kept all the same
+    assert tokenize(tokenizer, "abc", 2, False) == plain[:2]
+    assert tokenize(tokenizer, "abc", 2, True) == [begin, plain[0]]
 
 
 def test_a_text_longer_than_the_tokenizer_declares_is_kept_whole(
@@ -347,11 +333,3 @@ def test_text_files_are_opened_when_they_are_read(tmp_path: Path) -> None:
         list(texts)
     with pytest.raises(ConfigError, match="has no column 'body'; its columns are text"):
         open_texts(DatasetSettings(path=str(tmp_path), text_column="body"))
-
-
-def test_the_beginning_of_a_text_is_kept_whatever_the_tokenizer_prefers() -> None:
-    tokenizer = tiny_tokenizer()
-    tokenizer.truncation_side = "left"
-    plain = tokenize(tokenizer, "abc", None, False)
-    assert tokenize(tokenizer, "abc", 2, False) == plain[:2]
-    assert tokenize(tokenizer, "abc", 2, True) == [tokenizer.bos_token_id, plain[0]]

@@ -32,22 +32,15 @@ def refused(config: CaptureConfig, message: str) -> None:
     assert "vllm.entrypoints" not in sys.modules
 
 
-def test_compressed_keys(tmp_path: Path) -> None:
-    refused(saved(tmp_path, "deepseek_v3"), "compressed .MLA.")
-
-
-def test_angles_that_depend_on_the_length(tmp_path: Path) -> None:
+def test_attention_that_vllm_does_not_show(tmp_path: Path) -> None:
+    refused(saved(tmp_path / "compressed", "deepseek_v3"), "compressed .MLA.")
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
-    config = saved(tmp_path, "llama", rope_parameters=rope)
+    config = saved(tmp_path / "dynamic", "llama", rope_parameters=rope)
     refused(config, "rotary angles depend on the length of a text")
-
-
-def test_keys_that_see_later_tokens(tmp_path: Path) -> None:
-    config = AutoConfig.for_model("bert", hidden_size=64, num_attention_heads=4)
-    config.save_pretrained(tmp_path)
-    settings = saved(tmp_path / "other", "llama")
-    model = settings.model.model_copy(update={"name": str(tmp_path)})
-    refused(settings.model_copy(update={"model": model}), "not causal")
+    later = AutoConfig.for_model("bert", hidden_size=64, num_attention_heads=4)
+    later.save_pretrained(tmp_path / "bert")
+    model = config.model.model_copy(update={"name": str(tmp_path / "bert")})
+    refused(config.model_copy(update={"model": model}), "not causal")
 
 
 def test_processes_of_a_launcher(tmp_path: Path) -> None:

@@ -108,26 +108,17 @@ def calls_of(engine: FakeEngine) -> tuple[TextCalls, Callable[[int, int, int], N
     return calls, add
 
 
-def test_a_layer_that_was_never_called_is_named() -> None:
+def test_missing_tokens_and_a_request_that_begins_again_are_named() -> None:
     calls, add = calls_of(FakeEngine())
     for layer in LAYERS[1:]:
         add(layer, 0, 53)
     with pytest.raises(ToolkitError, match=f"text 7, layer {LAYERS[0]}: .* 0 of 53 tokens"):
         calls.take()
-
-
-def test_missing_tokens_are_named() -> None:
-    calls, add = calls_of(FakeEngine())
     add(LAYERS[0], 0, 20)
     with pytest.raises(ToolkitError, match=f"layer {LAYERS[0]}: .* 20 of 53 tokens"):
         calls.take()
     with pytest.raises(ToolkitError, match=r"text 7, layer 0: .*positions 20 to 29"):
         add(LAYERS[0], 30, 53)
-
-
-def test_a_request_that_begins_again_is_an_error() -> None:
-    _, add = calls_of(FakeEngine())
-    add(LAYERS[0], 0, 20)
     with pytest.raises(ToolkitError, match=r"text 7, layer 0: .*0 again after 20 .*preempted"):
         add(LAYERS[0], 0, 53)
 

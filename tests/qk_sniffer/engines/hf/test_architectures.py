@@ -189,3 +189,10 @@ def visible(facts: LayerFacts) -> np.ndarray[Any, Any]:
     elif facts.type == "chunked_attention":
         seen &= query // facts.window == key // facts.window
     return np.broadcast_to(seen, (LENGTH, LENGTH))
+
+
+@pytest.mark.long
+def test_the_docs_hold_the_table_that_the_tests_make() -> None:
+    from tools.architecture_table import DOCS, written
+
+    assert DOCS.read_text() == written(DOCS.read_text()), "run: make architectures"
