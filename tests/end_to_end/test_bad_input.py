@@ -55,30 +55,18 @@ def set_column(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[p
     return lambda table: table.set_column(table.schema.get_field_index(name), name, values(table))
 
 
-def with_row(name: str, row: int, value: object) -> Callable[[pa.Table], pa.Table]:
-    def change(table: pa.Table) -> pa.Table:
-        values = table[name].to_pylist()
-        values[row] = value
-        return set_column(name, lambda _: pa.array(values, _loose(table.schema.field(name).type)))(
-            table
-        )
-
-    return change
-
-
-def _loose(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
-
-
 def narrowed(table: pa.Table) -> pa.Table:
     vectors = [vector[:-1] for vector in table["vector"].to_pylist()]
     return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float32())))(table)
 
 
-def absurd(table: pa.Table) -> pa.Table:
-    vectors = table["vector"].to_pylist()
-    vectors[3][0] = 2e15
-    return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float32())))(table)
+def with_value(row: int, value: float) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        vectors = table["vector"].to_pylist()
+        vectors[row][0] = value
+        return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float32())))(table)
+
+    return change
 
 
 def truncate(dump: Path) -> None:
@@ -86,20 +74,9 @@ def truncate(dump: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
 
 
-def flip_bytes(dump: Path) -> None:
-    content = bytearray((dump / QUERY).read_bytes())
-    middle = len(content) // 3
-    content[middle : middle + 64] = bytes(255 - byte for byte in content[middle : middle + 64])
-    (dump / QUERY).write_bytes(content)
-
-
 def unreadable(dump: Path) -> None:
     (dump / QUERY).unlink()
     (dump / QUERY).symlink_to("data.parquet")  # a loop: no user, not even root, can open it
-
-
-def written(text: str) -> Callable[[Path], object]:
-    return lambda dump: (dump / QUERY).write_text(text)
 
 
 def tells(spoil: Callable[[Path], object], **layer: object) -> Callable[[Path], None]:
@@ -118,28 +95,10 @@ def shuffled(table: pa.Table) -> pa.Table:
     return set_column("bucket", lambda t: t["bucket"].take(order))(table)
 
 
-def windowed_but_one(dump: Path) -> None:
-    windowed = set_column("sliding_window", lambda t: pa.array([64] * len(t)))
-    for path in dump.glob("*/data.parquet"):
-        rewrite(str(path.relative_to(dump)), windowed)(dump)
-    rewrite(QUERY, lambda t: t.drop_columns("sliding_window"))(dump)
-
-
 WIDTH = 8
 CASES = {
     "shuffled buckets": Case(
         tells(rewrite(QUERY, shuffled)), "belongs to bucket", names=f"{QUERY}: row "
-    ),
-    "another window than told": Case(
-        tells(rewrite(KEY, set_column("sliding_window", lambda t: pa.array([9] * len(t))))),
-        "expected null (dump.json: layer 0)",
-        names=f"{KEY}: row 0: sliding_window is 9",
-        failed=2,
-    ),
-    "no window where one is told": Case(
-        tells(windowed_but_one, window=64),
-        "has no column 'sliding_window', expected",
-        names=QUERY,
     ),
     "a window of another kind": Case(
         tells(lambda _: None, window="64"),
@@ -147,48 +106,26 @@ CASES = {
         code=2,
         names="dump.json: layers: window of layer 0",
     ),
-    "a scale that no logit allows": Case(
-        tells(lambda _: None, scale=1e300),
-        "expected a number from 1e-30 to 1e+30, got 1e+300",
-        code=2,
-        names="dump.json: layers: scale of layer 0",
-    ),
     "missing key head": Case(
         lambda dump: shutil.rmtree(dump / "l00h01k"),
         "is not in the dump",
         names="l00h01k",
         failed=2,
     ),
-    "not Parquet": Case(written("a,b\n1,2\n" * 9), "is not a readable Parquet file", names=QUERY),
     "truncated": Case(truncate, "is not a readable Parquet file", names=QUERY),
-    "corrupted page": Case(flip_bytes, "cannot be read", names=QUERY),
     "unreadable file": Case(unreadable, "cannot be read", names=QUERY),
     "no rows": Case(rewrite(QUERY, lambda t: t.slice(0, 0)), "holds no rows", names=QUERY),
-    "no file": Case(lambda d: (d / QUERY).unlink(), "holds no Parquet file", names="l00h01q"),
-    "missing column": Case(
-        rewrite(QUERY, lambda t: t.drop_columns("position")), "has no column", names="'position'"
-    ),
     "differing widths": Case(
         rewrite(QUERY, narrowed), "queries have 7 dimensions", names="l00h01q"
     ),
-    "NaN": Case(
-        rewrite(QUERY, with_row("vector", 5, [np.nan] * WIDTH)),
-        "NaN or infinity in the vector",
-        names="row 5",
-    ),
     "infinity": Case(
-        rewrite(KEY, with_row("vector", 9, [np.inf] * WIDTH)),
+        rewrite(KEY, with_value(9, np.inf)),
         "NaN or infinity in the vector",
         names=f"{KEY}: row 9",
         failed=2,
     ),
     "a value that no model has": Case(
-        rewrite(QUERY, absurd), "values above 1e+15 are damaged", names="row 3"
-    ),
-    "mixed windows": Case(
-        rewrite(QUERY, with_row("sliding_window", 2, 64)),
-        "mixes sliding_window values",
-        names=QUERY,
+        rewrite(QUERY, with_value(3, 2e15)), "values above 1e+15 are damaged", names="row 3"
     ),
     "no example_id": Case(
         rewrite(KEY, lambda t: t.drop_columns("example_id")),
@@ -199,12 +136,6 @@ CASES = {
     "too few queries": Case(
         rewrite(QUERY, lambda t: t.slice(0, 2)), "has 2 queries", names="l00h01q"
     ),
-    "heads do not divide": Case(
-        lambda _: None,
-        "is not a multiple of num_k_heads",
-        code=2,
-        flags=["--num_q_heads", "5", "--num_k_heads", "2"],
-    ),
     "too few key heads": Case(
         lambda _: None,
         "queries would be paired with the wrong keys",
@@ -212,26 +143,8 @@ CASES = {
         names="l00h01k",
         flags=["--num_q_heads", "4", "--num_k_heads", "1"],
     ),
-    "missing root": Case(shutil.rmtree, "does not exist", code=2, names="dump"),
-    "no heads": Case(
-        lambda d: [shutil.rmtree(folder) for folder in d.iterdir()], "no heads found", code=2
-    ),
     "broken dump.json": Case(
         lambda d: (d / "dump.json").write_text("{"), "is not JSON", code=2, names="dump.json"
-    ),
-    "layers out of range": Case(
-        lambda _: None,
-        "layers: expected numbers from 0-",
-        code=2,
-        names="got 7",
-        flags=["--layers", "7"],
-    ),
-    "misspelt place on the Hub": Case(
-        lambda _: None,
-        "expected owner/name@branch, or hf://datasets/owner/name@branch",
-        code=2,
-        names="hf://models/a/b",
-        flags=["--dataset_local_root", "hf://models/a/b"],
     ),
 }
 
@@ -324,19 +237,11 @@ def test_every_head_failing_leaves_no_table_in_place(sound: Path, tmp_path: Path
     assert (out / "head_metrics.csv").read_bytes() == earlier
 
 
-@pytest.mark.parametrize(
-    ("yaml", "told"),
-    [
-        ("max_worker: 2", "max_worker: unknown field; did you mean max_workers?"),
-        ("seed: soon", "seed: expected an integer of at least 0, got 'soon'"),
-        ("seed: [", "is not valid YAML"),
-    ],
-)
-def test_a_bad_config_is_one_line_naming_file_and_key(yaml: str, told: str, tmp_path: Path) -> None:
+def test_a_bad_config_is_one_line_naming_file_and_key(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
-    config.write_text(yaml)
+    config.write_text("max_worker: 2")
     run = analyze_here("--config", config, "--dataset_local_root", tmp_path)
     assert run.returncode == 2
-    assert told in run.stderr
+    assert "max_worker: unknown field; did you mean max_workers?" in run.stderr
     assert str(config) in run.stderr
     assert run.stderr.count("\n") == 1

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from attention_plasticity.api import open_run
 from attention_plasticity.cli import main
-from attention_plasticity.config import RunnerConfig
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from odd_files import NOT_REGULAR, claim, huge, replace_by
-from qk_sniffer.config import CaptureConfig
+from odd_files import NOT_REGULAR, replace_by
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import base_type, fields_of
 from run_tables import write_run
 
 PIPE = "is a named pipe, not a regular file"
@@ -93,14 +88,6 @@ def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(
         open_run(run)
 
 
-def test_a_head_folder_linked_to_itself_fails_alone(dump: Path, out: Path) -> None:
-    shutil.rmtree(dump / "l00h01q")
-    (dump / "l00h01q").symlink_to("l00h01q")
-    assert analyze(dump, out, "--dry_run") == 0
-    assert analyze(dump, out) == 1
-    assert json.loads((out / "run.json").read_text())["heads"]["analysed"] == 1
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "reason"),
     [
@@ -149,7 +136,7 @@ def test_a_path_that_no_file_can_have_is_refused_by_every_verb(
     dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, named = str(write_run(tmp_path / "run")), ["--repo", "a/b"]
-    for bad in ("a\0b", "a" * 300):
+    for bad in ("a\0b", "a" * 300, "/".join(["d" * 200] * 25)):
         for words in (
             ["analyze", "--dataset_local_root", bad],
             ["analyze", "--dataset_local_root", str(dump), "--model_dir", bad],
@@ -170,30 +157,3 @@ def test_a_path_that_no_file_can_have_is_refused_by_every_verb(
             assert main(words) == 2, words
             told = error_of(capsys)
             assert "no file can have this name" in told or "holds the character NUL" in told, words
-
-
-@pytest.mark.parametrize("verb", ["analyze", "capture"])
-def test_thirty_digits_fit_no_integer_setting(
-    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model: type[BaseModel] = RunnerConfig if verb == "analyze" else CaptureConfig
-    integers = [name for name, field in fields_of(model).items() if base_type(field) is int]
-    assert len(integers) > 5
-    for name in integers:
-        given = {"dataset.path": "a", "model.name": "a", "output.data_root": "a"}
-        required = [f"--{flag}={value}" for flag, value in given.items() if verb == "capture"]
-        assert main([verb, *required, f"--{name}", "9" * 30]) == 2
-        told = error_of(capsys)
-        assert told.startswith(f"error: --{name}: expected an integer"), told
-        assert told.endswith("which does not fit 64 bits"), told
-
-
-def test_footers_that_claim_what_is_not_so_fail_their_heads(tmp_path: Path, out: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=777)
-    huge(dump / "l00h01q" / "data.parquet")
-    claim(dump / "l00h00q" / "data.parquet", 10**12, instead_of=777)
-    assert analyze(dump, out, "--dry_run") == 0
-    assert analyze(dump, out) == 1
-    reasons = [told["reason"] for told in json.loads((out / "run.json").read_text())["failures"]]
-    assert "its footer gives 1,000,000,000,000 rows, the file has" in reasons[0]
-    assert "its footer is 4,043,309,055 bytes long" in reasons[1]

@@ -121,52 +121,6 @@ def test_results_are_named_after_the_folder_that_is_meant(
     assert "Output       results/dump\n" in capsys.readouterr().out
 
 
-LONG = "x" * 300
-NEARLY = "x" * 245  # a name that can be written, but not the draft beside it
-DEEP = "/".join(["d" * 200] * 25)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["analyze", "--dataset_local_root", "{dump}", "--output_dir", "{name}"],
-        ["analyze", "--dataset_local_root", "{name}"],
-        ["analyze", "--config", "{name}.yaml"],
-        ["plot", "map", "{run}", "--output", "{name}.png"],
-        ["report", "{run}", "--output", "{name}.html"],
-        ["study", "{run}", "--output_dir", "{name}"],
-        ["study", "{run}", "--scores", "{name}"],
-        ["demo", "--output_dir", "{name}"],
-    ],
-    ids=lambda words: "-".join(word for word in words if "{" not in word),
-)
-def test_names_that_are_too_long_are_refused_before_any_work(
-    words: list[str],
-    long_names: tuple[Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    dump, finished = long_names
-    monkeypatch.chdir(tmp_path)
-    of_a_file = "{name}." in words[-1] and words[0] != "analyze"
-    for name in (LONG, DEEP, NEARLY) if of_a_file else (LONG, DEEP):
-        given = [word.format(dump=dump, run=finished, name=name) for word in words]
-        assert main(given) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("error: ")
-        assert told.count("\n") == 1
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
-
-
-@pytest.fixture(scope="module")
-def long_names(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A dump and its run."""
-    folder = tmp_path_factory.mktemp("names")
-    dump = make_whole_dump(folder / "dump")
-    return dump, write_run(folder / "run")
-
-
 def test_a_path_that_leaves_no_room_for_records_is_refused_first(tmp_path: Path) -> None:
     dump = make_whole_dump(tmp_path / "dump")
     limit = os.pathconf(tmp_path, "PC_PATH_MAX")

@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.tables.finished_run import FinishedRun
 from report_runs import write_run
@@ -18,6 +22,7 @@ GROUPS = [f"group_{number:02d}" for number in range(16)]
 
 Head = tuple[int, int]
 Row = dict[str, str]
+Floats = npt.NDArray[np.float64]
 
 
 def small_models(folder: Path, number: int, digests: str = "") -> list[NamedRun]:
@@ -37,7 +42,7 @@ def opened(folder: Path, label: str, **about: Any) -> NamedRun:
     return NamedRun(label, FinishedRun.open(folder), **about)
 
 
-def edit_info(folder: Path, **changes: Any) -> None:
+def edit_info(folder: Path, **changes: Any) -> Path:
     """Change entries of run.json: `input__texts` is `texts` in `input`."""
     info = json.loads((folder / "run.json").read_text())
     for path, value in changes.items():
@@ -47,6 +52,13 @@ def edit_info(folder: Path, **changes: Any) -> None:
             place = place[parent]
         place[name] = value
     (folder / "run.json").write_text(json.dumps(info))
+    return folder
+
+
+def edit_table(folder: Path, table: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    """Change a table of a run, such as `metrics` or `influences`."""
+    path = folder / f"head_{table}.csv"
+    change(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
 
 
 def rows_of(folder: Path, table: str) -> list[Row]:
@@ -64,32 +76,28 @@ def values_of(folder: Path, column: str) -> dict[Head, float]:
     return {head: value for head, value in found.items() if not math.isnan(value)}
 
 
-def shares_of(
+def vectors_of(
     folder: Path, quantity: str, bins: Iterable[int] | None = None
-) -> dict[Head, list[float]]:
-    """The influences of a quantity by head, as means over its bins if it has bins."""
+) -> dict[Head, Floats]:
+    """By head (17,): value and influences of a quantity, as means over its bins if it has bins."""
     found: dict[Head, list[list[float]]] = {}
     wanted = None if bins is None else set(bins)
     for row in rows_of(folder, "influences"):
-        place = float(row["bin"])
-        if row["quantity"] != quantity or math.isnan(float(row["value"])):
-            continue
-        if wanted is None or place in wanted:
-            found.setdefault(head_of(row), []).append([float(row[name]) for name in GROUPS])
-    return {
-        head: [sum(one) / len(one) for one in zip(*rows, strict=True)]
-        for head, rows in found.items()
-    }
+        known = row["quantity"] == quantity and row["value"] != "nan"
+        if known and (wanted is None or float(row["bin"]) in wanted):
+            vector = [float(row[name]) for name in ("value", *GROUPS)]
+            found.setdefault(head_of(row), []).append(vector)
+    return {head: np.mean(own, axis=0) for head, own in found.items()}
+
+
+def mean_vector(folder: Path, quantity: str, bins: Iterable[int] | None = None) -> Floats:
+    """(17,) means over all heads of value and influences."""
+    return np.asarray(np.mean([*vectors_of(folder, quantity, bins).values()], axis=0))
 
 
 def mean(values: Iterable[float]) -> float:
     listed = list(values)
     return sum(listed) / len(listed)
-
-
-def mean_shares(shares: dict[Head, list[float]], heads: Iterable[Head]) -> list[float]:
-    """The influence of each group on the mean over some heads."""
-    return [mean(one) for one in zip(*(shares[head] for head in heads), strict=True)]
 
 
 def length(shares: Iterable[float]) -> float:
@@ -101,5 +109,6 @@ def plain_mean(
 ) -> tuple[float, float, int]:
     """Mean over some heads, its standard error, and the number of heads."""
     values = {head: value for head, value in values_of(folder, column).items() if keep(head)}
-    shares = mean_shares(shares_of(folder, column), values)
-    return mean(values.values()), length(shares), len(values)
+    vectors = vectors_of(folder, column)
+    influences = np.mean([vectors[head][1:] for head in values], axis=0)
+    return mean(values.values()), length(influences), len(values)

@@ -13,7 +13,7 @@ from attention_plasticity.compare.bands import NOT_TURNED, wavelengths
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.metrics import GROUP_COLUMNS
-from plain_runs import STUDENT_11, edit_info, length, mean, opened, rows_of, small_models
+from plain_runs import STUDENT_11, edit_info, length, opened, rows_of, small_models
 
 GROUPS = 12
 SCALES = {"m0": 1.0, "m1": 2.0}
@@ -55,28 +55,21 @@ def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> No
     edit_info(folder, input__texts={"count": GROUPS, "digest": "same"})
 
 
-def mean_share(run: NamedRun, number: int | None) -> float:
-    """The mean over heads of the sum of shares, from the rows of the file."""
-    if number is None:
-        return 0.1
-    shares = [
-        float(row["variance_share"]) / 29
-        for row in rows_of(run.run.folder, "bands")
-        if EIGHTHS[int(row["band"])] == number
-    ]
-    return sum(shares)
-
-
-def mean_groups(run: NamedRun, number: int | None) -> list[float]:
-    """Mean influences of the groups over heads."""
+def vector(run: NamedRun, number: int | None) -> np.ndarray:
+    """Share and influences of an eighth as means over heads, from the rows of the files."""
     name = "unturned_share" if number is None else "band_share"
-    own = [
+    influences = [
         [float(row[group]) for group in GROUP_COLUMNS]
         for row in rows_of(run.run.folder, "influences")
         if row["quantity"] == name and (number is None or float(row["bin"]) == number)
     ]
-    assert len(own) == 29
-    return [mean(group) for group in zip(*own, strict=True)]
+    assert len(influences) == 29
+    share = sum(
+        float(row["variance_share"]) / 29
+        for row in rows_of(run.run.folder, "bands")
+        if EIGHTHS[int(row["band"])] == number
+    )
+    return np.array([0.1 if number is None else share, *np.mean(influences, axis=0)])
 
 
 @pytest.mark.parametrize("number", [0, 1, 7, None])
@@ -85,19 +78,16 @@ def test_shares_and_errors_are_those_of_plain_sums(
 ) -> None:
     table = summary(runs, "band").set_index(["run", "minus", "group"])
     name = NOT_TURNED if number is None else str(number + 1)
-    for one in runs[:2]:
-        row, error = table.loc[(one.label, "", name)], length(mean_groups(one, number))
-        assert row["mean"] == pytest.approx(mean_share(one, number), abs=1e-12)
+    zero, one = (vector(run, number) for run in runs[:2])
+    for place, (share, *groups) in (
+        (("m0", "", name), zero),
+        (("m1", "", name), one),
+        (("m1", "m0", name), one - zero),
+    ):
+        row, error = table.loc[place], length(groups)
+        assert row["mean"] == pytest.approx(share, abs=1e-12)
         assert row["se"] == pytest.approx(error, abs=1e-12)
         assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8)
-    row = table.loc[("m1", "m0", name)]
-    groups = [mean_groups(one, number) for one in (runs[1], runs[0])]
-    assert row["mean"] == pytest.approx(
-        mean_share(runs[1], number) - mean_share(runs[0], number), abs=1e-12
-    )
-    assert row["se"] == pytest.approx(
-        length(a - b for a, b in zip(*groups, strict=True)), abs=1e-12
-    )
 
 
 def test_eighths_have_the_wavelengths_of_their_bands(runs: list[NamedRun]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from attention_plasticity.compare.cautions import (
@@ -16,7 +14,7 @@ from attention_plasticity.compare.cautions import (
     run_cautions,
 )
 from attention_plasticity.compare.runs import NamedRun, minus_first
-from plain_runs import edit_info, opened, small_models
+from plain_runs import edit_info, edit_table, opened, small_models
 from run_tables import metrics_table, write_run
 
 LAYOUT = {"num_layers": 5, "num_q_heads": 6, "num_k_heads": 2}
@@ -136,12 +134,10 @@ def test_other_heads_are_noted(
     layout: dict[str, int], left_out: list[int], expected: str | None, tmp_path: Path
 ) -> None:
     runs = small_models(tmp_path, 2, "aa")
-    path = runs[1].run.folder / "head_metrics.csv"
-    table = pd.read_csv(path)
-    table.loc[table["layer"].isin(left_out), "ap_aligned"] = np.nan
-    table.to_csv(path, index=False, na_rep="nan")
-    edit_info(runs[1].run.folder, head_layout=layout)
-    found = head_cautions(minus_first([runs[0], opened(runs[1].run.folder, "m1")]))
+    folder = edit_info(runs[1].run.folder, head_layout=layout)
+    known = {"ap_aligned": lambda table: table["ap_aligned"].mask(table["layer"].isin(left_out))}
+    edit_table(folder, "metrics", lambda table: table.assign(**known))
+    found = head_cautions(minus_first([runs[0], opened(folder, "m1")]))
     assert len(found) == (expected is not None)
     if expected:
         assert found[0].text.startswith(expected)

@@ -9,17 +9,7 @@ import pytest
 from attention_plasticity.compare.lengths import fifth_parts, length_parts, part_start
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.compare.summary import summary
-from plain_runs import (
-    STUDENT_11,
-    Head,
-    head_of,
-    length,
-    mean,
-    mean_shares,
-    rows_of,
-    shares_of,
-    small_models,
-)
+from plain_runs import STUDENT_11, length, mean_vector, small_models
 
 
 @pytest.fixture(scope="module")
@@ -42,47 +32,20 @@ def test_the_parts_of_long_and_short_contexts() -> None:
     assert [part_start(part.name) for part in fifth_parts(100)] == [0, 20, 40, 60, 80]
 
 
-def sums(
-    folder: Path, quantity: str, bins: range
-) -> tuple[dict[Head, float], dict[Head, list[float]]]:
-    """Mean over the bins of each head of the values, and of the influences."""
-    found: dict[Head, list[float]] = {}
-    for row in rows_of(folder, "influences"):
-        if row["quantity"] == quantity and float(row["bin"]) in bins and row["value"] != "nan":
-            found.setdefault(head_of(row), []).append(float(row["value"]))
-    return {head: mean(own) for head, own in found.items()}, shares_of(folder, quantity, bins)
-
-
 def expected(folder: Path, bins: range, first: range) -> dict[str, tuple[float, float]]:
     """Value and error of the four metrics of a part, whose drops are from another part."""
-    found = {}
-    for name, part in (("own", bins), ("first", first)):
-        aligned, shares = sums(folder, "ap_bin", part)
-        pooled, others = sums(folder, "ap_bin_pooled", part)
-        level, groups = mean(aligned.values()), mean_shares(shares, aligned)
-        over, their = mean(pooled.values()), mean_shares(others, pooled)
-        found[name] = (
-            level,
-            over - level,
-            groups,
-            [a - b for a, b in zip(their, groups, strict=True)],
-        )
-    (level, phase, groups, shares_), (start, start_phase, zero, zeros) = (
-        found["own"],
-        found["first"],
+    own, pooled, start, start_pooled = (
+        mean_vector(folder, quantity, part)  # (17,) value and influences
+        for part in (bins, first)
+        for quantity in ("ap_bin", "ap_bin_pooled")
     )
-    return {
-        "ap_aligned": (level, length(groups)),
-        "ap_phase": (phase, length(shares_)),
-        "ap_aligned_drop": (
-            start - level,
-            length(a - b for a, b in zip(zero, groups, strict=True)),
-        ),
-        "ap_phase_drop": (
-            start_phase - phase,
-            length(a - b for a, b in zip(zeros, shares_, strict=True)),
-        ),
+    vectors = {
+        "ap_aligned": own,
+        "ap_phase": pooled - own,
+        "ap_aligned_drop": start - own,
+        "ap_phase_drop": start_pooled - start - (pooled - own),
     }
+    return {name: (vector[0], length(vector[1:])) for name, vector in vectors.items()}
 
 
 @pytest.mark.parametrize(("part", "bins"), [("128–256", range(2, 4)), ("512–1K", range(8, 14))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from attention_plasticity.compare.matched import (
     role_counts,
 )
 from attention_plasticity.compare.runs import NamedRun, Pair
-from plain_runs import head_of, length, opened, rows_of, shares_of, small_models, values_of
+from plain_runs import head_of, length, opened, rows_of, small_models, values_of, vectors_of
 from role_runs import add_roles
 
 METRIC = "ap_aligned"
@@ -39,18 +39,14 @@ def test_differences_and_tests_are_those_of_plain_sums(
     table = matched_heads([Pair(runs[other], runs[0])], [METRIC]).set_index(["layer", "q_head"])
     folders = runs[other].run.folder, runs[0].run.folder
     values = [values_of(folder, METRIC) for folder in folders]
-    shares = [shares_of(folder, METRIC) for folder in folders]
+    vectors = [vectors_of(folder, METRIC) for folder in folders]
     assert set(table.index) == set(values[0])
     for head in values[0]:
         row, change = table.loc[head], values[0][head] - values[1][head]
         assert (row["value"], row["minus_value"]) == (values[0][head], values[1][head])
         assert row["difference"] == pytest.approx(change, abs=1e-12)
-        both = zip(shares[0][head], shares[1][head], strict=True)
-        error = (
-            length(a - b for a, b in both)
-            if paired
-            else math.hypot(*map(length, (shares[0][head], shares[1][head])))
-        )
+        one, other = (vector[head][1:] for vector in vectors)
+        error = length(one - other) if paired else length([*one, *other])
         assert row["se"] == pytest.approx(error, abs=1e-12)
         assert row["p_value"] == pytest.approx(2 * stats.t.sf(abs(change) / error, 11), rel=1e-9)
         low, high = stats.t.interval(0.95, 11, change, error)
@@ -97,10 +93,7 @@ def test_roles_are_counted_from_the_rows(runs: list[NamedRun]) -> None:
 
 
 def test_changes_of_roles_are_counted_from_the_rows(runs: list[NamedRun], tmp_path: Path) -> None:
-    folder = tmp_path / "later"
-    folder.mkdir()
-    for path in runs[1].run.folder.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+    folder = Path(shutil.copytree(runs[1].run.folder, tmp_path / "later"))
     rows = pd.read_csv(folder / "head_roles.csv")
     changed = rows["likely_role"] == "far"
     rows.loc[changed, ["role", "likely_role"]] = "sink"

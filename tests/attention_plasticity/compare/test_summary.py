@@ -26,16 +26,17 @@ from plain_runs import (
     GROUPS,
     STUDENT_11,
     edit_info,
+    edit_table,
     head_of,
     length,
     mean,
-    mean_shares,
+    mean_vector,
     opened,
     plain_mean,
     rows_of,
-    shares_of,
     small_models,
     values_of,
+    vectors_of,
 )
 from qk_toolkit.errors import ConfigError
 from report_runs import write_baselines, write_run
@@ -87,18 +88,15 @@ def test_differences_are_those_of_the_same_heads(
     row = row_of(table, runs[other].label, "all", METRIC, "m0")
     folders = runs[other].run.folder, runs[0].run.folder
     values = [values_of(folder, METRIC) for folder in folders]
-    one, zero = (mean_shares(shares_of(folder, METRIC), values[0]) for folder in folders)
+    one, zero = (mean_vector(folder, METRIC)[1:] for folder in folders)
     change = mean(values[0][head] - values[1][head] for head in values[0])
-    shares = [a - b for a, b in zip(one, zero, strict=True)] if paired else [*one, *zero]
-    assert_row(row, change, length(shares), 29)
+    assert_row(row, change, length(one - zero if paired else [*one, *zero]), 29)
 
 
 def test_only_heads_with_both_values_are_subtracted(tmp_path: Path) -> None:
     one, other = small_models(tmp_path, 2, "aa")
-    path = other.run.folder / "head_metrics.csv"
-    metrics = pd.read_csv(path)
-    metrics.loc[metrics["layer"] == 2, METRIC] = np.nan
-    metrics.to_csv(path, index=False, na_rep="nan")
+    known = {METRIC: lambda table: table[METRIC].mask(table["layer"] == 2)}
+    edit_table(other.run.folder, "metrics", lambda table: table.assign(**known))
     other = opened(other.run.folder, "m1")
     row = row_of(summary([one, other], None, [METRIC]), "m1", "all", METRIC, "m0")
     zero, own = (values_of(run.run.folder, METRIC) for run in (one, other))
@@ -106,31 +104,33 @@ def test_only_heads_with_both_values_are_subtracted(tmp_path: Path) -> None:
     assert row["mean"] == pytest.approx(mean(own[head] - zero[head] for head in own), abs=1e-12)
 
 
-def test_layers_of_one_type_and_their_difference(runs: list[NamedRun]) -> None:
-    table = summary(runs, "layer_type", [METRIC])
+@pytest.mark.parametrize("by", ["layer_type", "rope", "role"])
+def test_groups_have_the_means_of_their_heads(runs: list[NamedRun], by: str) -> None:
     folder = runs[0].run.folder
-    windowed = plain_mean(folder, METRIC, lambda head: head[0] == 1)
-    full = plain_mean(folder, METRIC, lambda head: head[0] != 1)
-    assert_row(row_of(table, "m0", "sliding window", METRIC), *windowed)
-    assert_row(row_of(table, "m0", "full attention", METRIC), *full)
-    shares = shares_of(folder, METRIC)
-    groups = [
-        mean_shares(shares, [head for head in shares if (head[0] == 1) == is_windowed])
-        for is_windowed in (False, True)
-    ]
-    error = length(a - b for a, b in zip(*groups, strict=True))
+    roles = {head_of(row): row["likely_role"] for row in rows_of(folder, "roles")}
+    group_of = {
+        "layer_type": lambda head: "sliding window" if head[0] == 1 else "full attention",
+        "rope": lambda head: "NoPE" if head[0] in WITHOUT_ROPE else "RoPE",
+        "role": roles.__getitem__,
+    }[by]
+    table = summary(runs[:1], by, [METRIC])
+    groups = {group_of(head) for head in roles}
+    assert {group for group in table["group"] if " minus " not in group} == groups
+    for group in groups:
+        expected = plain_mean(folder, METRIC, lambda head, own=group: group_of(head) == own)
+        assert_row(row_of(table, "m0", group, METRIC), *expected)
+
+
+def test_two_types_of_layers_have_a_difference(runs: list[NamedRun]) -> None:
+    full, windowed = (
+        np.mean([own for head, own in vectors.items() if (head[0] == 1) == kind], axis=0)
+        for vectors in [vectors_of(runs[0].run.folder, METRIC)]
+        for kind in (False, True)
+    )
+    table = summary(runs[:1], "layer_type", [METRIC])
     between = row_of(table, "m0", "full attention minus sliding window", METRIC, "m0")
-    assert_row(between, full[0] - windowed[0], error, 29)
-
-
-def test_layers_with_and_without_rope(runs: list[NamedRun]) -> None:
-    table = summary(runs, "rope", [METRIC])
-    for name, keep in (("NoPE", True), ("RoPE", False)):
-        expected = plain_mean(
-            runs[1].run.folder, METRIC, lambda head, keep=keep: (head[0] in WITHOUT_ROPE) == keep
-        )
-        assert_row(row_of(table, "m1", name, METRIC), *expected)
-    assert row_of(table, "m1", "NoPE minus RoPE", METRIC, "m1")["heads"] == 29
+    value, *influences = full - windowed
+    assert_row(between, value, length(influences), 29)
 
 
 def test_tenths_of_the_depth(runs: list[NamedRun]) -> None:
@@ -142,16 +142,6 @@ def test_tenths_of_the_depth(runs: list[NamedRun]) -> None:
             runs[0].run.folder, METRIC, lambda head, own=part // 2: head[0] == own
         )
         assert_row(table.iloc[part], *expected)
-
-
-def test_heads_of_one_role(runs: list[NamedRun]) -> None:
-    folder = runs[0].run.folder
-    table = summary(runs[:1], "role", [METRIC])
-    roles = {head_of(row): row["likely_role"] for row in rows_of(folder, "roles")}
-    assert set(table["group"]) == set(roles.values())
-    for role in set(roles.values()):
-        expected = plain_mean(folder, METRIC, lambda head, own=role: roles[head] == own)
-        assert_row(row_of(table, "m0", role, METRIC), *expected)
 
 
 def test_every_layer_has_the_part_with_its_middle() -> None:
@@ -226,26 +216,17 @@ def test_baselines_are_runs_of_which_a_difference_is_made(tmp_path: Path) -> Non
 
 
 def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path: Path) -> None:
-    dump = {
-        "capture": {"capture": {"head_sampling": {"count": 29}}},
-        "eligible_q_heads": 120,
-        "num_q_heads": 6,
-        "num_layers": 5,
-    }
     [one] = small_models(tmp_path, 1)
-    for name, value in dump.items():
-        edit_info(one.run.folder, **{f"input__dump__{name}": value})
-    edit_info(one.run.folder, heads={"analysed": 29})
-    run = opened(one.run.folder, "m0")
-    values, shares = (
-        values_of(run.run.folder, METRIC),
-        shares_of(run.run.folder, METRIC),
-    )
+    folder, layout = one.run.folder, {"num_q_heads": 6, "num_layers": 5}
+    sampled = {"capture": {"capture": {"head_sampling": {"count": 29}}}, "eligible_q_heads": 120}
+    edit_info(folder, input__dump=layout | sampled, heads={"analysed": 29})
+    run = opened(folder, "m0")
+    values, vectors = values_of(folder, METRIC), vectors_of(folder, METRIC)
     heads = len(values)
     middle = mean(values.values())
     spread = sum((value - middle) ** 2 for value in values.values()) / (heads - 1)
-    of_texts = length(mean_shares(shares, values)) ** 2
-    between = spread - mean(length(own) ** 2 for own in shares.values()) + of_texts
+    of_texts = length(mean_vector(folder, METRIC)[1:]) ** 2
+    between = spread - mean(length(own[1:]) ** 2 for own in vectors.values()) + of_texts
     variance = of_texts + (1 - heads / 120) * between / heads
     row = summary([run], None, [METRIC]).iloc[0]
     assert row["se"] == pytest.approx(math.sqrt(variance))
@@ -253,15 +234,10 @@ def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path: Path) -> N
 
 
 def test_first_runs_of_families_are_subtracted(runs: list[NamedRun]) -> None:
-    given = [
-        ("m0", "a", 10.0),
-        ("m1", "a", 5.0),
-        ("m2", "b", None),
-        ("m3", "", 1.0),
-        ("m4", "", 2.0),
-    ]
+    families, checkpoints = ("a", "a", "b", "", ""), (10.0, 5.0, None, 1.0, 2.0)
     named = [
-        NamedRun(label, runs[0].run, family, checkpoint) for label, family, checkpoint in given
+        NamedRun(f"m{place}", runs[0].run, *given)
+        for place, given in enumerate(zip(families, checkpoints, strict=True))
     ]
     pairs = {(pair.run.label, pair.minus.label) for pair in family_pairs(named)}
     assert pairs == {("m0", "m1"), ("m4", "m3")}

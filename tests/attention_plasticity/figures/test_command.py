@@ -21,7 +21,7 @@ from attention_plasticity.figures.registry import spec_of
 from attention_plasticity.figures.settings import FigureOptions, ScriptSettings
 from drawn_runs import panels, title
 from qk_toolkit.errors import ConfigError
-from run_tables import add_bins, bins_table, cells_table, write_run
+from run_tables import bins_table, cells_table, write_run
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = {
@@ -92,11 +92,9 @@ def test_all_figures_and_the_others_with_reasons(
     [
         (["plasticity"], "--run: is required"),
         (["map", "nowhere"], "nowhere: does not exist; give the output_dir of an analysis, or"),
-        (["maps", "{run}"], "'maps': unknown figure; did you mean map?"),
         (["map", "{run}", "--metric", "drop"], "has no plasticity at one position; it needs"),
         (["heatmap", "{run}", "--vmin", "2", "--vmax", "1"], "--vmin: must be below vmax"),
         (["map", "{run}", "--output", "{run}/run.json/x.png"], "run.json/x.png"),
-        (["attention", "{run}"], "attention: cannot be drawn; it needs a dump with attention"),
     ],
 )
 def test_misuse_is_one_short_line(
@@ -169,15 +167,10 @@ def test_tables_of_the_original_tool_and_of_bins_are_drawn(tmp_path: Path) -> No
     bins_table().to_csv(tmp_path / "bins.csv", index=False)
     figure = drawn("plasticity", bucket_csv=str(tmp_path / "bins.csv"))
     assert panels(figure)[0].get_ylabel() == "plasticity at one position"
-    weights = pd_weights(tmp_path)
-    figure = drawn("components", component_csv=weights, limit=1)
+    weights = tmp_path / "weights.csv"
+    weights.write_text("layer,q_head,component,component_weight\n0,0,0,0.25\n0,0,1,0.75\n")
+    figure = drawn("components", component_csv=str(weights), limit=1)
     assert len(panels(figure)[0].patches) == 1
-
-
-def pd_weights(folder: Path) -> str:
-    path = folder / "weights.csv"
-    path.write_text("layer,q_head,component,component_weight\n0,0,0,0.25\n0,0,1,0.75\n")
-    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -201,23 +194,6 @@ def test_misuse_of_a_script(settings: dict[str, str], told: str, run: Path, tmp_
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "--bucket_csv: give one table, or the folder of a run"),
-        (["--bucket_csv", "a", "--color_by_layer", "--color_trend"], "choose one"),
-    ],
-)
-def test_a_script_takes_one_table(
-    words: list[str],
-    told: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run_script("plot_plasticity.py", words, monkeypatch) == 2
-    assert told in capsys.readouterr().err
-
-
 def test_without_an_output_a_script_opens_a_window(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +208,9 @@ def test_without_an_output_a_script_opens_a_window(
     assert run_script("plot_plasticity.py", command[2:], monkeypatch) == 2
     told = "there is no display to show a figure on; add --output FILE.png"
     assert told in capsys.readouterr().err
+    assert run_script("plot_plasticity.py", [], monkeypatch) == 2
+    assert "--bucket_csv: give one table, or the folder of a run" in capsys.readouterr().err
+    assert run_script("plot_plasticity.py", ["--color_by_layer", "--color_trend"], monkeypatch) == 2
 
 
 def test_a_file_that_is_no_caption_is_kept(run: Path, tmp_path: Path) -> None:
@@ -255,11 +234,3 @@ def test_a_full_disk_leaves_no_half_figure(run: Path, small_disk: Path) -> None:
     assert plot("map", run, "--output", path) == 1
     assert path.read_bytes() == b"earlier"
     assert sorted(file.name for file in small_disk.iterdir()) == ["figure.png", "filler"]
-
-
-def test_a_run_with_bins_shows_plasticity_at_one_position(run: Path, tmp_path: Path) -> None:
-    add_bins(run)
-    assert plot("profile", run, "--output", tmp_path / "a.svg") == 0
-    assert (tmp_path / "a.txt").read_text().startswith("Plasticity at one position, by query")
-    assert plot("profile", run, "--plasticity", "bucket", "--output", tmp_path / "b.svg") == 0
-    assert (tmp_path / "b.txt").read_text().startswith("Plasticity over a bucket, by query")

@@ -69,10 +69,9 @@ def test_profiles_are_lines_over_positions(runs: list[NamedRun], width: float) -
     assert len(figure.legends[0].get_texts()) == 3
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_lengths_have_a_panel_per_metric(runs: list[NamedRun], width: float) -> None:
+def test_lengths_have_a_panel_per_metric(runs: list[NamedRun]) -> None:
     table = summary(runs, "length")
-    figure = lengths_figure(table, runs, width=width)
+    figure = lengths_figure(table, runs)
     labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
     drops = ["drop of plasticity at one position", "drop of rotary phase"]
     assert labels == ["plasticity at one position", "rotary phase", *drops]
@@ -82,10 +81,9 @@ def test_lengths_have_a_panel_per_metric(runs: list[NamedRun], width: float) -> 
     assert "A drop is the value at 0–128 minus the value at a later part." in caption
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_depth_has_errors(runs: list[NamedRun], width: float) -> None:
+def test_depth_has_errors(runs: list[NamedRun]) -> None:
     table = summary(runs, "depth", METRICS, [])
-    figure = depth_figure(table, runs, width=width)
+    figure = depth_figure(table, runs)
     for axes, metric in zip(figure.axes, METRICS, strict=True):
         assert len(axes.collections) == 3
         lines = [line for line in axes.lines if len(line.get_xdata()) == 10]  # type: ignore[arg-type]
@@ -93,10 +91,9 @@ def test_depth_has_errors(runs: list[NamedRun], width: float) -> None:
         np.testing.assert_allclose(lines[0].get_xdata(), np.arange(5, 100, 10))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_kinds_are_points_with_intervals(runs: list[NamedRun], width: float) -> None:
+def test_kinds_are_points_with_intervals(runs: list[NamedRun]) -> None:
     table = summary(runs, "layer_type", METRICS, [])
-    figure = kinds_figure(table, runs, width=width)
+    figure = kinds_figure(table, runs)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "full attention",
         "sliding window",
@@ -108,9 +105,8 @@ def test_kinds_are_points_with_intervals(runs: list[NamedRun], width: float) -> 
     assert points == set(own["mean"])
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun], width: float) -> None:
-    figure = roles_figure(role_counts(runs), runs, width=width)
+def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun]) -> None:
+    figure = roles_figure(role_counts(runs), runs)
     ends: dict[float, float] = {}
     for bar in figure.axes[0].patches:
         x, y = bar.get_xy()  # type: ignore[attr-defined]
@@ -119,20 +115,18 @@ def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun], width: float) -> N
     assert "No table of roles: other." in (caption_of(figure) or "")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_bands_have_a_panel_of_differences(runs: list[NamedRun], width: float) -> None:
+def test_bands_have_a_panel_of_differences(runs: list[NamedRun]) -> None:
     pairs = [Pair(runs[1], runs[0])]
-    figure = bands_figure(summary(runs, "band", None, pairs), runs, width=width)
+    figure = bands_figure(summary(runs, "band", None, pairs), runs)
     assert len(figure.axes) == 2
     assert "difference of the same heads from base" in (caption_of(figure) or "")
-    assert len(bands_figure(summary(runs, "band", None, []), runs, width=width).axes) == 1
+    assert len(bands_figure(summary(runs, "band", None, []), runs).axes) == 1
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_only_heads_that_changed_are_coloured(runs: list[NamedRun], width: float) -> None:
+def test_only_heads_that_changed_are_coloured(runs: list[NamedRun]) -> None:
     pairs = family_pairs(runs)
     table = matched_heads(pairs, METRICS[:1])
-    figure = matched_figure(table, pairs, METRICS[0], width=width)
+    figure = matched_figure(table, pairs, METRICS[0])
     for axes, pair in zip(figure.axes, pairs, strict=False):
         low, high = axes.get_ylim()
         assert low > high  # layer 0 is at the top
@@ -152,10 +146,9 @@ def test_only_heads_that_changed_are_coloured(runs: list[NamedRun], width: float
         matched_figure(matched_heads([], METRICS), [], METRICS[0])
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_trajectories_shade_phases(runs: list[NamedRun], width: float) -> None:
+def test_trajectories_shade_phases(runs: list[NamedRun]) -> None:
     table = summary(runs, None, METRICS, [])
-    figure = trajectories_figure(table, runs, width=width)
+    figure = trajectories_figure(table, runs)
     line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 3)  # type: ignore[arg-type]
     np.testing.assert_allclose(line.get_xdata(), [100.0, 1000.0, 20000.0])
     np.testing.assert_allclose(
@@ -165,14 +158,13 @@ def test_trajectories_shade_phases(runs: list[NamedRun], width: float) -> None:
     assert figure.axes[0].get_xscale() == "log"
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_points_are_means_and_scores(runs: list[NamedRun], width: float) -> None:
+def test_points_are_means_and_scores(runs: list[NamedRun]) -> None:
     means = summary(runs, None, METRICS)
     scores = pd.DataFrame({"model": [one.label for one in runs], "ruler $": [40.0, np.nan, 61.0]})
     scores["mmlu"] = [1.0, 3.0, 2.0]
     relations = correlations(means, scores, ["A"] * 3)
     errors = scores.assign(mmlu=[0.1, np.nan, 0.1])
-    figure = relations_figure(relations, means, scores, runs, errors, width=width)
+    figure = relations_figure(relations, means, scores, runs, errors)
     assert len(figure.axes) == 4
     assert figure.axes[0].get_title() == "2 models, too few: no correlation"
     points = [line.get_xydata()[0] for line in figure.axes[2].lines if line.get_marker() in "osD"]  # type: ignore[index]
