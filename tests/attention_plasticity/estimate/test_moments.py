@@ -127,19 +127,6 @@ def test_the_correlation_is_fitted_to_other_groups(slope: float, groups: int) ->
     assert_jackknife(Moments.of(*rows).correlation, plain, rows, corrected=False)
 
 
-def test_the_product_of_slopes_and_means_leaves_a_group_out_of_both() -> None:
-    q, k = rows_of(2), rows_of(3, 0.0)
-    k = k._replace(group=np.random.default_rng(0).permutation(q.group))
-    own, other = Moments.of(*q), Moments.of(*k)
-    found = product(own.slopes, other.means, own.present | other.present)
-
-    def plain(rows: Rows) -> float:
-        left = k if len(rows.t) == len(q.t) else k.without(*set(q.group) - set(rows.group))
-        return float(plain_slope(rows) @ np.average(left.X, axis=0, weights=left.w))
-
-    assert_jackknife(found, plain, q)
-
-
 def test_components_equal_those_of_the_rows() -> None:
     t, X, w, _ = rows = rows_of(4)
     found = Moments.of(*rows).components
@@ -179,25 +166,6 @@ def values(found: Moments) -> list[float]:
     quantities = (found.r2, found.mean_share, found.correlation)
     both = [number for one in quantities for number in (one.value, one.standard_error)]
     return [*both, *found.components.share, *found.components.r]
-
-
-@settings(max_examples=20)
-@given(
-    size=st.sampled_from([1e-30, 1e-9, 1.0, 8.0, 1e9, 1e30]),
-    weight=st.sampled_from([1e-9, 1.0, 1e9]),
-    shift=st.floats(-1e4, 1e4),
-    stretch=st.floats(0.1, 1e3),
-    seed=st.integers(0, 99),
-)
-def test_units_and_rotations_change_nothing(
-    size: float, weight: float, shift: float, stretch: float, seed: int
-) -> None:
-    t, X, w, group = rows = rows_of(seed)
-    turn = np.linalg.qr(np.random.default_rng(seed).standard_normal((5, 5)))[0]
-    other = Moments.of(shift + stretch * t, size * X @ turn, weight * w, group)
-    assert values(other) == pytest.approx(values(Moments.of(*rows)), rel=1e-6, abs=1e-9)
-    slope = plain_slope(rows) @ turn * size / stretch
-    np.testing.assert_allclose(other.slopes[0], slope, rtol=1e-6, atol=1e-9 * size / stretch)
 
 
 def test_one_position() -> None:

@@ -9,10 +9,8 @@ import pytest
 from scipy import stats
 
 from attention_plasticity.estimate.normality import (
-    ks_normal_pvalues,
     ks_normal_statistics,
     ks_pvalues,
-    skew_and_kurtosis,
 )
 
 SAMPLES = {
@@ -64,19 +62,3 @@ def test_pvalues_equal_kstwo_in_body_and_tail(n: int) -> None:
     np.testing.assert_allclose(p, stats.kstwo.sf(D, n), rtol=0, atol=1e-6)
     assert ((p >= 0) & (p <= 1)).all()
     assert ks_pvalues(np.array([0.5 / n, 1.0]), n) == pytest.approx([1.0, 0.0], abs=1e-6)
-
-
-@pytest.mark.parametrize("n", [20, 399, 400, 1000, 5000])
-def test_whole_test_equals_kstest(n: int) -> None:
-    rng = np.random.default_rng(1)
-    columns = np.concatenate([rng.standard_t(12, (3, n)), 0.1 + rng.standard_normal((2, n))])
-    expected = [stats.kstest(x, "norm").pvalue for x in columns]
-    np.testing.assert_allclose(ks_normal_pvalues(columns, np.ones(5)), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("n", [4, 5, 30, 5000])
-def test_skewness_and_kurtosis_equal_scipy_without_bias(n: int) -> None:
-    columns = np.random.default_rng(n).standard_gamma(1.5, (7, n)) - 4.0
-    skew, kurt = skew_and_kurtosis(columns)
-    np.testing.assert_allclose(skew, stats.skew(columns, axis=1, bias=False), rtol=1e-9)
-    np.testing.assert_allclose(kurt, stats.kurtosis(columns, axis=1, bias=False), rtol=1e-9)

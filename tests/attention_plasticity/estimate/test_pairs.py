@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
-from attention_plasticity.estimate.visible import Visible
-from plain_visible import Even, sees
+from plain_visible import Even
 
 Law = dict[tuple[int, int], float]
 SWEEP = 120
@@ -74,61 +73,6 @@ def test_pairs_have_the_product_of_their_weights(case: tuple[np.ndarray, ...], n
     assert_law(PairSampler(weight, low), factor, normed(law), number)
 
 
-class Window(NamedTuple):
-    """Keys of texts, in order, the queries of a bin, and which keys they see."""
-
-    keys: list[tuple[int, int]]  # text, position
-    weight: list[float]
-    queries: list[tuple[int, float]]  # position, weight
-    visible: Visible
-
-    def sampler(self) -> PairSampler:
-        """As the analysis makes it: cumulative weights of queries, the first partner of a key."""
-        text, position = (np.array(column) for column in zip(*self.keys, strict=True))
-        at, value = (np.array(column, float) for column in zip(*sorted(self.queries), strict=True))
-        before = np.concatenate([[0.0], np.cumsum(value)])
-        end = self.visible.end(position.astype(float))
-        seen = Seen(before[np.searchsorted(at, position)], before[np.searchsorted(at, end)])
-        low = [
-            next((j for j in range(i) if text[j] == text[i] and seen.end[j] > seen.start[i]), i)
-            for i in range(len(text))
-        ]
-        return PairSampler(np.array(self.weight), np.array(low), seen)
-
-    def law(self) -> Law:
-        """The weight of the queries that see both keys, by looking at every query."""
-        law: Law = {}
-        for i, (text, later) in enumerate(self.keys):
-            for j in range(i):
-                if self.keys[j][0] == text:
-                    seeing = sum(
-                        value
-                        for t, value in self.queries
-                        if sees(t, later, self.visible) and sees(t, self.keys[j][1], self.visible)
-                    )
-                    law[i, j] = self.weight[i] * self.weight[j] * seeing
-        return normed(law) if any(law.values()) else {}
-
-
-@st.composite
-def windows(draw: st.DrawFn) -> Window:
-    places = st.sets(st.tuples(st.integers(0, 2), st.integers(0, 15)), min_size=2, max_size=10)
-    keys = sorted(draw(places))
-    positive = st.floats(1.0, 100.0)
-    weight = [draw(positive) for _ in keys]
-    queries = draw(st.lists(st.tuples(st.integers(0, 20), positive), min_size=1, max_size=5))
-    size = draw(st.none() | st.integers(1, 20))
-    return Window(keys, weight, queries, Visible(size, size is not None and draw(st.booleans())))
-
-
-@settings(max_examples=40)
-@given(case=windows(), number=st.integers(1, 12))
-def test_pairs_through_a_window_have_the_weight_of_queries_that_see_both(
-    case: Window, number: int
-) -> None:
-    assert_law(case.sampler(), np.ones(len(case.keys)), case.law(), number)
-
-
 @settings(max_examples=50)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=6),
@@ -172,19 +116,6 @@ def test_one_key_with_almost_all_weight_and_many_other_texts() -> None:
     factor[1002] = 1.0
     found = shares(PairSampler(weight, low), factor, 2, 1000)
     assert found == pytest.approx({(1002, 1000): 0.75, (1002, 1001): 0.25}, abs=0.003)
-
-
-def test_without_pairs() -> None:
-    rng = np.random.default_rng(0)
-    none = PairSampler(np.zeros(0), np.zeros(0, np.int64))
-    alone = PairSampler(np.ones(3), np.arange(3))
-    zero = PairSampler(np.zeros(3), np.zeros(3, np.int64))
-    left_out = PairSampler(np.ones(3), np.zeros(3, np.int64))
-    unseen = PairSampler(np.ones(2), np.array([0, 1]), Seen(np.array([0.0, 5.0]), np.full(2, 4.0)))
-    for sampler in (none, alone, zero, left_out, unseen):
-        factor: Any = np.full(len(sampler.weight), sampler is not left_out)
-        assert len(draw(sampler, factor, 5, rng).later) == 0
-        assert len(draw(sampler, factor, 0, rng).earlier) == 0
 
 
 @given(
