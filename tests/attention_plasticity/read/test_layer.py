@@ -12,7 +12,6 @@ from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.read.layer import (
     DEFAULT_LOGITS,
     NO_CHUNK_SIZE,
-    NO_ROTATION,
     LayerRotation,
     layer_facts,
     logits_of,
@@ -38,22 +37,11 @@ def with_layer(dump: ap.Dump, entry: dict[str, Any], **facts: Any) -> ap.Dump:
     return replace(dump, manifest=DumpManifest(layers=[entry], **facts))
 
 
-@pytest.mark.parametrize("pre_rope", [False, True])
-def test_a_record_comes_from_dump_json(dump: ap.Dump, pre_rope: bool) -> None:
-    found = rotation_of(with_layer(dump, TURNING, pre_rope=pre_rope), 0)
-    assert found == LayerRotation(RECORD, pre_rope)
-
-
 def test_a_file_of_records_comes_first(dump: ap.Dump) -> None:
     other = RotaryRecord((0.5, 0.25), pairing="interleaved")
     file = RotaryFile("r.json", "0", [TURNING | {"rotary": other.to_json()}], True, "", {})
     found = rotation_of(replace(with_layer(dump, TURNING), rotary=file), 0)
     assert found == LayerRotation(other, pre_rope=True)
-
-
-def test_a_layer_without_rope_has_neither_record_nor_problem(dump: ap.Dump) -> None:
-    entry = {"layer": 0, "rope": False, "rotary": None}
-    assert rotation_of(with_layer(dump, entry), 0) == NO_ROTATION
 
 
 def test_without_a_record_the_reason_names_the_command(dump: ap.Dump) -> None:

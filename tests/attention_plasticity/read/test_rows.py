@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,29 +15,19 @@ from attention_plasticity.read.rows import read_keys, read_queries
 from dumps import head_rows, write_columns
 from head_pairs import analyze, small_head, write_pair
 from qk_dump.heads import HeadId
-from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.rotary import RotaryRecord
-from rotated_queries import HALVES, INTERLEAVED, rotation
+
+KINDS = [*product([np.float16, np.float32, np.float64], [-12, 0, 9]), (np.float32, -140)]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("exponent", [-12, 0, 9])
+@pytest.mark.parametrize(("dtype", "exponent"), KINDS)
 def test_vectors_are_divided_by_a_power_of_two(tmp_path: Path, dtype: type, exponent: int) -> None:
+    """Small numbers of float32 keep their digits."""
     vectors = (small_head(1)["vectors"] * 2.0**exponent).astype(dtype)
     root = write_pair(tmp_path, small_head(2), small_head(1, vectors=vectors))
     keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
     assert 0.5 <= np.abs(keys.rows.vectors).max() < 1.0
     np.testing.assert_array_equal(np.ldexp(keys.rows.vectors, keys.exponent), vectors)
     assert keys.after.dtype == np.float32
-
-
-def test_small_numbers_of_float32_keep_their_digits(tmp_path: Path) -> None:
-    vectors = (small_head(1)["vectors"] * np.float32(2.0**-140)).astype(np.float32)
-    keys = small_head(1, vectors=vectors)
-    found = read_keys(
-        ap.open_dump(write_pair(tmp_path, small_head(2), keys)), 0, 0, ap.make_config()
-    )
-    np.testing.assert_array_equal(np.ldexp(found.rows.vectors, found.exponent), vectors)
 
 
 @pytest.mark.parametrize("kind", ["q", "k"])
@@ -60,39 +51,6 @@ def test_keys_drawn_by_attention_are_refused_too(tmp_path: Path) -> None:
     write_columns(root, HeadId(0, 0, "k", attended=True), **rows)
     with pytest.raises(ap.DumpError, match="attended/l00h00k: row 11 has a value of 1e"):
         analyze(root)
-
-
-def test_vectors_enter_the_attention_after_rope(tmp_path: Path) -> None:
-    """The same vectors, captured before and after RoPE, are the same in both frames."""
-    for name, record in (("halves", HALVES), ("interleaved", INTERLEAVED)):
-        X, rows = np.random.default_rng(0).standard_normal((60, 5)), small_head(1)
-        turned = np.stack(
-            [rotation(p, record, 5) @ x for p, x in zip(rows["position"], X, strict=True)]
-        )
-        for pre_rope, vectors in ((True, X), (False, turned)):
-            root = tmp_path / name / str(pre_rope)
-            write_pair(root, small_head(2), rows | {"vectors": vectors})
-            layer = {"layer": 0, "rope": True, "rotary": record.to_json()}
-            write_manifest(root, DumpManifest(layers=[layer], pre_rope=pre_rope))
-            keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
-            assert keys.before is not None
-            for found, expected in ((keys.before, X), (keys.after, turned)):
-                np.testing.assert_allclose(np.ldexp(found, keys.exponent), expected, atol=1e-5)
-
-
-def test_the_factor_of_rope_belongs_to_vectors_before_it(tmp_path: Path) -> None:
-    record = RotaryRecord((0.5,), scaling=2.0)
-    root = write_pair(tmp_path, small_head(1), small_head(2))
-    layer = {"layer": 0, "rope": True, "rotary": record.to_json()}
-    write_manifest(root, DumpManifest(layers=[layer], pre_rope=True))
-    keys = read_keys(ap.open_dump(root), 0, 0, ap.make_config())
-    queries = read_queries(ap.open_dump(root), 0, 0, keys, ap.make_config())
-    for rows in (keys, queries):
-        assert rows.before is not None
-        np.testing.assert_allclose(rows.before[:, :2], 2.0 * rows.rows.vectors[:, :2])
-        np.testing.assert_array_equal(rows.before[:, 2:], rows.rows.vectors[:, 2:])
-        lengths = [np.linalg.norm(X[:, :2], axis=1) for X in (rows.before, rows.after)]
-        np.testing.assert_allclose(*lengths, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("most", "step"), [(60, 1), (59, 2), (20, 3), (7, 9)])

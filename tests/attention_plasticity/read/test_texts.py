@@ -1,11 +1,14 @@
-"""The texts and bins of a run, and runs with the texts that reach the end of the context only."""
+"""Texts, their groups and the bins of a run; runs with texts that reach the end of the context."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +16,7 @@ from hypothesis import strategies as st
 import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
 from attention_plasticity.read.bins import Bins
-from attention_plasticity.read.layer import SINGLE_EXAMPLE
-from attention_plasticity.read.rows import read_keys, read_queries
+from attention_plasticity.read.rows import read_keys
 from attention_plasticity.read.run_texts import bins_of_dump, run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
@@ -23,7 +25,7 @@ from attention_plasticity.read.texts import (
 )
 from dumps import head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.examples import Example, write_examples
+from qk_dump.examples import EXAMPLES_FILE, Example, write_examples
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 
@@ -156,16 +158,51 @@ def test_rows_of_a_text_that_the_run_does_not_know_are_refused(tmp_path: Path) -
         read_keys(dump, 0, 0, config, found)
 
 
-def test_one_sequence_has_one_text_and_no_groups(tmp_path: Path) -> None:
-    dump = write_dump(tmp_path, tuple(range(8)), lengths=True)
-    config = ap.make_config(single_example=True)
-    keys = read_keys(dump, 0, 0, config)
-    queries = read_queries(dump, 0, 0, keys, config)
-    assert keys.group is queries.group is None
-    assert len(set(keys.text.tolist())) == 1
-    assert queries.text is not None
-    assert set(queries.text.tolist()) == set(keys.text.tolist())
-    assert queries.no_errors == SINGLE_EXAMPLE
-    assert keys.texts.bins is not None
-    listed = listed_texts(dump)
-    assert keys.texts.listed == listed
+@given(st.lists(st.integers(0, 2**62), unique=True), st.booleans())
+def test_texts_come_back_from_their_message(ids: list[int], problem: bool) -> None:
+    some = np.array(sorted([*ids, *[i + 1 for i in ids if i + 1 not in ids]]), np.int64)
+    reason, lengths = "a reason" if problem else None, some % 99
+    texts = DumpTexts(some, some[::2], {"count": len(some)}, reason, Bins(8, 99), lengths)
+    again = DumpTexts.of_message(json.loads(json.dumps(texts.as_message())))
+    np.testing.assert_equal(vars(again), vars(texts))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> ap.Dump:
+    return ap.open_dump(make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=20))
+
+
+def write_table(small: ap.Dump, ids: list[int | None], originals: list[str | None]) -> None:
+    table = pa.table({"example_id": pa.array(ids, pa.int64()), "original_id": originals})
+    pq.write_table(table, small.path / EXAMPLES_FILE)
+
+
+def test_the_group_is_the_rank_of_the_id_in_the_dump(small: ap.Dump) -> None:
+    ids = [1000 * number for number in range(20)]
+    write_table(small, ids[::-1], [f"text {number}" for number in ids])
+    groups = texts_of_dump(small, []).groups
+    assert groups.of(np.array(ids)).tolist() == [number % 16 for number in range(20)]
+
+
+def test_unreadable_lists_are_not_used(small: ap.Dump) -> None:
+    missing = texts_of_dump(small, [0])
+    assert (missing.ids, missing.listed, missing.problem) == (None, None, None)
+    (small.path / EXAMPLES_FILE).write_bytes(b"junk")
+    spoilt = texts_of_dump(small, [0])
+    assert spoilt.ids is not None
+    assert spoilt.ids.tolist() == [0, 1, 2, 3]
+    assert "examples.parquet: is not a readable Parquet file (" in (spoilt.problem or "")
+    assert spoilt.listed == {"count": 4, "digest": None}
+
+
+def test_the_hash_is_of_original_ids_and_groups(small: ap.Dump) -> None:
+    write_table(small, [0, 1, 2], ["a", "b", "c"])
+    first = listed_texts(small)
+    assert first is not None
+    assert first["count"] == 3
+    write_table(small, [8, 4, 12], ["b", "a", "c"])  # other ids, the same ranks
+    assert listed_texts(small) == first
+    write_table(small, [0, 1, 2], ["b", "a", "c"])
+    assert listed_texts(small) != first
+    write_table(small, [0, 1, 2], ["a", None, "c"])
+    assert listed_texts(small) == {"count": 3, "digest": None}
