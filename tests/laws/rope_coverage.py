@@ -63,13 +63,10 @@ def measure_rope(
             error, groups = _record(result, true.values, coverage)
             errors.append(error)
             influences.append(groups)
-        half = half_width(np.linalg.norm(np.mean(influences, axis=0)), _groups(population))
+        groups = min(population.texts, len(GROUP_COLUMNS))
+        half = half_width(np.linalg.norm(np.mean(influences, axis=0)), groups)
         coverage.add(MEAN, float(np.mean(errors)), float(half))
     return coverage
-
-
-def _groups(population: RopePopulation) -> int:
-    return min(population.texts, len(GROUP_COLUMNS))
 
 
 def _record(

@@ -243,9 +243,6 @@ def test_rules_come_from_dump_json() -> None:
 def test_a_window_that_is_none_is_refused(window: object) -> None:
     with pytest.raises(ConfigError, match=r"some/dump/dump\.json: layers: window of layer 0"):
         rules_of(dump_of(layers=[{"layer": 0, "window": window}]), HEAD)
-
-
-def test_two_entries_for_one_layer_must_agree() -> None:
     with pytest.raises(ConfigError, match=r"dump\.json: layers: layer 0 has two windows"):
         rules_of(dump_of(layers=[{"layer": 0, "window": 64}, {"layer": 0}]), HEAD)
 

@@ -199,17 +199,11 @@ def test_a_file_of_another_model_is_refused(
         with_rotary(dump, str(path))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot be read"),
-        ("{}", "format: Field required"),
-        ('{"format": "other"}', "format: Input should be 'rotary records'"),
-    ],
-)
-def test_a_file_that_is_none_is_refused(text: str | None, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "rotary.json"
-    if text is not None:
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    dump, path = open_dump(make_dump(tmp_path / "dump", layers=1)), tmp_path / "rotary.json"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        with_rotary(dump, str(path))
+    for text, message in (("{}", "Field required"), ('{"format": "x"}', "should be 'rotary rec")):
         path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        with_rotary(open_dump(make_dump(tmp_path / "dump", layers=1)), str(path))
+        with pytest.raises(ConfigError, match=f"format: .*{message}"):
+            with_rotary(dump, str(path))

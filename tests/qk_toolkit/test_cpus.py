@@ -11,10 +11,10 @@ from attention_plasticity.config import make_config
 from qk_toolkit.cpus import available_cpus, quota_cpus
 
 
-def cgroup(root: Path, own: str, **files: str) -> tuple[Path, Path]:
+def cgroup(root: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:
     """A fake cgroup file system, and the process's own place in it."""
     for name, content in files.items():
-        path = root / name.replace("__", "/").replace("_DOT_", ".")
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     (root.parent / "own").write_text(own)
@@ -24,51 +24,42 @@ def cgroup(root: Path, own: str, **files: str) -> tuple[Path, Path]:
 V1 = "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/docker/x\n"
 
 
+def v1(folder: str, quota: str) -> dict[str, str]:
+    names = (f"{folder}/cpu.cfs_quota_us", f"{folder}/cpu.cfs_period_us")
+    return dict(zip(names, (f"{quota}\n", "100000\n"), strict=True))
+
+
 @pytest.mark.parametrize(
     ("own", "files", "expected"),
     [
-        ("0::/\n", {"cpu_DOT_max": "200000 100000\n"}, 2),
-        ("0::/\n", {"cpu_DOT_max": "50000 100000\n"}, 1),
-        ("0::/\n", {"cpu_DOT_max": "max 100000\n"}, None),
-        ("0::/a/b\n", {"a__b__cpu_DOT_max": "max 100000", "a__cpu_DOT_max": "300000 100000"}, 3),
-        ("0::/a/b\n", {"a__b__cpu_DOT_max": "100000 50000", "a__cpu_DOT_max": "900000 100000"}, 2),
-        ("0::/../../escaped\n", {"cpu_DOT_max": "400000 100000"}, 4),
+        ("0::/\n", {"cpu.max": "200000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
+        ("0::/a/b\n", {"a/b/cpu.max": "100000 50000", "a/cpu.max": "900000 100000"}, 2),
+        ("0::/../../escaped\n", {"cpu.max": "400000 100000"}, 4),
         ("0::/\n", {}, None),
-        ("0::/\n", {"cpu_DOT_max": "garbage"}, None),
-        ("0::/\n", {"cpu_DOT_max": "1 0"}, None),
-        ("", {"cpu_DOT_max": "100000 100000"}, None),
-        ("nonsense\n\0\n", {"cpu_DOT_max": "100000 100000"}, None),
-        (
-            V1,
-            {
-                "cpu__docker__x__cpu_DOT_cfs_quota_us": "250000\n",
-                "cpu__docker__x__cpu_DOT_cfs_period_us": "100000\n",
-            },
-            2,
-        ),
-        (
-            V1,  # the host's path, the container's mount
-            {
-                "cpu,cpuacct__cpu_DOT_cfs_quota_us": "150000\n",
-                "cpu,cpuacct__cpu_DOT_cfs_period_us": "100000\n",
-            },
-            1,
-        ),
-        (V1, {"cpu__cpu_DOT_cfs_quota_us": "-1\n", "cpu__cpu_DOT_cfs_period_us": "1000\n"}, None),
+        ("0::/\n", {"cpu.max": "garbage"}, None),
+        ("0::/\n", {"cpu.max": "1 0"}, None),
+        ("", {"cpu.max": "100000 100000"}, None),
+        ("nonsense\n\0\n", {"cpu.max": "100000 100000"}, None),
+        (V1, v1("cpu/docker/x", "250000"), 2),
+        (V1, v1("cpu,cpuacct", "150000"), 1),  # the host's path, the container's mount
+        (V1, v1("cpu", "-1"), None),
     ],
 )
 def test_a_quota_is_read_from_the_cgroups(
     tmp_path: Path, own: str, files: dict[str, str], expected: int | None
 ) -> None:
-    assert quota_cpus(*cgroup(tmp_path / "root", own, **files)) == expected
+    assert quota_cpus(*cgroup(tmp_path / "root", own, files)) == expected
 
 
 def test_the_smaller_of_affinity_and_quota_counts(tmp_path: Path) -> None:
     allowed = os.sched_getaffinity(0)
     assert available_cpus(tmp_path, tmp_path / "none") == len(allowed)
-    many = cgroup(tmp_path / "a" / "root", "0::/\n", cpu_DOT_max="9900000 100000")
+    many = cgroup(tmp_path / "a" / "root", "0::/\n", {"cpu.max": "9900000 100000"})
     assert available_cpus(*many) == len(allowed)
-    one = cgroup(tmp_path / "b" / "root", "0::/\n", cpu_DOT_max="150000 100000")
+    one = cgroup(tmp_path / "b" / "root", "0::/\n", {"cpu.max": "150000 100000"})
     assert available_cpus(*one) == 1
     os.sched_setaffinity(0, {min(allowed)})
     try:

@@ -129,7 +129,7 @@ def test_a_config_names_dataset_branch_and_cache(
     config = tmp_path / "config.yaml"
     config.write_text(
         f"dataset_name: {REPO}\ndataset_revision: tiny\ndataset_cache_dir: mine\n"
-        "download_max_workers: 2\nnum_layers: 1\nmax_workers: 1\n"
+        "download_max_workers: 2\nnum_layers: 1\nheads: [0]\nmax_workers: 1\n"
     )
     assert main(["analyze", "--config", str(config)]) == 0
     assert (tmp_path / "results" / "tiny" / "head_metrics.csv").exists()
@@ -147,7 +147,7 @@ def test_the_library_takes_an_address_wherever_it_takes_a_folder(
     hub: HubServer, local: Path
 ) -> None:
     commit = upload(hub, local)
-    run = ap.analyze_dump(URL, max_workers=1, layers=[0])
+    run = ap.analyze_dump(URL, max_workers=1, layers=[0], heads=[0])
     assert run.folder == Path("results/tiny")
     assert run.info["input"]["hub"]["commit"] == commit
     dump = ap.open_dump(URL)
@@ -175,16 +175,13 @@ def test_a_capture_is_published_and_a_second_time_nothing_happens(
     assert hub.branches(REPO) == commits
 
 
-@pytest.mark.parametrize(
-    ("repo", "branch", "said"),
-    [("qk", "tiny", "expected owner/name, got 'qk'"), (REPO, "main", "main holds the list")],
-)
 def test_a_capture_that_could_not_be_published_does_not_begin(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], repo: str, branch: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fields = {"output__hf_repo_id": repo, "output__hf_branch": branch}
-    assert sniff(tmp_path / "m", tmp_path / "t", tmp_path / "dump", **fields) == 2
-    assert said in capsys.readouterr().err
+    for repo, branch, said in (("qk", "tiny", "got 'qk'"), (REPO, "main", "main holds the list")):
+        fields = {"output__hf_repo_id": repo, "output__hf_branch": branch}
+        assert sniff(tmp_path / "m", tmp_path / "t", tmp_path / "dump", **fields) == 2
+        assert said in capsys.readouterr().err
     assert not (tmp_path / "dump").exists()
 
 

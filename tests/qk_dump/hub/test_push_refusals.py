@@ -144,30 +144,21 @@ def test_private_never_means_public(hub: HubServer, dump: Path) -> None:
     assert hub.store.repos[REPO].private
 
 
-@pytest.mark.parametrize(
-    ("token", "words"), [(READER, "write access"), ("hf_unknown", "HF_TOKEN or 'hf auth login'")]
-)
-def test_a_token_that_may_not(
-    hub: HubServer,
-    dump: Path,
-    token: str,
-    words: str,
-    client: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_tokens_that_are_none_or_may_not(
+    hub: HubServer, dump: Path, client: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
-    client.setenv("HF_TOKEN", token)
-    hub.store.write(REPO, {"notes.md": b"x"}, "tiny")
-    assert words in push_refusal(dump)
-    assert token not in caplog.text
-
-
-def test_tokens_that_are_none(hub: HubServer, dump: Path, client: pytest.MonkeyPatch) -> None:
     for token in ("hf_ünïcode", "hf_two words", "hf_tab\there"):
         client.setenv("HF_TOKEN", token)
         assert "HF_TOKEN: the token holds characters" in refused_unsent(hub, dump)
     client.delenv("HF_TOKEN")
     assert "needs a token; set HF_TOKEN or run 'hf auth login'" in refused_unsent(hub, dump)
+    hub.store.write(REPO, {"notes.md": b"x"}, "tiny")
+    for token, words in ((READER, "write access"), ("hf_unknown", "HF_TOKEN or 'hf auth login'")):
+        client.setenv("HF_TOKEN", token)
+        assert words in push_refusal(dump)
+        assert token not in caplog.text
+    client.delenv("HF_TOKEN")
     assert push_dump(dump, REPO, "tiny", token=WRITER).changed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import datasets
@@ -51,10 +52,6 @@ def config_for(model: Path, texts: Path, /, **sections: dict[str, Any]) -> Captu
             **sections,
         }
     )
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_every_process_has_a_gpu_of_those_that_it_sees(monkeypatch: pytest.Monke
 def test_invalid_variables_are_named_in_one_line() -> None:
     for environment, message in (
         ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK: 4 given, expected 0 to 3"),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, "RANK: -1 given, expected 0 to 3"),
         ({"RANK": "one", "WORLD_SIZE": "4"}, "'one'"),
         ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "-1"}, "LOCAL_RANK"),

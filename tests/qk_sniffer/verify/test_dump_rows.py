@@ -43,8 +43,3 @@ def test_a_changed_number_is_found(
     assert verify(model, dump) == 1
     told = capsys.readouterr().out
     assert f"NOT equal: layers {int(head[1:3])} differ by more than 0.0001" in told
-
-
-def test_what_is_refused(model: Path, whole: Path, tmp_path: Path, capsys: Captured) -> None:
-    assert verify(model, tmp_path / "none") == 2
-    assert "does not exist" in capsys.readouterr().err

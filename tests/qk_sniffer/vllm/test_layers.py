@@ -82,41 +82,30 @@ def test_a_window_that_differs_is_recorded_and_told() -> None:
     assert [facts.type for facts in whole.layers] == ["full_attention"] * 3
 
 
+ALONE = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)  # all heads of a layer
+SINKS = {"logits": Logits(sinks=True)}
+MASKS = "which keys its queries see"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("facts", "found", "ranks", "message"),
     [
-        ({"q_heads": 4}, "query heads: 8 in vLLM, and 4 in transformers"),
-        ({"k_heads": 2}, "key heads of a rank: 2 in vLLM, and 1"),
-        ({"width": 16}, "width of heads: 16 in vLLM, and 8"),
-        ({"sinks": True}, "learned sinks: True in vLLM, and False"),
-        ({"layer": 3}, "layer 0: vLLM has no attention layer with this number"),
+        ({}, [{"q_heads": 8}], 1, "query heads: 8 in vLLM, and 4 in transformers"),
+        ({}, [{"q_heads": 2, "k_heads": 2}], 2, "key heads of a rank: 2 in vLLM, and 1"),
+        ({}, [{"width": 16}], 1, "width of heads: 16 in vLLM, and 8"),
+        ({}, [{"sinks": True}], 1, "learned sinks: True in vLLM, and False"),
+        ({}, [{"layer": 3}], 1, "layer 0: vLLM has no attention layer with this number"),
+        ({}, [{}, {"name": "b"}], 1, r"two attention layers with number 0 \(a, b\)"),
+        ({"type": "chunked_attention"}, [{}], 1, MASKS),
+        ({"selective": True}, [{}], 1, MASKS),
+        ({"logits": Logits(biased=True)}, [{}], 1, MASKS),
+        (SINKS, [{"q_heads": 1, "k_heads": 1, "sinks": True}], 4, "sinks and 2 key heads for 4"),
     ],
 )
 def test_a_layer_that_differs_from_the_config_is_refused(
-    change: dict[str, Any], message: str
+    facts: dict[str, Any], found: list[dict[str, Any]], ranks: int, message: str
 ) -> None:
-    layout = ModelLayout(1, (facts_of(0),))
-    found = VllmLayer(0, "a", 2, 1, 8, None, 0.3, None, False, None)._replace(**change)
+    layout = ModelLayout(1, (replace(facts_of(0), **facts),))
+    layers = [ALONE._replace(**changes) for changes in found]
     with pytest.raises(ConfigError, match=message):
-        layout_in_vllm("mine", layout, layout, [found], 2)
-
-
-@pytest.mark.parametrize(
-    "change", [{"type": "chunked_attention"}, {"selective": True}, {"logits": Logits(biased=True)}]
-)
-def test_masks_that_vllm_does_not_tell_are_refused(change: dict[str, Any]) -> None:
-    layout = ModelLayout(1, (replace(facts_of(0), **change),))
-    found = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)
-    with pytest.raises(ConfigError, match="which keys its queries see"):
-        layout_in_vllm("mine", layout, layout, [found], 1)
-
-
-def test_layers_that_cannot_be_told_apart_or_shared_out_are_refused() -> None:
-    layout = ModelLayout(1, (facts_of(0),))
-    found = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)
-    with pytest.raises(ConfigError, match=r"two attention layers with number 0 \(a, b\)"):
-        layout_in_vllm("mine", layout, layout, [found, found._replace(name="b")], 1)
-    sinks = ModelLayout(1, (facts_of(0, logits=Logits(sinks=True)),))
-    part = VllmLayer(0, "a", 1, 1, 8, None, 0.3, None, True, None)
-    with pytest.raises(ConfigError, match="learned sinks and 2 key heads for 4 ranks"):
-        layout_in_vllm("mine", sinks, sinks, [part], 4)
+        layout_in_vllm("mine", layout, layout, layers, ranks)

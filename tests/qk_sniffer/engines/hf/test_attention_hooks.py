@@ -24,6 +24,7 @@ from tiny_models import (
     VOCABULARY,
     other_model,
 )
+from tiny_texts import vision_language_model
 
 ORIGINALS = (AttentionInterface.get_interface, modeling_llama.apply_rotary_pos_emb)
 
@@ -104,6 +105,13 @@ def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(
         place = layout.places[facts.layer]
         assert place.q_rotary == RotaryPart(0, 0, heads_last, 0, 16)
         assert place.k_rotary == RotaryPart(0, 1, heads_last, 0, 16)
+
+
+def test_only_the_text_layers_of_a_vision_language_model_are_probed() -> None:
+    model = vision_language_model()
+    layout = probe(model)
+    assert decoder_of(model) is model.model.language_model
+    assert [facts.window for facts in layout.layers] == [8, None, 8, None]
 
 
 def test_a_bare_decoder_and_its_model_have_the_same_layout() -> None:

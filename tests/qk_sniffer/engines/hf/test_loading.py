@@ -193,6 +193,10 @@ def test_a_model_of_the_hub_is_remembered_by_its_commit(hub: Path) -> None:
     assert loaded("nobody/tiny", revision="step-1").commit == COMMIT
     assert loaded("nobody/tiny", config_overrides={"rope_parameters": YARN}).commit == COMMIT
     assert refusal(lambda: loaded("nobody/tiny", revision="step-2")).startswith("model.name: ")
+    model = ModelSettings(name="nobody/tiny")
+    load_tokenizer(TokenizerSettings(revision="main"), model)
+    older = TokenizerSettings(revision="older")
+    assert refusal(lambda: load_tokenizer(older, model)).startswith("tokenizer.")
 
 
 def with_code_of_its_own(llama: Path, folder: Path, trace: Path) -> Path:
@@ -267,18 +271,6 @@ def test_an_attention_that_cannot_be_used_is_told_by_its_setting(llama: Path, na
     settings = ModelSettings(name=str(llama), attn_implementation=name)
     for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
         assert refusal(load).startswith(f"model.attn_implementation: {name}: ")
-
-
-def test_a_revision_of_the_tokenizer_is_not_ignored(hub: Path) -> None:
-    repository = hub / "models--nobody--tiny"
-    save_tiny_model(repository / "snapshots" / COMMIT)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(COMMIT)
-    model = ModelSettings(name="nobody/tiny")
-    load_tokenizer(TokenizerSettings(revision="main"), model)
-    assert refusal(lambda: load_tokenizer(TokenizerSettings(revision="older"), model)).startswith(
-        "tokenizer."
-    )
 
 
 # model.config_overrides

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import qk_sniffer
-from qk_dump.manifest import MANIFEST_NAME, read_manifest
+from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.source import open_dump
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.verify.comparison import verify_model
@@ -76,21 +77,14 @@ def test_uses_of_one_module_are_separate_layers(model_type: str, tmp_path: Path)
 
 
 def test_what_a_dump_tells_of_its_layers(tmp_path: Path) -> None:
-    model = model_of(RARE["deepseek_v4"], "eager")
-    with qk_sniffer.tap(model) as tapped, torch.inference_mode():
-        model(input_ids=tokens(), use_cache=False)
-    manifest = read_manifest(tapped.save(tmp_path / "compressed") / MANIFEST_NAME)
-    assert manifest is not None
-    assert manifest.layer_types == [
-        "sliding_attention",
-        "compressed_attention",
-        "compressed_attention",
-        "sliding_attention",
-    ]
-    model = model_of(RARE["minimax_m3_vl_text"], "eager")
-    with qk_sniffer.tap(model) as tapped, torch.inference_mode():
-        model(input_ids=tokens(), use_cache=False)
-    manifest = read_manifest(tapped.save(tmp_path / "selective") / MANIFEST_NAME)
-    assert manifest is not None
-    assert manifest.layers is not None
-    assert [layer.get("selective", False) for layer in manifest.layers] == [False, True] * 2
+    told = {}
+    for name in ("deepseek_v4", "minimax_m3_vl_text"):
+        model = model_of(RARE[name], "eager")
+        with qk_sniffer.tap(model) as tapped, torch.inference_mode():
+            model(input_ids=tokens(), use_cache=False)
+        told[name] = json.loads((tapped.save(tmp_path / name) / MANIFEST_NAME).read_text())
+    compressed = ["compressed_attention"] * 2
+    kinds = ["sliding_attention", *compressed, "sliding_attention"]
+    assert told["deepseek_v4"]["layer_types"] == kinds
+    layers = told["minimax_m3_vl_text"]["layers"]
+    assert [layer.get("selective", False) for layer in layers] == [False, True] * 2
