@@ -23,15 +23,6 @@ def test_rows_have_one_length() -> None:
         ROWS.with_columns({"bucket": np.arange(3)})
 
 
-@pytest.mark.parametrize(
-    "which", [np.array([2, 0]), np.array([True, False, True, False]), slice(1, 3)], ids=str
-)
-def test_some_of_the_rows_have_all_columns(which: np.ndarray) -> None:
-    some = ROWS[which]
-    for name, values in ROWS.columns.items():
-        np.testing.assert_array_equal(some[name], values[which])
-
-
 def test_a_column_that_a_part_lacks_is_unknown_there() -> None:
     one = ROWS[:2]
     other = Rows({"position": np.array([9]), "token_id": np.array([3], np.int32)})

@@ -17,7 +17,9 @@ from qk_dump.source import open_dump
 from qk_sniffer.add_rotary import add_rotary
 from rope_types import model_of
 from sniffing import sniff
-from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
+from tiny_texts import save_tiny_model, tiny_tokenizer
+
+LENGTHS = [70, 40, 55]
 
 
 def without_records(dump: Path) -> dict[str, Any]:
@@ -34,11 +36,6 @@ def change(dump: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     told = json.loads((dump / "dump.json").read_text())
     edit(told)
     (dump / "dump.json").write_text(json.dumps(told))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_texts(tmp_path_factory.mktemp("texts"), [70, 40, 55])
 
 
 @pytest.fixture(scope="module")

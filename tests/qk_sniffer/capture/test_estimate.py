@@ -33,16 +33,6 @@ def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny-llama")
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    return save_texts(tmp_path / "texts", LENGTHS)
-
-
 def config_for(model: Path, texts: Path, /, **sections: dict[str, Any]) -> CaptureConfig:
     return make_config(
         {

@@ -31,19 +31,19 @@ LENGTHS = [20, 12, 25, 18, 0, 22, 30, 400]
 
 
 HERE = Path(__file__).parent  # has dying_ranks.py; the folder above has rank_processes.py
+PATHS = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     """One cluster for all tests, as its start takes seconds."""
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     ray.init(
         address="local",  # not a cluster of another test
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
-        runtime_env={"env_vars": {**ONE_THREAD, "PYTHONPATH": os.pathsep.join(paths)}},
+        runtime_env={"env_vars": {**ONE_THREAD, "PYTHONPATH": PATHS}},
     )
     yield
     ray.shutdown()
@@ -205,8 +205,7 @@ def test_a_cluster_whose_head_dies_is_named_and_finished_texts_are_kept(
 
     ray.shutdown()
     monkeypatch.setattr(ray_cluster, "_SECONDS_WITHOUT_ANSWER", 2.0)
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    for name, value in (*ONE_THREAD.items(), ("PYTHONPATH", os.pathsep.join(paths))):
+    for name, value in (*ONE_THREAD.items(), ("PYTHONPATH", PATHS)):
         monkeypatch.setenv(name, value)
     dying = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     [head] = dying.head_node.all_processes["gcs_server"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 from qk_sniffer.engines.engine import (
@@ -32,6 +33,10 @@ KINDS: dict[str, dict[str, Any]] = {
 """What every layer of the engine does."""
 LAYER = {kind: number for number, kind in enumerate(KINDS)}
 KNOWN = [kind for kind in KINDS if kind != "not known"]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
 
 
 def facts_of(layer: int, **changes: Any) -> LayerFacts:

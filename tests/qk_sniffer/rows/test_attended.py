@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from fake_engine import GROUP, K_HEADS, KNOWN, LAYER, FakeEngine, attention_by_loops
+from fake_engine import DEVICES, GROUP, K_HEADS, KNOWN, LAYER, FakeEngine, attention_by_loops
 from qk_dump.heads import HeadId
 from qk_sniffer.attention import received
 from qk_sniffer.config import CaptureSettings
@@ -20,10 +19,6 @@ from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.errors import ToolkitError
 
 TEXTS = [[int(n) for n in np.random.default_rng(s).integers(3, 9, s)] for s in (61, 40, 3)]
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
 
 
 def rows_of(

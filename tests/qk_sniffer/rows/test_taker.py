@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fake_engine import (
+    DEVICES,
     GROUP,
     K_HEADS,
     KINDS,
@@ -36,10 +37,6 @@ from qk_sniffer.sampling.positions import PositionSampler
 SOME = PositionSampler("uniform", 8, 4.0, seed=4)  # a half of all positions
 TEXTS = [[int(n) for n in np.random.default_rng(s).integers(3, 9, s)] for s in (40, 23, 3)]
 EXAMPLES = (5, 6, 9)
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
 
 
 def plan_of(engine: FakeEngine, heads: dict[str, Any] | None = None, **changes: Any) -> RowPlan:

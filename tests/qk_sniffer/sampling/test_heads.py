@@ -45,19 +45,10 @@ def refusal(layout: ModelLayout, **settings: Any) -> str:
 EVERY_HEAD = ((0, 1, 2, 3), (0, 1))
 
 
-@pytest.mark.parametrize(
-    ("model_type", "layers"),
-    [
-        ("llama", range(4)),
-        ("gemma3_text", range(4)),
-        ("mllama_text_model", (0, 2, 3)),
-        ("smollm3", range(4)),
-    ],
-)
-def test_by_default_every_head_of_every_layer_that_attends(
-    model_type: str, layers: range | tuple[int, ...]
-) -> None:
-    assert chosen(model_type) == dict.fromkeys(layers, EVERY_HEAD)
+def test_by_default_every_head_of_every_layer_that_attends() -> None:
+    for model_type in ("llama", "gemma3_text", "smollm3"):
+        assert chosen(model_type) == dict.fromkeys(range(4), EVERY_HEAD)
+    assert chosen("mllama_text_model") == dict.fromkeys((0, 2, 3), EVERY_HEAD)
 
 
 def test_key_heads_follow_the_query_heads_of_their_group() -> None:

@@ -38,15 +38,11 @@ def kept(
     return sampler.positions(length, example=example, layer=layer, kind=kind).tolist()
 
 
-@given(bucket=st.integers(0, 60), rate=st.floats(1e-6, 1e6))
-def test_log_rate_formula(bucket: int, rate: float) -> None:
+@given(bucket=st.integers(0, 60), size=BUCKET_SIZES, rate=st.floats(1e-6, 1e6))
+def test_rate_formulas(bucket: int, size: int, rate: float) -> None:
     expected = min(Fraction(1), Fraction(rate) / 2**bucket)
     got = PositionSampler("log_uniform", 128, rate).rate(bucket)
     assert float(got) == pytest.approx(float(expected), rel=1e-15)
-
-
-@given(bucket=st.integers(0, 60), size=BUCKET_SIZES, rate=st.floats(1e-6, 1e6))
-def test_uniform_rate_formula(bucket: int, size: int, rate: float) -> None:
     assert float(PositionSampler("uniform", size, rate).rate(bucket)) == min(1, rate / size)
     assert float(PositionSampler("all", size, rate).rate(bucket)) == 1
 

@@ -16,18 +16,13 @@ from qk_sniffer.texts.synthetic import open_source
 from qk_toolkit.errors import ConfigError
 from sniffing import same_bytes, sniff, sniff_first, words
 from tiny_models import VOCABULARY
-from tiny_texts import CHARACTERS, SPECIAL, save_texts, tiny_tokenizer
+from tiny_texts import CHARACTERS, SPECIAL, tiny_tokenizer
 
 LENGTHS = [60, 0, 33]
 REPEATED: Any = "synthetic:repeated"
 SHUFFLED: Any = "synthetic:shuffled"
 EVERYTHING = {"capture__sampler__type": "all"}
 SMALL = {"dataset__synthetic__length": 40, "dataset__synthetic__number": 5}
-
-
-@pytest.fixture
-def texts(tmp_path: Path) -> Path:
-    return save_texts(tmp_path / "texts", LENGTHS)
 
 
 def tokens_of(path: str, vocabulary: int = VOCABULARY, **synthetic: Any) -> list[list[int]]:

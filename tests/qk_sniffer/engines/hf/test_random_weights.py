@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -14,12 +13,7 @@ from qk_sniffer.config import ModelSettings
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model
 from qk_sniffer.engines.hf.random_weights import random_model
 from sniffing import same_bytes, sniff
-from tiny_texts import save_texts, save_tiny_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("model"))
+from tiny_texts import save_texts
 
 
 def loaded(folder: Path, **settings: Any) -> LoadedModel:
