@@ -34,7 +34,7 @@ def benchmark(options: Namespace) -> None:
     """On a GPU: the shape of Qwen3-8B. On a CPU: a small model."""
     if torch.cuda.is_available():
         loaded, name = random_model(QWEN3_8B, "cuda", torch.bfloat16), "Qwen3-8B, bfloat16"
-        tokens, texts = options.tokens or 131_072, (1, 3)
+        tokens, texts = options.tokens or 131_072, (1, 5)
         settings = {**kept(8192), **kept(1024), **kept(64)}
         device = torch.cuda.get_device_name()
     else:

@@ -21,7 +21,7 @@ def loaded(folder: Path, **settings: Any) -> LoadedModel:
 
 
 def weights_of(model: Any) -> torch.Tensor:
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+    return torch.cat([weight.detach().cpu().flatten() for weight in model.parameters()])
 
 
 def test_the_seed_alone_decides_the_weights(model: Path) -> None:
