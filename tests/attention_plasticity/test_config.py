@@ -12,45 +12,12 @@ from pydantic import ValidationError
 from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig, load_config, make_config
 from qk_toolkit.errors import ConfigError
 
-DEFAULTS = {
-    "dataset_local_root": None,
-    "model_dir": None,
-    "dataset_name": "viktoroo/sniffed-qk",
-    "dataset_revision": None,
-    "dataset_cache_dir": None,
-    "download_max_workers": None,
-    "num_layers": None,
-    "num_q_heads": None,
-    "num_k_heads": None,
-    "single_example": False,
-    "max_tokens_per_head": 50_000,
-    "query_model": "positional",
-    "pair_sampling": "bucket",
-    "num_pairs_per_bucket": 256,
-    "num_pairs_per_bin": 256,
-    "max_rel_dist": 0.05,
-    "normality_max_dims": 64,
-    "p_alpha": 0.01,
-    "seed": 0,
-    "fidelity": False,
-    "near": 128,
-    "first_query": None,
-    "output_dir": None,
-    "clean": False,
-    "engine": "local",
-    "max_workers": None,
-}
-
 
 def refusal(**fields: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         make_config(**fields)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def test_the_defaults_are_those_of_the_contract() -> None:
-    assert DEFAULTS.items() <= make_config().model_dump().items()
 
 
 def test_a_config_is_made_of_a_dict_keywords_or_another_config() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,38 +20,6 @@ from qk_dump.manifest import DumpManifest, write_manifest
 from reference import analyse, write_rows
 from reference_checks import assert_equals_reference
 
-SHAPES = {
-    "one dimension": {"d": 1},
-    "sixteen dimensions": {"d": 16},
-    "window of one token": {"window": 1},
-    "three rows": {"n": 3},
-    "mostly buckets of one query": {"n": 50, "bucket_size": 12, "context": 512},
-    "buckets without a pair": {"n": 60, "examples": 30},
-    "one text": {"examples": 1},
-    "more texts than groups": {"n": 200, "examples": 20},
-}
-SETTINGS: tuple[dict[str, Any], ...] = (
-    {},
-    {"num_pairs_per_bucket": 5},
-    {"query_model": "full", "num_pairs_per_bucket": 40},
-    {"query_model": "diagonal", "num_pairs_per_bucket": 40},
-    {"pair_sampling": "local", "num_pairs_per_bucket": 30},
-    {"pair_sampling": "local", "num_pairs_per_bucket": 30, "max_rel_dist": 0.6},
-    {"pair_sampling": "local", "query_model": "full", "num_pairs_per_bucket": 9},
-    {"pair_sampling": "context", "num_pairs_per_bucket": 20},
-    {"pair_sampling": "context", "query_model": "diagonal", "num_pairs_per_bucket": 3},
-    {"seed": 11, "num_pairs_per_bucket": 20},
-)
-
-
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_every_column_equals_the_reference(tmp_path: Path, shape: dict[str, Any]) -> None:
-    root = make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, **{"n": 100, "d": 5, **shape})
-    for settings in SETTINGS:
-        config = make_config(**settings)
-        result = analyze_head(0, 0, 0, open_dump(root), config)
-        assert_equals_reference(result, analyse(root, 0, 0, 0, config))
-
 
 @pytest.mark.parametrize("layer", [Layer(), Layer(window=14)], ids=["full", "window"])
 def test_a_head_does_not_depend_on_the_heads_it_is_analysed_with(
@@ -67,42 +34,6 @@ def test_a_head_does_not_depend_on_the_heads_it_is_analysed_with(
     for heads in ((0, 1, 2), (2, 0), (1, 2, 0)):
         together = analyze_group(dump, 0, 0, heads, config)
         assert [repr(one) for one in together] == [alone[head] for head in heads]  # NaN is NaN
-
-
-@pytest.mark.parametrize("window", [None, 60], ids=["full", "window"])
-@pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
-def test_log_buckets_equal_the_reference(
-    tmp_path: Path, window: int | None, pair_sampling: str
-) -> None:
-    heads = [head_rows(n=300, d=4, examples=2, seed=seed) for seed in (1, 2)]
-    for rows in heads:
-        rows["bucket"] = np.array([max(3, (int(p) + 1).bit_length() - 1) for p in rows["position"]])
-    queries, keys = ({**rows, "sliding_window": window} for rows in heads)
-    write_pair(tmp_path, queries, keys)
-    config = make_config(pair_sampling=pair_sampling, num_pairs_per_bucket=25)
-    assert_equals_reference(
-        analyze(tmp_path, **config.model_dump()), analyse(tmp_path, 0, 0, 0, config)
-    )
-
-
-@pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
-def test_float64_files_with_fractional_positions_and_shuffled_rows_equal_the_reference(
-    tmp_path: Path, query_model: str
-) -> None:
-    rng = np.random.default_rng(0)
-    heads = []
-    for seed in (1, 2):
-        rows = head_rows(n=180, d=5, seed=seed)
-        order = rng.permutation(180)
-        rows = {name: np.asarray(values)[order] for name, values in rows.items()}
-        rows["position"] = rows["position"] + 0.25
-        rows["vectors"] = rng.standard_t(3, (180, 5)) + 1e-3 * rows["position"][:, None]
-        heads.append(rows)
-    write_pair(tmp_path, *heads)
-    config = make_config(query_model=query_model, num_pairs_per_bucket=30)
-    assert_equals_reference(
-        analyze(tmp_path, **config.model_dump()), analyse(tmp_path, 0, 0, 0, config)
-    )
 
 
 @pytest.mark.parametrize("chunk", [128, 300])

@@ -12,18 +12,21 @@ from reference import analyse, write_rows
 from reference_checks import assert_equals_reference
 
 
-@settings(deadline=None, max_examples=40, derandomize=True)
+@settings(deadline=None, max_examples=60, derandomize=True)
 @given(
     seed=st.integers(0, 10**6),
-    n_q=st.integers(4, 60),
+    n_q=st.integers(3, 60),
     n_k=st.integers(1, 60),
-    d=st.integers(1, 7),
+    d=st.integers(1, 7) | st.just(16),
     examples=st.integers(1, 5) | st.integers(10, 30),
     bucket_size=st.sampled_from([1, 5, 17, 100]),
     window=st.none() | st.integers(1, 120),
     query_model=st.sampled_from(["positional", "full", "diagonal"]),
     pair_sampling=st.sampled_from(["bucket", "local", "context"]),
     num_pairs=st.sampled_from([1, 6, 1000]),
+    max_rel_dist=st.sampled_from([0.05, 0.2, 0.6]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    fraction=st.sampled_from([0.0, 0.25]),
 )
 def test_any_small_head_equals_the_reference(
     tmp_path_factory: pytest.TempPathFactory,
@@ -37,6 +40,9 @@ def test_any_small_head_equals_the_reference(
     query_model: str,
     pair_sampling: str,
     num_pairs: int,
+    max_rel_dist: float,
+    dtype: type,
+    fraction: float,
 ) -> None:
     root = tmp_path_factory.mktemp("dump")
     rng = np.random.default_rng(seed)
@@ -50,15 +56,15 @@ def test_any_small_head_equals_the_reference(
             name,
             bucket=position // bucket_size,
             example_id=rng.integers(0, examples, n),
-            position=position,
-            vectors=vectors,
+            position=position + fraction,
+            vectors=vectors.astype(dtype),
             sliding_window=window,
         )
     config = make_config(
         query_model=query_model,
         pair_sampling=pair_sampling,
         num_pairs_per_bucket=num_pairs,
-        max_rel_dist=0.2,
+        max_rel_dist=max_rel_dist,
         seed=seed,
     )
     result = analyze_head(0, 0, 0, open_dump(root), config)

@@ -142,26 +142,6 @@ def test_components_equal_those_of_the_rows() -> None:
     assert np.isnan([one.share[1], one.r[1]]).all()
 
 
-def test_without_drift_r2_and_the_correlation_are_zero_on_average() -> None:
-    """Of few rows, a plain R² and the axis of the same rows are above zero."""
-    cross, same, r2, plain, errors = [], [], [], [], []
-    for seed in range(200):
-        t, X, w, _ = rows = rows_of(100 + seed, 0.0, groups=8, per_group=12, width=8)
-        found = Moments.of(*rows)
-        cross.append(found.correlation.value)
-        errors.append(found.correlation.standard_error)
-        axis = (w * (t - np.average(t, weights=w))) @ X
-        same.append(np.corrcoef(X @ axis, t)[0, 1])
-        r2.append(found.r2.value)
-        plain.append(plain_r2(rows))
-    spread = float(np.std(cross))
-    assert abs(np.mean(cross)) < 3.5 * spread / math.sqrt(200)
-    assert abs(np.mean(r2)) < 3.5 * np.std(r2) / math.sqrt(200)
-    assert np.mean(same) > 0.2
-    assert np.mean(plain) > 0.008
-    assert 0.6 * spread < np.sqrt(np.mean(np.square(errors))) < 2.0 * spread
-
-
 def values(found: Moments) -> list[float]:
     quantities = (found.r2, found.mean_share, found.correlation)
     both = [number for one in quantities for number in (one.value, one.standard_error)]

@@ -75,22 +75,6 @@ def test_functions_of_sums_equal_refits_without_each_group(sample: tuple[np.ndar
     assert_equals(quantity(found, present_groups(group)), r2, group)
 
 
-def test_the_bias_of_a_squared_mean_is_removed() -> None:
-    """E(mean²) is μ² + σ²/n. The correction is exact: mean² minus the variance of the mean."""
-    rng = np.random.default_rng(0)
-    x = 0.5 + 2.0 * rng.standard_normal((8, 20_000))  # a row per group, many samples
-    sums = np.zeros((GROUPS, 20_000))
-    sums[:8] = x
-    present = np.arange(GROUPS) < 8
-    n = leave_one_out(present.astype(float))[:, None]
-    found = quantity((leave_one_out(sums) / n) ** 2, present)
-    plug_in = x.mean(axis=0) ** 2
-    np.testing.assert_allclose(found.value, plug_in - x.var(axis=0, ddof=1) / 8, atol=1e-12)
-    error = found.value.std() / math.sqrt(20_000)
-    assert abs(found.value.mean() - 0.25) < 4 * error
-    assert plug_in.mean() - 0.25 == pytest.approx(4.0 / 8, abs=4 * error)
-
-
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
 def test_few_groups_give_the_plain_value_without_an_error(groups: int) -> None:
     rng = np.random.default_rng(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from scipy import stats
 from attention_plasticity.estimate import score
 from attention_plasticity.estimate.score import (
     Centred,
-    ScoreSums,
     counted_plasticity,
     gaussian_plasticity,
     means_of_cells,
@@ -98,31 +96,6 @@ def test_counts_are_those_of_all_queries_of_different_groups(
             assert np.isnan(row).all()
         else:
             np.testing.assert_allclose(row, plain_count(W, Q[kept], group[kept]), atol=1e-12)
-
-
-def sums_of(preferred: Any, queries: Any) -> ScoreSums:
-    """Sums of which only counts are used; groups come first."""
-    counts, numbers = np.zeros((GROUPS, np.shape(preferred)[1])), np.zeros(GROUPS)
-    counts[: len(preferred)], numbers[: len(queries)] = preferred, queries
-    of_pairs = np.repeat(numbers[:, None], counts.shape[1], axis=1)
-    return ScoreSums(of_pairs, counts[0], counts, counts, counts)
-
-
-@pytest.mark.parametrize("similarity", [0.0, 0.3, 0.9])
-def test_counting_has_no_bias_however_alike_the_queries_of_a_text_are(similarity: float) -> None:
-    """6 texts of 20 queries: the usual factor n/(n−1) is not enough if queries are alike."""
-    rng = np.random.default_rng(0)
-    draws, texts, size = 20_000, 6, 20
-    of_text = np.sqrt(similarity) * rng.standard_normal((texts, draws, 1))
-    scores = of_text + np.sqrt(1 - similarity) * rng.standard_normal((texts, draws, size)) + 0.4
-    preferred = (scores > 0).sum(axis=2)
-    truth = 4 * stats.norm.cdf(0.4) * stats.norm.sf(0.4)
-    found = counted_plasticity(sums_of(preferred, [size] * texts))[0]
-    assert abs(found.mean() - truth) < 4 * found.std() / np.sqrt(draws)
-    n = texts * size
-    share = preferred.sum(axis=0) / n
-    usual = (4 * share * (1 - share)).mean() * n / (n - 1)
-    assert (usual - truth < -0.01) == (similarity > 0)
 
 
 def test_few_queries_have_no_value() -> None:

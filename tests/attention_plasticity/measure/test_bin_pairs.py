@@ -147,24 +147,30 @@ def test_pairs_are_drawn_by_the_product_of_weights(
             assert_shares(found, inside)
 
 
-def test_attended_pairs_have_the_texts_of_the_queries() -> None:
+@pytest.mark.parametrize("visible", [Visible(), Visible(10)], ids=["full", "window"])
+def test_attended_pairs_have_the_texts_of_the_queries(
+    visible: Visible, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In proportion to the weight of the queries of a text in the bin."""
-    keys, grid = keys_and_grid(Visible())
+    monkeypatch.setattr(package, "FEWEST_PAIRS", 1)
+    keys, grid = keys_and_grid(visible)
     own = SortedKeys.of(keys, keys.weight, BINS)
     texts = [Counter[int]() for _ in grid.number]
     for seed in range(200):
-        pairs = attended_pairs(own, grid, Visible(), 16, np.random.default_rng(seed))
+        pairs = attended_pairs(own, grid, visible, 16, np.random.default_rng(seed))
         for place, used in enumerate(pairs.of_bin):
             texts[place].update(pairs.group[used].tolist())
     assert not pairs.of_cells
     queries = grid.queries
     for number, found in zip(grid.number.tolist(), texts, strict=True):
         inside = queries.position // SIZE == number
-        possible = chances(keys, grid, number, Visible(), "context", 0.0)
+        possible = chances(keys, grid, number, visible, "context", 0.0)
         weight = {
             text: queries.weight[inside & (queries.text == text)].sum()
             for text in {int(keys.text[pair[0]]) for pair in possible}
         }
-        for text, tokens in weight.items():
+        few = visible.is_limited and len(weight) < TEXTS
+        assert bool(found) == (not few)  # a window needs pairs of four texts
+        for text, tokens in weight.items() if found else ():
             share = tokens / sum(weight.values())
             assert found[text] / sum(found.values()) == pytest.approx(share, abs=0.02)

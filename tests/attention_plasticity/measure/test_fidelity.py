@@ -25,7 +25,7 @@ from attention_plasticity.measure.kept_attention import SHARES
 from attention_plasticity.measure.later_queries import TextRows
 from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.read.run_texts import run_texts
-from fidelity_dumps import WIDTH, KeyHead, Simulated, chosen, make_fidelity_dump, simulate
+from fidelity_dumps import WIDTH, KeyHead, chosen, make_fidelity_dump, simulate
 from qk_toolkit.errors import HeadError
 
 Scores = dict[tuple[str, int], dict[str, Any]]
@@ -45,18 +45,6 @@ def measured(rows: KeyHead, near: int = 8, first: int = 32) -> Scores:
 def value(found: Scores, score: str, number: str) -> float:
     """A number of a score."""
     return float(found[score, 0][number][0])
-
-
-def error(row: dict[str, Any], number: str) -> float:
-    """The standard error of a number of a score."""
-    return math.sqrt(sum(one**2 for one in row[number][1]))
-
-
-def early_keys(rows: KeyHead) -> KeyHead:
-    """Without keys from position 64 on, so that all queries from 72 on see all keys, not near."""
-    keys, heads = rows
-    early = np.flatnonzero(keys.position < 64)
-    return chosen(keys, early, np.ones(len(early))), heads
 
 
 def test_one_gaussian_against_plain_loops() -> None:
@@ -106,33 +94,6 @@ def _kept(score: np.ndarray, got: np.ndarray, share: float) -> float:
     return kept / got.sum()
 
 
-def test_gaussian_queries_are_predicted_by_the_exact_rotation() -> None:
-    found = measured(simulate(texts=8, length=96, heads=3, seed=1).read())
-    best = value(found, "best_static", "kept_25")
-    assert value(found, "exact_rotation", "kept_25") > 0.96 * best
-    for name, times in ROWS:
-        if name != "best_per_query" and not times:
-            for number in NUMBERS[1:]:
-                assert value(found, name, number) <= value(found, "best_static", number) + 1e-9
-
-
-def test_scores_of_random_keys_say_nothing() -> None:
-    """Queries of a text have a direction of their own, so other texts do not help."""
-    rng = np.random.default_rng(3)
-    direction = rng.standard_normal((1, 64, 1, WIDTH))
-    queries = 2 * direction / np.linalg.norm(direction, axis=3, keepdims=True)
-    queries = queries + 0.3 * rng.standard_normal((2, 64, 96, WIDTH))
-    keys = rng.standard_normal((64, 96, WIDTH))
-    keys /= np.linalg.norm(keys, axis=2, keepdims=True)
-    rows = Simulated(queries, keys, np.ones((64, 96)), None, 1.0).read()
-    found = measured(early_keys(rows), first=72)
-    for name in ("q_filter", "gaussian", "expected_attention", "bucket_gaussian", "exact_rotation"):
-        row = found[name, 0]
-        assert abs(row["spearman"][0]) < 4 * error(row, "spearman")
-        assert abs(row["kept_25"][0] - 0.25) < 4 * error(row, "kept_25")
-    assert value(found, "best_static", "kept_25") > 0.3
-
-
 @pytest.mark.parametrize("kind", ["keys", "queries"])
 def test_a_row_of_weight_two_is_a_row_listed_twice(kind: str) -> None:
     """Keys in all numbers, queries in the fit and in the attention; bins hold enough of them."""
@@ -150,26 +111,6 @@ def test_a_row_of_weight_two_is_a_row_listed_twice(kind: str) -> None:
         for number in NUMBERS:
             expected = pytest.approx(two[name][number][0], abs=allowed, nan_ok=True)
             assert one[name][number][0] == expected
-
-
-def test_unequal_inclusion_gives_the_numbers_of_all_keys() -> None:
-    """Keys along the mean query, which receive more attention, are kept more often."""
-    keys, heads = simulate(texts=48, heads=1, seed=5, record=None, scale=0.8).read()
-    every = measured((keys, heads))
-    along = keys.after @ heads[0].after.mean(axis=0)  # (n,)
-    inclusion = np.where(along > np.quantile(along, 0.7), 0.95, 0.35)
-    kept = np.flatnonzero(np.random.default_rng(6).random(len(along)) < inclusion)
-    some = measured((chosen(keys, kept, 1 / inclusion[kept]), heads))
-    wrong = measured((chosen(keys, kept, np.ones(len(kept))), heads))
-    for name in ("key_norm", "q_filter", "gaussian", "expected_attention", "exact_rotation"):
-        for number in ("spearman", "kept_50", "kept_25"):
-            allowed = 4 * error(some[name, 0], number) + 0.004
-            assert abs(value(some, name, number) - value(every, name, number)) < allowed
-    right, apart = (
-        value(one, "gaussian", "kept_25") - value(every, "gaussian", "kept_25")
-        for one in (some, wrong)
-    )
-    assert abs(apart) > 5 * abs(right)
 
 
 def test_rows_are_in_their_own_scale() -> None:

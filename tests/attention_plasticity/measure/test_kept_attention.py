@@ -70,27 +70,6 @@ def test_received_attention_is_a_sum_over_pairs(visible: Visible, softcap: float
     assert found.best_per_query == pytest.approx(kept / total)
 
 
-def test_no_ranking_keeps_more_than_the_best_ones() -> None:
-    heads, keys = text()
-    found = received_by_keys(heads, keys, LATER, SCALE)
-    assert found is not None
-    best = kept_shares(found.attention, found.attention, keys.weight)
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        order = kept_shares(rng.standard_normal(N), found.attention, keys.weight)
-        assert (order <= best + 1e-12).all()
-
-
-def test_the_best_keys_of_each_query_keep_more_if_all_queries_see_the_same_keys() -> None:
-    heads, keys = text()
-    last = [(rows._replace(position=np.full(M, 59.0)), np.full(M, 9.0)) for rows, _ in heads]
-    found = received_by_keys(last, keys, LATER, SCALE)
-    assert found is not None
-    own = np.flatnonzero(found.queries)
-    best = kept_shares(found.attention[own], found.attention[own], keys.weight[own])
-    assert (best < found.best_per_query).all()
-
-
 def test_a_logit_above_lse_is_noticed() -> None:
     assert received_by_keys(*text(), LATER, 20 * SCALE) is None
 

@@ -35,8 +35,6 @@ from attention_plasticity.read.pool import NO_ATTENDED_KEYS, read_pool
 from attention_plasticity.read.rows import Keys, read_keys
 from dumps import add_rotary, make_dump
 from listed_choices import Choices, listed_error, listed_plasticity
-from one_position import by_text, tapped_dump
-from qk_dump.heads import HeadId
 from reference import Rows, read_rows
 from reference_checks import influences_of
 from reference_groups import Expected, layer_facts, leave_out, turned
@@ -257,55 +255,6 @@ def test_missing_values_have_reasons(tmp_path: Path) -> None:
         assert row.missing[f"{name}_se"] == FEW_GROUPS
     assert row.missing["far_mass"] == INSIDE_LAST_BIN
     assert "add-rotary" in row.missing["aligned_plasticity"]
-
-
-def counted_at_one_position(
-    queries: list[np.ndarray], keys: np.ndarray, window: int | None, rng: np.random.Generator
-) -> tuple[float, float]:
-    """Of queries of different texts at one position: of the group, and of its heads alone.
-
-    Queries and keys are (texts, positions, d). A token, and two earlier keys that it sees.
-    """
-    texts, length, _ = keys.shape
-    together, alone = [], []
-    for _ in range(6000):
-        text, t = int(rng.integers(texts)), int(rng.integers(2, length))
-        first = 0 if window is None else max(0, t - window + 1)
-        if t - first < 2:
-            continue
-        i, j = rng.choice(np.arange(first, t), 2, replace=False)
-        w = keys[text, i] - keys[text, j]
-        prefer = [head[:, t] @ w > 0 for head in queries]  # (texts,) each
-        others = ~np.eye(texts, dtype=bool)
-        disagree = [
-            float((one[:, None] != other[None, :])[others].mean())
-            for one, other in product(prefer, repeat=2)
-        ]
-        together.append(2.0 * np.mean(disagree))
-        alone.append(2.0 * np.mean(disagree[:: len(prefer) + 1]))
-    return float(np.mean(together)), float(np.mean(alone))
-
-
-@pytest.mark.parametrize(("model", "layer"), [("llama", 1), ("gemma3_text", 0)])
-def test_one_position_against_a_count_at_each_position(
-    tmp_path: Path, model: str, layer: int
-) -> None:
-    """The count needs no rotation: all queries are at the position of the token."""
-    dump = tapped_dump(tmp_path, model, [layer], texts=8, length=128)
-    layout = dump.manifest
-    assert layout is not None
-    assert layout.num_q_heads is not None
-    assert layout.num_k_heads is not None
-    group = layout.num_q_heads // layout.num_k_heads
-    assert group > 1
-    row = row_of(tmp_path, group, layer)
-    queries = [by_text(dump, HeadId(layer, q, "q")) for q in range(group)]
-    window = None if model == "llama" else int(row.values["sliding_window"])
-    assert (window is None) == math.isnan(row.values["sliding_window"])
-    keys, rng = by_text(dump, HeadId(layer, 0, "k")), np.random.default_rng(0)
-    expected = counted_at_one_position(queries, keys, window, rng)
-    found = row.values["aligned_plasticity"], row.values["aligned_plasticity_heads"]
-    assert found == pytest.approx(expected, abs=0.035)
 
 
 def test_records_keep_large_counts() -> None:

@@ -185,11 +185,3 @@ def test_queries_times_c_and_keys_over_c_change_no_order(record: RotaryRecord | 
     for name in SCORES:
         factor = 0.25 if name in ("key_norm", "q_filter") else 1.0
         assert scaled[name] == pytest.approx(factor * plain[name], rel=1e-9, abs=1e-12)
-
-
-def test_all_keys_get_the_attention_of_all_queries() -> None:
-    """Weights of all keys, sinks and near keys sum to 1 for every query that sees all of them."""
-    own = keys(length=60)
-    found = scores(fits(HALVES), own, HALVES, LaterQueries(first=64, end=110, near=0))
-    for name in ("bucket_gaussian", "exact_rotation"):
-        assert (own.weight * np.exp(found[name])).sum() == pytest.approx(110 - 64)

@@ -1,102 +1,51 @@
-"""Plasticity at one position: against counts at one position, and laws."""
+"""Plasticity at one position: which queries, bins and texts take part.
+
+`test_leave_one_out.py` compares its values with a slow reference, `test_windows.py` with a count.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-import attention_plasticity as ap
+from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.measure import grid
 from attention_plasticity.measure.plasticity import COLUMNS
 from attention_plasticity.read.layer import NO_CHUNK_SIZE
 from dumps import head_rows
 from head_pairs import analyze, without_rope, write_pair
-from one_position import counted_at_one_position, tapped_dump
-from qk_dump.manifest import DumpManifest
 from reference_checks import assert_reasons_are_complete, influences_of
 
-ALIGNED = ("ap_aligned", "ap_aligned_drop", "ap_pooled", "ap_phase")
-WITH_ERRORS = [column for name in ALIGNED for column in (name, f"{name}_se")]
 
-
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> ap.Dump:
-    """Every position of 16 texts, in two layers."""
-    return tapped_dump(tmp_path_factory.mktemp("all"), "llama", [1, 2])
-
-
-@pytest.mark.parametrize(
-    ("model_type", "layers", "sampling"),
-    [
-        ("llama", [2], "bucket"),  # halves
-        ("llama", [1], "context"),
-        ("llama", [1], "local"),
-        ("glm", [2], "bucket"),  # interleaved, half of the dimensions
-        ("stablelm", [2], "bucket"),  # halves, half of the dimensions
-        ("smollm3", [3], "bucket"),  # no rotary embedding
-    ],
-)
-def test_it_is_what_queries_of_one_position_count(
-    tmp_path: Path, model_type: str, layers: list[int], sampling: str
-) -> None:
-    dump = tapped_dump(tmp_path / "dump", model_type, layers)
-    config = ap.make_config(num_pairs_per_bin=96, pair_sampling=sampling)
-    found, counts, counted, overall = [], [], [], []
-    for layer, q_head in dump.query_heads:
-        result = ap.analyze_head(layer, q_head, dump=dump, config=config)
-        row = result.metrics
-        found.append(row["ap_aligned"])
-        counts.append(row["ap_aligned_counted"])
-        overall.append(row["ap_overall"])
-        counted.append(counted_at_one_position(dump, layer, q_head, result.k_head, config))
-        if model_type == "smollm3":
-            assert row["ap_phase"] == row["ap_phase_se"] == 0
-    for values in (found, counts):
-        differences = np.abs(np.subtract(values, counted))
-        assert differences.mean() <= 0.01
-        assert differences.max() <= 0.05
-    if model_type == "llama":
-        assert np.abs(np.subtract(overall, counted)).mean() > 0.1
-
-
-def test_vectors_before_rope_give_the_same(tmp_path: Path, everything: ap.Dump) -> None:
-    before = tapped_dump(tmp_path / "dump", "llama", [1], pre_rope=True)
-    left, right = (ap.analyze_head(1, 2, dump=dump).metrics for dump in (before, everything))
-    for column in WITH_ERRORS:
-        assert left[column] == pytest.approx(right[column], rel=1e-3, abs=1e-5), column
+def write_dump(root: Path, **facts: Any) -> Path:
+    entry = Layer().entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}} | facts
+    return make_attention_dump(root, texts=16, manifest={"layers": [entry]})
 
 
 def test_many_queries_of_a_bin_are_spread_over_its_texts(
-    everything: ap.Dump, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quarter of the queries gives the same value; each text has the same number of them."""
-    config = ap.make_config(bin_size=64)
-    every = ap.analyze_head(1, 0, dump=everything, config=config)
-    monkeypatch.setattr(grid, "MOST_QUERIES", 256)
-    some = ap.analyze_head(1, 0, dump=everything, config=config)
-    assert set(some.tables["bins"]["n_queries"]) == {16 * 64}  # all that the bin has
+    root = write_dump(tmp_path)
+    every = analyze(root, bin_size=16)
+    monkeypatch.setattr(grid, "MOST_QUERIES", 64)
+    some = analyze(root, bin_size=16)
+    assert set(some.tables["bins"]["n_queries"]) == {16 * 16}  # all that the bin has
     difference = some.metrics["ap_aligned"] - every.metrics["ap_aligned"]
     assert 0 < abs(difference) < some.metrics["ap_aligned_se"]
 
 
-def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(everything: ap.Dump) -> None:
-    assert everything.manifest is not None
-    entries = [dict(entry, rotary=None) for entry in everything.manifest.layers or []]
-    facts = everything.manifest.model_dump() | {"layers": entries}
-    without = replace(everything, manifest=DumpManifest.model_validate(facts))
-    result = ap.analyze_head(1, 0, dump=without)
+def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(tmp_path: Path) -> None:
+    result = analyze(write_dump(tmp_path, rotary=None))
     assert np.isnan(result.metrics["ap_aligned"])
     for name in (*COLUMNS, "ap_attended"):
         assert "attention-plasticity add-rotary DUMP" in result.missing["head_metrics"][name]
     assert "bins" not in result.tables
-    chunked = [dict(entry, type="chunked_attention") for entry in everything.manifest.layers or []]
-    facts = everything.manifest.model_dump() | {"layers": chunked}
-    no_size = replace(everything, manifest=DumpManifest.model_validate(facts))
-    missing = ap.analyze_head(1, 0, dump=no_size).missing["head_metrics"]
+    missing = analyze(write_dump(tmp_path, type="chunked_attention")).missing["head_metrics"]
     assert missing["ap_aligned"] == NO_CHUNK_SIZE
 
 

@@ -37,17 +37,6 @@ def test_scores_against_lists_of_queries(number: int) -> None:
         assert static_error(counts(heads))[0] == pytest.approx(listed_error(heads))
 
 
-def test_plasticity_is_unbiased_and_the_error_is_that_of_the_others() -> None:
-    """Means over many samples of queries with known probabilities."""
-    rng = np.random.default_rng(0)
-    p, n, samples = np.array([0.9, 0.4]), np.array([4, 6]), 40_000
-    first = rng.binomial(n[:, None], p[:, None], (2, samples))
-    queries = np.repeat(n[:, None], samples, axis=1)
-    found = Preferences(first, queries - first, queries)
-    assert pair_plasticity(found).mean() == pytest.approx(4 * 0.65 * 0.35, abs=0.005)
-    assert 0.35 <= static_error(found).mean() < 0.45
-
-
 def test_grouped_plasticity_against_pairs_of_queries_of_other_groups() -> None:
     """All groups, and without each of them. A query without preference is half of each."""
     rng = np.random.default_rng(8)

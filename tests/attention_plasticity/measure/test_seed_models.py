@@ -10,10 +10,7 @@ import pytest
 
 from attention_plasticity.measure import seed_models
 from attention_plasticity.measure.seed_models import (
-    Gaussian,
-    _covariance_factor,
     bucket_moments,
-    margin_and_deviation,
 )
 
 
@@ -50,15 +47,3 @@ def test_covariance_survives_a_mean_a_million_times_the_spread() -> None:
     np.testing.assert_allclose(
         bucket_moments(p, b, far).covariance, bucket_moments(p, b, near).covariance, rtol=1e-9
     )
-
-
-@pytest.mark.parametrize("rank", [0, 1, 3, 6])
-def test_margins_are_those_of_covariances_of_any_rank(rank: int) -> None:
-    rng = np.random.default_rng(rank)
-    root, mean, W = rng.standard_normal((6, rank)), rng.standard_normal(6), np.eye(6)[:, ::-1] - 1
-    factor = _covariance_factor(root @ root.T)
-    np.testing.assert_allclose(factor @ factor.T, root @ root.T, atol=1e-12)
-    assert not np.triu(factor, 1).any()
-    margin, deviation = margin_and_deviation(W, Gaussian(mean, factor))
-    np.testing.assert_allclose(margin, W @ mean)
-    np.testing.assert_allclose(deviation**2, ((W @ root) ** 2).sum(axis=1), atol=1e-12)

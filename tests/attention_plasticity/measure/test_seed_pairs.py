@@ -156,22 +156,6 @@ def test_local_pairs_of_a_head_follow_ranks_and_belong_to_the_anchor() -> None:
     assert (pairs.other == other).all()
 
 
-def test_pairs_depend_on_the_seed_alone() -> None:
-    rows = keys(200, buckets=3, examples=2, seed=8)
-    index = KeyIndex(**rows)
-    for sampling in ("bucket", "local", "bucket"):  # an index can be drawn from many times
-        one = index.draw(sampling, 50, 0.05, np.random.default_rng(1))
-        again, another = (draw(rows, sampling, 50, seed) for seed in (1, 2))
-        assert one.first.tolist() == again.first.tolist()
-        assert one.second.tolist() == again.second.tolist()
-        assert unordered(one) != unordered(another)
-    one, again, another = (
-        sample_key_pairs([40, 90], 100, rng=np.random.default_rng(seed)) for seed in (1, 1, 2)
-    )
-    assert (one == again).all()
-    assert (one != another).any()
-
-
 @pytest.mark.parametrize("lengths", [[], [0], [1], [1, 0, 1, 1]])
 def test_sampling_without_two_keys_in_any_example_raises(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="no example has two keys"):

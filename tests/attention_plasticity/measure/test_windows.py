@@ -4,24 +4,55 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 import attention_plasticity as ap
+import qk_sniffer
 from attention_plasticity.measure.plasticity import COLUMNS, FEW_VISIBLE
-from one_position import by_text, tapped_dump
 from qk_dump.heads import HeadId
+from qk_dump.reader import read_head
+from tiny_models import ARCHITECTURES, VOCABULARY
 
 Array = npt.NDArray[np.float64]
 
 
-def tapped(root: Path, model_type: str, layers: list[int], **how: Any) -> ap.Dump:
-    """A dump of 12 texts from a tiny random model."""
-    return tapped_dump(root, model_type, layers, **{"texts": 12, **how})
+def tapped(
+    root: Path,
+    model_type: str,
+    layers: list[int],
+    *,
+    config: dict[str, Any] | None = None,
+    **how: Any,
+) -> ap.Dump:
+    """A dump of 12 random texts of one length, from a tiny random model with the given config.
+
+    All embeddings have a common part, so that queries have a mean and prefer some keys.
+    """
+    known = ARCHITECTURES[model_type]
+    model = replace(known, config={**known.config, **(config or {})}).model()
+    generator = torch.Generator().manual_seed(1)
+    embeddings = model.get_input_embeddings().weight.data
+    embeddings += 2 * embeddings.std() * torch.randn(embeddings.shape[1], generator=generator)
+    tokens = torch.randint(8, VOCABULARY, (12, 256), generator=generator)
+    with torch.no_grad(), qk_sniffer.tap(model, layers=layers, tokens=False, **how) as tapped:
+        model(input_ids=tokens)
+    return ap.open_dump(tapped.save(root))
+
+
+def by_text(dump: ap.Dump, head: HeadId) -> np.ndarray:
+    """(texts, positions, d) vectors of a dump with every position."""
+    rows = read_head(dump.require_files(head), examples=True)
+    assert rows.example_id is not None
+    order = np.lexsort((rows.position, rows.example_id))
+    texts = len(np.unique(rows.example_id))
+    return rows.vectors[order].astype(np.float64).reshape(texts, -1, rows.width)
 
 
 def without_rope(dump: ap.Dump) -> ap.Dump:
@@ -114,23 +145,6 @@ def test_it_is_what_queries_count_that_see_both_keys(
         assert np.abs(np.subtract(pooled, expected)).mean() > 0.1
     else:
         assert pooled == aligned
-
-
-def test_a_window_of_all_tokens_changes_no_more_than_errors(tmp_path: Path) -> None:
-    settings = ap.make_config(pair_sampling="context", bin_size=16)
-    sampler = {"sampler": "uniform", "base_rate": 32.0}
-    rows = []
-    for window in (256, None):
-        config = {"sliding_window": window}
-        dump = tapped(tmp_path / str(window), "mistral", [0], config=config, **sampler)
-        heads = [ap.analyze_head(0, head, dump=dump, config=settings) for head in (0, 3)]
-        rows.append([head.metrics for head in heads])
-    for through, plain in zip(*rows, strict=True):
-        assert through["sliding_window"] == 256
-        assert math.isnan(plain["sliding_window"])
-        name = "ap_aligned_last20"  # the own bin is a small part there
-        error = math.hypot(through[f"{name}_se"], plain[f"{name}_se"])
-        assert 0 < abs(through[name] - plain[name]) < 2 * error
 
 
 def test_few_visible_pairs_give_no_value_and_the_reason(tmp_path: Path) -> None:
