@@ -25,7 +25,6 @@ from attention_plasticity.config import make_config as analysis_config
 from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.figures import style
 from attention_runs import add_attention
-from band_tables import add_bands
 from drift_runs import add_drift
 from dumps import make_dump
 from fidelity_runs import add_fidelity
@@ -87,7 +86,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(report_runs, "LAYERS", 13)
         patch.setattr(report_runs, "HEADS", 4)
         run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True, position=True)
-    add_drift(add_fidelity(add_key_heads(add_roles(add_bands(add_attention(run))))))
+    add_drift(add_fidelity(add_key_heads(add_roles(add_attention(run), bands=True))))
     add_key_heads(add_bins(run_tables.write_run(folder / "whole")))
     name_layout(folder / "whole", run_tables.LAYERS, run_tables.HEADS, run_tables.HEADS // 2)
     make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=200)

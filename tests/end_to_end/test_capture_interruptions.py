@@ -7,9 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -73,31 +70,6 @@ def test_a_killed_capture_goes_on_also_elsewhere(
     assert_same(moved, whole)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_kills_at_random_moments(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, batch_size: int
-) -> None:
-    """Also while a batch is in the model; make reliability kills more often.
-
-    Each dump has one kill: texts with which two processes ended are run alone.
-    """
-    if batch_size > 1:
-        whole = tmp_path / "whole"
-        assert ended(start_alone(words(*inputs, whole, inference__batch_size=batch_size))) == 0
-    rng = np.random.default_rng(batch_size)
-    for name in ("first", "second"):
-        dump = tmp_path / name
-        flags = words(*inputs, dump, inference__batch_size=batch_size)
-        run = start_alone(flags)
-        wait_for(lambda dump=dump: (dump / UNFINISHED / "chunks").exists())
-        time.sleep(rng.uniform(0, 0.6))
-        run.kill()
-        ended(run)
-        assert ended(start_alone(flags)) == 0
-        assert_same(dump, whole)
-
-
 def test_ctrl_c_keeps_finished_texts_and_says_so(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
@@ -114,52 +86,28 @@ def test_ctrl_c_keeps_finished_texts_and_says_so(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("texts_before", "forked"), [(0, True), (7, False)])
 def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
-    inputs: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    texts_before: int,
-    forked: bool,
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
-    dump, told = tmp_path / "dump", tmp_path / "told"
-    monkeypatch.setenv(hanging_texts.TEXTS_BEFORE, str(texts_before))
-    start = start_forked if forked else start_new
-    pid, code = start(words(*inputs, dump), told)
-    wait_for(lambda: told.exists() and "hangs\n" in told.read_text())
-    wait_for(lambda: len(saved_chunks(dump)) == texts_before)
-    os.kill(pid, signal.SIGINT)
-    assert code() == 130
-    assert "run the same command again to continue" in told.read_text()
-    assert "Traceback" not in told.read_text()
-    assert dump.exists() == bool(texts_before)
-    assert ended(start_alone(words(*inputs, dump))) == 0
-    assert_same(dump, whole)
-
-
-def start_forked(flags: list[str], told: Path) -> tuple[int, Callable[[], int | None]]:
-    """The process, and a function that waits for its end and returns its exit code."""
-    run = start_alone(flags, told, command="hanging_texts:sniff_qk")
-    assert run.pid is not None
-    return run.pid, partial(ended, run)
-
-
-def start_new(flags: list[str], told: Path) -> tuple[int, Callable[[], int | None]]:
-    """The same with an interpreter of its own, which also has to end its threads."""
-    command = [sys.executable, hanging_texts.__file__, *flags]
-    with told.open("w") as output:
-        run = subprocess.Popen(
-            command, env={**os.environ, **ONE_THREAD}, stdout=output, stderr=output
-        )
-
-    def code() -> int:
+    """In an interpreter of its own, which also has to end its threads."""
+    dump, told, before = tmp_path / "dump", tmp_path / "told", 7
+    command = [sys.executable, hanging_texts.__file__, *words(*inputs, dump)]
+    variables = {**os.environ, **ONE_THREAD, hanging_texts.TEXTS_BEFORE: str(before)}
+    with (
+        told.open("w") as output,
+        subprocess.Popen(command, env=variables, stdout=output, stderr=output) as run,
+    ):
+        wait_for(lambda: "hangs\n" in told.read_text())
+        wait_for(lambda: len(saved_chunks(dump)) == before)
+        run.send_signal(signal.SIGINT)
         try:
-            return run.wait(timeout=60)
+            assert run.wait(timeout=60) == 130
         finally:
             run.kill()
-
-    return run.pid, code
+    assert "run the same command again to continue" in told.read_text()
+    assert "Traceback" not in told.read_text()
+    assert ended(start_alone(words(*inputs, dump))) == 0
+    assert_same(dump, whole)
 
 
 @pytest.mark.long
@@ -217,21 +165,6 @@ def test_a_killed_process_leaves_its_texts_to_the_others(
     assert len(lost) == 2
     assert {*BATCHES} - {*again} <= {lost[0]}  # the first of them may have been saved
     assert len(again) == len({*again})
-
-
-def test_when_all_are_killed_the_next_launch_runs_only_what_is_missing(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
-    dump = tmp_path / "dump"
-    first = Forwards(tmp_path / "first", 2, kills={0: 4, 1: 3})
-    assert run_ranks(words(*inputs, dump), first, tmp_path).codes == [KILLED] * 2
-    saved = saved_chunks(dump)
-    assert saved <= {batch for _, batch in first.run()} - {*dict(first.run()).values()}
-    second = Forwards(tmp_path / "second", 2)
-    ranks = run_ranks(words(*inputs, dump), second, tmp_path)
-    assert ranks.codes == [0, 0]
-    assert_same(dump, whole)
-    assert sorted(batch for _, batch in second.run()) == sorted({*BATCHES} - saved)
 
 
 @pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.long)])

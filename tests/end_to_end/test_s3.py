@@ -63,24 +63,6 @@ def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) 
     assert not [r for r in s3.requests[before:] if "l00h01q" in r.path], "it is read again"
 
 
-def test_only_heads_whose_files_cannot_be_read_fail(s3: S3, dump: Path, tmp_path: Path) -> None:
-    s3.put_folder(dump, "tiny")
-    s3.fail("GET", error(403, "AccessDenied", "Access Denied"), path="l00h01q")
-    words = ("analyze", s3.url("tiny"), "--output_dir", tmp_path / "out", *FAST)
-    finished = run_here(*words)
-    assert finished.returncode == 1
-    failures = json.loads((tmp_path / "out" / "run.json").read_text())["failures"]
-    assert [failure["q_head"] for failure in failures] == [1]
-    assert (
-        "tiny/l00h01q/data.parquet: reading failed: no access (Access Denied)"
-        in (failures[0]["reason"])
-    )
-    s3.heal()
-    again = run_here(*words)
-    assert again.returncode == 0
-    assert "3 of 4 heads were finished earlier" in again.stderr
-
-
 def test_files_that_change_during_the_run(
     s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_second_signal_right_after_the_message(place: Path, tmp_path: Path) ->
     while b"interrupted" not in line:
         line = process.stderr.readline()
         assert line
+    assert b"interrupted; finished heads are kept; run the same command again to continue" in line
     process.send_signal(signal.SIGINT)
     ended(process, 130)
 

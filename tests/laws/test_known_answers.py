@@ -90,25 +90,6 @@ def cells(result: HeadResult) -> list[float]:
     return found
 
 
-def test_sampled_cells_converge_to_the_mean_over_all_pairs(folder: Path) -> None:
-    exact = analyze(folder, num_pairs_per_bucket=10**6).bucket_plasticity
-    spread = []
-    for most in (16, 64):
-        drawn = np.array(
-            [cells(analyze(folder, num_pairs_per_bucket=most, seed=seed)) for seed in range(60)]
-        )  # (seeds, cells)
-        deviation = drawn.std(axis=0, ddof=1)
-        bias = drawn.mean(axis=0) - exact["plasticity"].to_numpy()
-        assert (np.abs(bias) < 5 * deviation / np.sqrt(60)).all()
-        spread.append(deviation.mean())
-    assert 1.7 < spread[0] / spread[1] < 3.0  # √4, and a little more without replacement
-
-
-def test_all_pairs_need_no_luck(folder: Path) -> None:
-    one, two = (analyze(folder, num_pairs_per_bucket=10**6, seed=seed) for seed in (0, 1))
-    np.testing.assert_allclose(cells(one), cells(two), rtol=1e-12, atol=1e-15)
-
-
 @pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
 def test_the_seed_and_nothing_else_decides_the_sample(folder: Path, pair_sampling: str) -> None:
     how = {"pair_sampling": pair_sampling, "num_pairs_per_bucket": 20}

@@ -12,7 +12,6 @@ from matplotlib.collections import LineCollection, PathCollection, PolyCollectio
 from matplotlib.figure import Figure
 
 from attention_runs import add_attention
-from band_tables import add_bands
 from drift_runs import add_drift
 from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
@@ -25,7 +24,7 @@ Floats = npt.NDArray[np.float64]
 def whole_run(folder: Path) -> Path:
     """A run with every table, and with errors of all columns that can have them."""
     run = add_attention(write_run(folder, num_pairs_per_bin=256))
-    run = add_drift(add_fidelity(add_key_heads(add_roles(add_bands(add_bins(run))))))
+    run = add_drift(add_fidelity(add_key_heads(add_roles(add_bins(run), bands=True))))
     return add_errors(run)
 
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import attention_plasticity as ap
-from attention_dumps import Layer, make_attention_dump
+from attention_dumps import make_attention_dump
 from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.estimate.visible import Visible
-from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.measure import key_heads
 from attention_plasticity.measure.attention import INSIDE_LAST_BIN
 from attention_plasticity.measure.found import FEW_GROUPS
@@ -26,7 +25,6 @@ from attention_plasticity.measure.key_heads import (
     KeyHeadRow,
     key_head_row,
 )
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.measure.text_pairs import placed_pairs, text_pairs
 from attention_plasticity.metrics import KEY_HEADS
@@ -220,25 +218,6 @@ def test_attended_pairs_against_a_loop(tmp_path: Path) -> None:
     assert row.values["far_mass"] == pytest.approx(np.mean([one["value"] for one in far]))
     influences = np.mean([[one[f"group_{g:02d}"] for g in range(16)] for one in far], axis=0)
     np.testing.assert_allclose(row.quantities["far_mass"].influences, influences, atol=1e-12)
-
-
-@pytest.mark.parametrize("layer", [Layer(), Layer(window=14)], ids=["full", "window"])
-def test_the_row_does_not_depend_on_which_heads_are_computed_together(
-    tmp_path: Path, layer: Layer
-) -> None:
-    how = {"q_heads": 3, "share": 0.7, "received": True, "texts": 5, "layer": layer}
-    entry = layer.entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}}
-    dump = ap.open_dump(make_attention_dump(tmp_path, **how, manifest={"layers": [entry]}))
-    config = ap.make_config(bin_size=8)
-    rows = []
-    for parts in ([(0, 1, 2)], [(0,), (1,), (2,)], [(2, 0), (1,)]):
-        heads: dict[int, HeadResult] = {}
-        for part in parts:
-            for result in analyze_group(dump, 0, 0, part, config):
-                assert isinstance(result, HeadResult)
-                heads[result.q_head] = result
-        rows.append(repr(key_head_row([heads[q] for q in range(3)])))
-    assert rows[0] == rows[1] == rows[2]
 
 
 def test_missing_values_have_reasons(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Queries of a bucket as a Gaussian: moments against numpy, and covariances of any rank.
+"""Queries of a bucket as a Gaussian: moments against numpy.
 
-`test_plasticity.py` compares the three models with plain loops.
+`reference.py` has the three models in plain loops.
 """
 
 from __future__ import annotations

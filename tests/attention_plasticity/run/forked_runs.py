@@ -1,6 +1,6 @@
 """Runs in processes of their own, forked from one that has imported the libraries.
 
-A process can die at a chosen write, or stop before a chosen key head.
+A process can die at a chosen write.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ def start(
     fields: Mapping[str, Any],
     *,
     die_at: int | None = None,
-    hold_at: tuple[int, int] | None = None,
 ) -> ForkServerProcess:
-    """Start a run. `die_at` is the number of a write, `hold_at` a layer and a key head.
+    """Start a run. `die_at` is the number of a write: of a wait for the disk, or of a renaming.
 
-    Writes are waits for the disk, and renamings. A process that stops makes the file `held` in
-    the folder of the run. The heads that it computed are in a file of its own.
+    The heads that a process computed are in a file of its own.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_PRELOADED])
-    process = context.Process(target=_run, args=(dump, out, dict(fields), die_at, hold_at))
+    process = context.Process(target=_run, args=(dump, out, dict(fields), die_at))
     process.start()
     return process
 
@@ -63,18 +61,12 @@ def _run(
     out: Path,
     fields: dict[str, Any],
     die_at: int | None,
-    hold_at: tuple[int, int] | None,
 ) -> None:
     from runs_here import Here, analyse
 
-    def hold(layer: int, k_head: int) -> None:
-        if (layer, k_head) == hold_at:
-            (out / "held").touch()
-            time.sleep(600)
-
     if die_at is not None:
         _die_at(die_at)
-    engine = Here(hold)
+    engine = Here()
     analyse(dump, out, engine=engine, **fields)
     (out / f"computed-{os.getpid()}").write_text(json.dumps(engine.heads))
 

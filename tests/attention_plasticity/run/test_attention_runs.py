@@ -11,12 +11,8 @@ import pytest
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import open_run
 from attention_plasticity.run.write import Outcome
-from attention_plasticity.tables.intervals import mean_over_heads
 from lasting_workers import workers as workers  # a fixture of all tests here
 from runs_here import analyse
-
-TABLE = "head_attention.csv"
-
 
 WITHOUT_ROPE = {"layers": [{**Layer().entry(0), "rope": False}]}
 
@@ -53,13 +49,3 @@ def test_heads_without_columns_have_no_rows(outcomes: dict[str, Outcome]) -> Non
         of_head = table["q_head"] == 0
         mean = np.average(table[name][of_head], weights=weights[of_head])
         assert metrics.loc[0, f"attn_{name}"] == pytest.approx(mean, rel=1e-9)
-
-
-def test_means_over_heads_agree_with_the_tables(outcomes: dict[str, Outcome]) -> None:
-    found = open_run(outcomes["some"].place.folder)
-    for name, heads in (("attn_sink_mass", 2), ("ap_attended", 3)):
-        mean = mean_over_heads(found, name)
-        recorded = found.info["means"][name]
-        assert recorded["heads"] == heads
-        assert recorded["value"] == pytest.approx(mean.value, rel=1e-12)
-        assert recorded["standard_error"] == pytest.approx(mean.standard_error, rel=1e-12)

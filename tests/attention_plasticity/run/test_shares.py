@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 import forked_runs
 from attention_plasticity.run import compute
 from attention_plasticity.run.engines import Engine, LocalProcesses
-from dumps import add_rotary, head_rows, make_dump, write_columns
+from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.heads import HeadId
 from runs_here import Here, Notes, analyse, compared_info, computed, records, run_info, tables
 
 LAYERS, Q_HEADS = 2, 4
@@ -140,17 +139,6 @@ def test_a_head_that_fails_stops_no_other_and_is_tried_again(tmp_path: Path) -> 
     assert_same(out, tmp_path / "new")
 
 
-def test_a_run_whose_heads_all_fail_has_no_tables(tmp_path: Path) -> None:
-    dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=60, d=4)
-    (dump / "l00h00k" / "data.parquet").write_text("junk")
-    outcome = analyse(dump, tmp_path / "out")
-    assert len(outcome.failures) == 2
-    assert outcome.info["tables"] == {}
-    assert tables(tmp_path / "out") == {}
-    write_columns(dump, HeadId(0, 0, "k"), **head_rows(60, 4))
-    assert analyse(dump, tmp_path / "out").failures == []
-
-
 # the same heads at the same time
 
 
@@ -186,18 +174,6 @@ def test_two_commands_on_the_same_heads_compute_each_once(
     assert second.heads
     assert outcome.info["heads"]["analysed"] == len(HEADS)
     assert "another command computes 2 heads of this run; waiting for it" in noted
-    assert_same(tmp_path, whole)
-
-
-def test_a_killed_command_blocks_nobody(dump: Path, whole: Path, tmp_path: Path) -> None:
-    """It is killed while it holds the lock of a key head, and has records of others."""
-    process = forked_runs.start(dump, tmp_path, FAST, hold_at=(1, 0))
-    forked_runs.wait_for((tmp_path / "held").exists)
-    process.kill()
-    process.join()
-    assert not (tmp_path / "run.json").exists()
-    assert len(records(tmp_path)) == 4
-    assert computed(dump, tmp_path, **FAST) == HEADS[4:]
     assert_same(tmp_path, whole)
 
 
