@@ -44,20 +44,8 @@ PAGES = [ROOT / "README.md", *sorted({*(ROOT / "docs").rglob("*.md")} - {STUDY})
 SHORT = [ROOT / "README.md"]  # `make test-all` runs every page
 MARK = re.compile(r"# needs (the network|a GPU)")
 RUNS = [
-    "mine",
-    "smollm2-135m",
-    "a",
-    "b",
-    "c",
-    "base",
-    "tuned",
-    "qwen3-0.6b",
-    "qwen3-8b",
-    "step-1000",
-    "step-2000",
-    "step-3000",
-    "step-4000",
-    "sample",
+    *("mine", "smollm2-135m", "a", "b", "c", "base", "tuned", "qwen3-0.6b", "qwen3-8b", "sample"),
+    *(f"step-{number}000" for number in range(1, 5)),
 ]
 RUN_VERBS = ("analyze", "plot", "report")
 OTHER_PROGRAMS = ("pip", "python3", "export", "git")

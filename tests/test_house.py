@@ -1,4 +1,4 @@
-"""Rules of the house: what is public, who imports whom, what stays light, configs that load."""
+"""Rules of the house: what is public, who imports whom, what stays light, configs, workflows."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 import attention_plasticity as ap
 from attention_plasticity.config import load_config
@@ -230,3 +233,28 @@ def test_an_except_of_all_errors_gives_its_reason() -> None:
         if wide.search(line)
     ]
     assert found == []
+
+
+def _job(name: str) -> dict[str, Any]:
+    """The only job of a workflow."""
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
+    [job] = yaml.safe_load(text)["jobs"].values()
+    return dict(job)
+
+
+def _commands(job: dict[str, Any]) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_changes_are_checked_on_every_supported_python() -> None:
+    job = _job("ci")
+    assert _commands(job) == [".ci/run"]
+    assert (ROOT / ".ci" / "run").is_file()
+    versions = job["strategy"]["matrix"]["python"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == f">={versions[0]}"
+
+
+def test_everything_is_tested_at_night() -> None:
+    assert _commands(_job("nightly")) == ["make test-all"]
+    assert "\ntest-all:" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -19,7 +19,17 @@ from attention_runs import add_attention
 from drift_runs import add_drift
 from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
-from report_pages import FEW, HOSTILE, WITHOUT_ATTENTION, open_runs, settled, show, without_errors
+from report_pages import (
+    EVIL,
+    FEW,
+    HOSTILE,
+    WARNINGS,
+    WITHOUT_ATTENTION,
+    open_runs,
+    settled,
+    show,
+    without_errors,
+)
 from report_runs import write_baselines, write_run
 from role_runs import add_roles
 
@@ -49,7 +59,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
 
     `full` has every table, errors and baselines, and a head without attention. `other` has another
     seed, attention without errors, and no roles. `few` has three texts and roles without words.
-    `bucket` has heads and cells alone. `hostile` has tokens that try to leave their place.
+    `bucket` has heads and cells alone, with warnings and a value that is missing. `EVIL` has names
+    and tokens that try to leave their place. `old` has tables of the original tool.
     """
     folder = tmp_path_factory.mktemp("runs")
     full = add_attention(write_run(folder / "full", position=True))
@@ -62,10 +73,28 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
         write_run(folder / "few", position=True), words=False, capture={"tokens": False}
     )
     _forget_errors(few)
-    write_run(folder / "bucket", seed=4)
-    add_roles(write_run(folder / "hostile", seed=5), tokens=HOSTILE)
-    names = ("full", "other", "few", "bucket", "hostile")
-    return {name: FinishedRun.open(folder / name) for name in names}
+    metrics = write_run(folder / "bucket", seed=4, warnings=WARNINGS) / "head_metrics.csv"
+    table = pd.read_csv(metrics)
+    table.loc[4, "q_R2_scalar"] = np.nan
+    table.to_csv(metrics, index=False)
+    hostile = write_run(folder / "hostile", seed=5, model=f"owner/{EVIL}")
+    add_roles(hostile, tokens=HOSTILE)
+    _keep_old_columns(write_run(folder / "old", 2, "earlier", min_bucket_size=None))
+    names = {name: name for name in ("full", "other", "few", "bucket", "hostile", "old")}
+    names["hostile"] = EVIL
+    return {label: FinishedRun.open(folder / name) for name, label in names.items()}
+
+
+def _keep_old_columns(folder: Path) -> None:
+    """Change a run as if the original tool had made its tables."""
+    for name in ("head_metrics", "head_bucket_plasticity"):
+        table = pd.read_csv(folder / f"{name}.csv")
+        columns = ["layer", "q_head", "ap_overall", "q_bucket", "k_bucket", "plasticity"]
+        table[[c for c in columns if c in table]].to_csv(folder / f"{name}.csv", index=False)
+    (folder / "head_component_weights.csv").unlink()
+    info = json.loads((folder / "run.json").read_text())
+    del info["tables"]["component_weights"]
+    (folder / "run.json").write_text(json.dumps(info))
 
 
 def _forget_errors(folder: Path) -> None:

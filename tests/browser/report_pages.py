@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -19,9 +19,16 @@ READY = "html[data-state=ready]"
 FEW = "the rows come from fewer than 4 groups of texts"
 WITHOUT_ATTENTION = (4, 5)  # a head of the run `full`
 SCRIPT = "</script><script>document.title = 'attacked'</script>"
+EVIL = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
+"""The label and the model of the run with `HOSTILE` tokens."""
+WARNINGS = (
+    "Fewer than 32 queries in query buckets 5-7 (positions 640-1,023), in 12 of 36 heads.",
+    f"Fewer than 4 texts in {EVIL}.",
+)
+"""Warnings of the run `bucket`."""
 IMAGE = "<img src=x onerror=\"document.title='attacked'\">"
 HOSTILE = {" the": SCRIPT, "\n": IMAGE, "whale": "\u202eabc"}
-"""Tokens of the run `hostile`, in place of those of other runs."""
+"""Tokens of the run `EVIL`, in place of those of other runs."""
 
 
 @contextmanager
@@ -44,7 +51,7 @@ def open_runs(browser: Browser, folder: Path, runs: Mapping[str, FinishedRun]) -
 
 @contextmanager
 def without_errors(page: Page) -> Iterator[None]:
-    """Check that the page reports no error and writes nothing to the console."""
+    """Check that the page reports no error, writes nothing to the console and fetches nothing."""
     wrong: list[str] = []
 
     def on_error(error: Error) -> None:
@@ -53,11 +60,17 @@ def without_errors(page: Page) -> Iterator[None]:
     def on_message(message: ConsoleMessage) -> None:
         wrong.append(message.text)
 
+    def on_request(request: Request) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            wrong.append(request.url)
+
     page.on("pageerror", on_error)
     page.on("console", on_message)
+    page.on("request", on_request)
     yield
     page.remove_listener("pageerror", on_error)
     page.remove_listener("console", on_message)
+    page.remove_listener("request", on_request)
     assert wrong == []
 
 

@@ -62,19 +62,8 @@ def test_every_formula_of_every_page_is_set(page: Page, site: Path) -> None:
 
 
 @pytest.mark.long
-def test_formulas_have_their_fonts_and_fit_on_a_phone(page: Page, site: Path) -> None:
-    page.set_viewport_size({"width": 390, "height": 800})
-    page.goto((site / "method.html").as_uri())
-    page.evaluate("document.fonts.ready")
-    fonts = "[...document.fonts].filter(font => font.status == 'loaded').map(font => font.family)"
-    assert {"KaTeX_Main", "KaTeX_Math"} <= set(page.evaluate(fonts))
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["index.html", "api/errors.html"])
-def test_the_search_works_from_the_disk(page: Page, site: Path, name: str) -> None:
-    page.goto((site / name).as_uri())
+def test_the_search_works_from_the_disk(page: Page, site: Path) -> None:
+    page.goto((site / "api" / "errors.html").as_uri())
     page.locator("[data-md-component=search-query]").click()
     page.keyboard.type("Householder reflection")
     found = page.locator(".md-search-result__item a").first

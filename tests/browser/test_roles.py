@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import numpy as np
 from playwright.sync_api import Page, expect
 
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import COLOURS
-from report_pages import data_of, first_rows, show
+from report_pages import EVIL, data_of, first_rows, show
 from report_runs import MISSING
 from role_runs import ROLE_OF_LAYER, UNSURE_HEAD
 
@@ -108,7 +110,7 @@ def test_words_show_spaces(page: Page) -> None:
 
 def test_hostile_tokens_do_nothing(page: Page) -> None:
     title = page.title()
-    show(page, "run=hostile&head=0.0&metric=role")
+    show(page, f"run={quote(EVIL)}&head=0.0&metric=role")
     tokens = page.locator(".words .token").all_text_contents()
     assert tokens[0].startswith("</script><script>document.title")
     assert tokens[1].startswith("<img␣src=x␣onerror=")

@@ -163,18 +163,14 @@ def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
     for text, wanted in (
         ("plasticity>0.6", level > 0.6),
         ("drop<0", drop < 0),
-        ("layer 3-4", layer.between(3, 4)),
         ("l3-4 plasticity>=.5", layer.between(3, 4) & (level >= 0.5)),
         ("layers 0, 3-4, drop at one position ≥ −0.1", layer.isin([0, 3, 4]) & (drop >= -0.1)),
         ("AP_Overall > 0.2 drop<=1e-1", (overall > 0.2) & (drop <= 0.1)),
-        ("At one position, last fifth < 2 window=256", layer == 1),
         ("layer>=3", layer >= 3),
         (f"l3h1 plasticity={shown:.3f}", (layer == 3) & (table["q_head"] == 1)),
         (f"l3h1 plasticity={shown + 0.001:.3f}", layer > 99),
         ("sliding", layer == 1),
         ("l0-2 full attention, plasticity>0.5", layer.isin([0, 2]) & (level > 0.5)),
-        ("full sliding_attention", layer < 99),
-        ("chunked", layer > 99),
     ):
         search.fill(text)
         heads = table[wanted]
@@ -188,7 +184,6 @@ def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
         ("l3 variance>0.1", "“variance” is not a metric of this run; did you mean “variance from"),
         ("elsewhat>1", "“elsewhat” is not a metric of this run; give a column"),
         ("layer 5-3", "“layer 5-3”: the first number is larger than the last"),
-        ("full variance>0.1", "“variance” is not a metric of this run; did you mean"),
     ):
         search.fill(text)
         expect(problem).to_contain_text(words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import signal
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,8 @@ from qk_study.baselines import baseline_plans, baseline_values
 from qk_study.reading import read_study
 from qk_study.settings import StudySettings
 from qk_toolkit.errors import ConfigError
-from rank_processes import Forwards, ended, start_alone
-from small_study import STUDY_IN, study_in
-from sniffing import same_bytes, sniff
+from small_study import study_in
+from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
 
 NAMES = ("random", "random-1", "shuffled")
@@ -110,7 +108,6 @@ def test_the_error_between_draws_is_in_table_and_summary(
     texts = sum(one["ap_aligned"]["standard_error"] ** 2 for one in means[:2]) / 2
     draws = (values[0] - values[1]) ** 2 / 4  # the variance of two values, divided by two
     table = pd.read_csv(finished / "results" / "study-run" / "tables" / "baselines.csv")
-    rows = table.set_index(["run", "minus", "metric"]).fillna({"minus": ""})
     rows = table.fillna({"minus": ""}).set_index(["run", "minus", "metric"])
     row = rows.loc[("run (random weights)", "", "ap_aligned")]
     assert row["mean"] == pytest.approx(sum(values) / 2)
@@ -129,8 +126,6 @@ def test_the_error_between_draws_is_in_table_and_summary(
     assert f"drop minus that of shuffled tokens: {change['mean']:.3f} ± {half:.3f}: " in lines
     unshown = "it is not shown that the drop comes from content" in lines
     assert unshown == (abs(change["mean"]) < half)
-    readme = (finished / "results" / "study-run" / "README.md").read_text()
-    assert "| run minus run \\(shuffled tokens\\) |" in readme or "shuffled tokens" in readme
 
 
 def mean_of(value: float, error: float, groups: int = 9) -> MeanEstimate:
@@ -187,28 +182,6 @@ def test_baselines_of_other_settings_are_not_shown(finished: Path, tmp_path: Pat
     assert study_in([str(place), *WORDS]) == 0  # the dumps stay, the analyses are made again
     shown = info_of(place / "run" / "baseline" / "random")["config"]["pair_sampling"]
     assert shown == "context"
-
-
-@pytest.mark.long
-def test_a_killed_command_continues_and_ends_the_same(
-    analysed: Path, finished: Path, tmp_path: Path
-) -> None:
-    place = Path(shutil.copytree(analysed, tmp_path / "place"))
-    told, words = tmp_path / "told", [str(place), *WORDS]
-    forwards = Forwards(tmp_path / "log", 1, {0: TEXTS + 3})  # in the second baseline
-    assert ended(start_alone(words, told, forwards, STUDY_IN)) == -signal.SIGKILL
-    assert (place / "run" / "baseline" / "random" / "run.json").exists()
-    heads = {
-        path: path.stat().st_mtime_ns
-        for path in (place / "run" / "baseline" / "random").glob(".heads/*/*.gz")
-    }
-    assert heads
-    assert study_in(words) == 0
-    assert {path: path.stat().st_mtime_ns for path in heads} == heads
-    for name in NAMES:
-        one, other = (folder / "run" / "baseline" / name for folder in (place, finished))
-        assert same_bytes(one / "dump", other / "dump")
-        assert (one / "head_metrics.csv").read_bytes() == (other / "head_metrics.csv").read_bytes()
 
 
 def recorded(texts: int = 64, **changes: Any) -> FinishedRun:

@@ -72,12 +72,9 @@ def test_tables_have_the_values_of_the_runs(made: Path, place: Path) -> None:
         row = means.loc[(label, "ap_aligned")]
         assert row["se"] == pytest.approx(recorded["standard_error"])
         assert row["low"] < row["mean"] < row["high"]
-    differences = pd.read_csv(made / "tables" / "differences.csv")
-    chosen = (differences["run"] == LABELS[1]) & (differences["metric"] == "ap_aligned")
-    expected = (
-        means.loc[(LABELS[1], "ap_aligned"), "mean"] - means.loc[("tiny", "ap_aligned"), "mean"]
-    )
-    assert differences[chosen]["mean"].item() == pytest.approx(expected)
+    differences = pd.read_csv(made / "tables" / "differences.csv").set_index(["run", "metric"])
+    one, other = (means.loc[(label, "ap_aligned"), "mean"] for label in ("tiny", LABELS[1]))
+    assert differences.loc[(LABELS[1], "ap_aligned"), "mean"] == pytest.approx(other - one)
     models = pd.read_csv(made / "tables" / "models.csv").set_index("model")
     assert models["heads_analysed"].tolist() == [2, 2, 2]
     assert models["texts"].tolist() == [TEXTS, TEXTS, 4]
@@ -278,18 +275,11 @@ def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) 
     shutil.copytree(place / "finished", tmp_path / "finished")
     write_study(tmp_path, models=[dict(MODELS[2])], texts=None, figures=["profiles"])
     assert study_in([str(tmp_path), "study.yaml"]) == 0
-    tables = {path.name for path in (tmp_path / "results" / "study" / "tables").glob("*.csv")}
-    of_one = (
-        "models",
-        "means",
-        "lengths",
-        "depth",
-        "role_shares",
-        "role_scores",
-        "band_shares",
-        "key_heads",
-    )
-    assert tables == {f"{name}.csv" for name in of_one}
+    tables = {path.stem for path in (tmp_path / "results" / "study" / "tables").glob("*.csv")}
+    assert tables == {
+        *("models", "means", "lengths", "depth"),
+        *("role_shares", "role_scores", "band_shares", "key_heads"),
+    }
     text = (tmp_path / "results" / "study" / "README.md").read_text()
     assert "- profiles (needs two models)" in text
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,6 @@ import pytest
 
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_study.plan import make_plans
-from qk_study.reading import read_study
-from qk_study.steps import study_models
 from small_study import CAPTURE, study_in, write_study
 from sniffing import ONE_THREAD, same_bytes
 from tiny_texts import save_texts, save_tiny_model
@@ -22,7 +19,6 @@ from tiny_texts import save_texts, save_tiny_model
 ray = pytest.importorskip("ray")
 
 pytestmark = pytest.mark.long  # a Ray cluster starts
-ON_CPUS = {"engine": "ray", "num_gpus": 0, "num_actors": 1}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,37 +37,27 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, texts and a dump."""
-    folder = tmp_path_factory.mktemp("engines")
-    save_tiny_model(folder / "model")
-    save_texts(folder / "texts", [150] * 4)
-    add_rotary(make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=300))
-    return folder
+def test_dumps_and_tables_are_those_of_the_local_engine(tmp_path: Path) -> None:
+    """Also those of a study whose capture fails: no node of the cluster has a GPU."""
+    save_tiny_model(tmp_path / "model")
+    save_texts(tmp_path / "texts", [150] * 4)
+    add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=300))
+    on_ray = {"engine": "ray"}
+    local = made_study(tmp_path, "local", {}, {})
+    found = made_study(tmp_path, "ray", {**on_ray, "num_gpus": 0, "num_actors": 1}, on_ray)
+    assert same_bytes(found / "dumps" / "tiny", local / "dumps" / "tiny")
+    for path in (local / "tables").iterdir():
+        assert (found / "tables" / path.name).read_bytes() == path.read_bytes()
+    failed = made_study(tmp_path, "gpus", on_ray, on_ray, code=1)
+    one, other = json.loads((failed / "study.json").read_text())["models"]
+    assert one["failure"].startswith("num_gpus: no node has a place for an actor")
+    assert "failure" not in other
 
 
-@pytest.fixture(scope="module")
-def local(place: Path) -> Path:
-    """The study without Ray."""
-    return made_study(place, "local", {}, {})
-
-
-@pytest.fixture(scope="module")
-def on_ray(place: Path) -> Path:
-    """The study whose capture and whose analyses run on the cluster."""
-    return made_study(place, "ray", ON_CPUS, {"engine": "ray"})
-
-
-def made_study(place: Path, name: str, capture: dict[str, Any], analysis: dict[str, Any]) -> Path:
-    write_engines(place, name, capture, analysis)
-    assert study_in([str(place), f"{name}.yaml"]) == 0
-    return place / "results" / name
-
-
-def write_engines(
-    place: Path, name: str, capture: dict[str, Any], analysis: dict[str, Any]
-) -> None:
+def made_study(
+    place: Path, name: str, capture: dict[str, Any], analysis: dict[str, Any], code: int = 0
+) -> Path:
+    """The folder of a study of a model and a dump."""
     write_study(
         place,
         f"{name}.yaml",
@@ -80,24 +66,5 @@ def write_engines(
         analysis={"max_workers": 1, **analysis},
         figures="none",
     )
-
-
-def test_dumps_and_tables_are_those_of_the_local_engine(local: Path, on_ray: Path) -> None:
-    assert same_bytes(on_ray / "dumps" / "tiny", local / "dumps" / "tiny")
-    found, expected = (
-        {path.name: path.read_bytes() for path in (study / "tables").iterdir()}
-        for study in (on_ray, local)
-    )
-    assert found == expected
-
-
-def test_a_capture_without_a_gpu_of_the_cluster_fails_alone(
-    place: Path, on_ray: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_engines(place, "gpus", {"engine": "ray"}, {"engine": "ray"})
-    with chdir(place):  # the work on the models alone, without tables and page
-        settings = read_study(["gpus.yaml"])
-        found = [*study_models(settings, make_plans(settings))]
-    assert found[0].failure.startswith("num_gpus: no node has a place for an actor")
-    assert found[1].run is not None
-    assert f"error: tiny: {found[0].failure}\n" in capsys.readouterr().err
+    assert study_in([str(place), f"{name}.yaml"]) == code
+    return place / "results" / name

@@ -19,39 +19,27 @@ LABELS = ("small", "large", "tuned")
 
 def harness_results(accuracy: float, ruler: float, shots: int = 0) -> dict[str, Any]:
     """A results file as lm-evaluation-harness writes it, with a group and a task of RULER."""
+    mmlu = {"acc,none": accuracy, "acc_stderr,none": 0.004, "alias": "mmlu"}
+    gsm8k = {
+        "alias": "gsm8k",
+        "exact_match,strict-match": 0.1,
+        "exact_match_stderr,strict-match": 0.01,
+        "exact_match,flexible-extract": 0.2,
+        "exact_match_stderr,flexible-extract": 0.02,
+    }
+    niah = {
+        "4096,none": ruler,
+        "4096_stderr,none": "N/A",
+        "16384,none": -1.0,
+        "16384_stderr,none": "N/A",
+    }
+    anatomy = {"alias": "  - anatomy", "acc,none": 0.31, "acc_stderr,none": 0.039}
     return {
-        "results": {
-            "mmlu": {"acc,none": accuracy, "acc_stderr,none": 0.004, "alias": "mmlu"},
-            "mmlu_anatomy": {
-                "alias": "  - anatomy",
-                "acc,none": 0.31,
-                "acc_stderr,none": 0.039,
-            },
-            "gsm8k": {
-                "alias": "gsm8k",
-                "exact_match,strict-match": 0.1,
-                "exact_match_stderr,strict-match": 0.01,
-                "exact_match,flexible-extract": 0.2,
-                "exact_match_stderr,flexible-extract": 0.02,
-            },
-            "niah_single_1": {
-                "alias": "niah_single_1",
-                "4096,none": ruler,
-                "4096_stderr,none": "N/A",
-                "16384,none": -1.0,
-                "16384_stderr,none": "N/A",
-            },
-        },
-        "groups": {"mmlu": {"acc,none": accuracy, "acc_stderr,none": 0.004, "alias": "mmlu"}},
-        "group_subtasks": {"mmlu": ["mmlu_anatomy"], "gsm8k": [], "niah_single_1": []},
+        "results": {"mmlu": mmlu, "mmlu_anatomy": anatomy, "gsm8k": gsm8k, "niah_single_1": niah},
+        "groups": {"mmlu": mmlu},
         "configs": {"gsm8k": {"task": "gsm8k", "num_fewshot": shots}},
-        "versions": {"mmlu": 2, "gsm8k": 3.0, "niah_single_1": 1.0},
         "n-shot": {"mmlu": shots, "gsm8k": 5, "niah_single_1": 0},
-        "higher_is_better": {"mmlu": {"acc": True}},
-        "n-samples": {"gsm8k": {"original": 1319, "effective": 1319}},
         "config": {"model": "hf", "model_args": "pretrained=owner/model", "batch_size": "8"},
-        "git_hash": "abc1234",
-        "date": 1760000000.0,
         "model_name": "owner/model",
     }
 
@@ -141,17 +129,13 @@ def test_results_in_several_files(tmp_path: Path) -> None:
     assert found.table.iloc[0].tolist() == ["small", 0.25, 0.1]
 
 
-def test_a_task_in_two_files_of_a_model_is_refused(tmp_path: Path) -> None:
-    results = {"small": [harness_results(0.5, 0.5), harness_results(0.6, 0.5)]}
+def test_two_values_of_a_task_are_refused(tmp_path: Path) -> None:
+    scores, first = {"a": {"task": "mmlu"}}, harness_results(0.5, 0.5)
     with pytest.raises(ConfigError, match="has this task of small too; leave one file out"):
-        scores_of(tmp_path, {"a": {"task": "mmlu"}}, results)
-
-
-def test_different_metrics_are_refused(tmp_path: Path) -> None:
+        scores_of(tmp_path, scores, {"small": [first, harness_results(0.6, 0.5)]})
     other = {"results": {"mmlu": {"acc": 0.5, "acc_stderr": 0.1}}}  # of an earlier version
-    results = {"small": [harness_results(0.5, 0.5)], "large": [other]}
     with pytest.raises(ConfigError, match=r"different metrics: acc,none in .* acc in "):
-        scores_of(tmp_path, {"a": {"task": "mmlu"}}, results)
+        scores_of(tmp_path, scores, {"small": [first], "large": [other]})
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
-"""The YAML file of a study: wrong fields are refused with one line."""
+"""The YAML file of a study, settings of parts that were begun, and names of folders."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from qk_dump.heads import parse_head
 from qk_study.figures import wanted_figures
-from qk_study.plan import make_plans
+from qk_study.labels import folder_names
+from qk_study.plan import ModelPlan, make_plans
 from qk_study.reading import read_study
 from qk_study.settings import StudySettings
 from qk_toolkit.errors import ConfigError
@@ -32,12 +36,9 @@ def checked(folder: Path, content: Any) -> StudySettings:
     return settings
 
 
-def test_defaults(tmp_path: Path) -> None:
+def test_labels_are_names_of_places_by_default(tmp_path: Path) -> None:
     settings = read(tmp_path, {"models": [{"dump": "dumps/one/"}, {"run": "s3://b/runs/two"}]})
-    assert settings.output_dir == "results/study"
     assert [model.label for model in settings.models] == ["one", "two"]
-    assert wanted_figures(settings) is None
-    assert settings.scores == ()
     hub = read(tmp_path, {"models": [{"dump": "hf://datasets/owner/name@branch"}]})
     assert hub.models[0].label == "branch"
 
@@ -82,25 +83,21 @@ def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, messa
 
 
 def test_settings_of_a_model_are_merged_with_the_shared_ones(tmp_path: Path) -> None:
-    content = {
-        "output_dir": "out",
-        "texts": {"path": "texts", "max_samples": 8},
-        "capture": {"tokenizer": {"max_length": 99}, "model": {"dtype": "float32"}},
-        "analysis": {"seed": 3, "layers": "0-2"},
-        "models": [
-            {
-                "label": "A",
-                "model": "m",
-                "revision": "step-1",
-                "capture": {
-                    "tokenizer": {"max_length": 50},
-                    "model": {"config_overrides": {"rope_parameters": {"factor": 2.0}}},
-                },
-                "analysis": {"seed": 4},
-            },
-            {"label": "B", "model": "n"},
-        ],
-    }
+    content = """
+output_dir: out
+texts: {path: texts, max_samples: 8}
+capture: {tokenizer: {max_length: 99}, model: {dtype: float32}}
+analysis: {seed: 3, layers: 0-2}
+models:
+- label: A
+  model: m
+  revision: step-1
+  capture:
+    tokenizer: {max_length: 50}
+    model: {config_overrides: {rope_parameters: {factor: 2.0}}}
+  analysis: {seed: 4}
+- {label: B, model: n}
+"""
     one, other = make_plans(read(tmp_path, content))
     capture, repeated, analysis = one.parts
     assert repeated.values["model"] == capture.values["model"]
@@ -121,3 +118,107 @@ def test_settings_of_a_model_are_merged_with_the_shared_ones(tmp_path: Path) -> 
     second: Any = other.parts[0].config
     assert second.tokenizer.max_length == 99
     assert second.model.config_overrides is None
+
+
+def plan_of(folder: Path, capture: dict[str, Any], analysis: dict[str, Any]) -> ModelPlan:
+    content = {
+        "output_dir": str(folder / "out"),
+        "texts": {"path": "texts"},
+        "capture": capture,
+        "analysis": analysis,
+        "models": [{"label": "A", "model": "m"}],
+    }
+    (folder / "study.yaml").write_text(yaml.safe_dump(content))
+    [plan] = make_plans(read_study([str(folder / "study.yaml")], {}))
+    return plan
+
+
+def begin(plan: ModelPlan) -> None:
+    """The files that a study leaves when it has begun the parts of a model."""
+    for part in plan.parts:
+        Path(part.folder).mkdir(parents=True)
+        part.write_settings()
+
+
+def refusal(plan: ModelPlan) -> str:
+    try:
+        plan.refuse_other_settings()
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        ({"capture": {"head_sampling": {"count": 3}}}, {}, "capture.head_sampling.count (3 then"),
+        ({}, {"tokenizer": {"max_length": 9}}, "tokenizer.max_length (null then, 9 now)"),
+        ({}, {"model": {"device_map": "cuda"}}, ""),
+        ({"capture": {"layers": "0-2"}}, {"capture": {"layers": [2, 1, 0]}}, ""),
+        ({}, {"pair_sampling": "context"}, "pair_sampling ('bucket' then, 'context' now)"),
+        ({}, {"max_workers": 3, "role_thresholds": {"previous": 0.5}}, ""),
+    ],
+)
+def test_other_settings_are_refused_if_they_matter(
+    tmp_path: Path, then: dict[str, Any], now: dict[str, Any], words: str
+) -> None:
+    of_analysis = "pair_sampling" in now or "max_workers" in now
+    begin(plan_of(tmp_path, then, {}))
+    told = refusal(plan_of(tmp_path, *(({}, now) if of_analysis else (now, {}))))
+    assert words in told
+    assert bool(told) == bool(words)
+
+
+def test_a_removed_folder_may_be_made_with_other_settings(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, {}, {})
+    begin(plan)
+    Path(plan.captures[0].folder).rmdir()
+    changed = plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})
+    told = refusal(changed)  # the run is of a capture with the settings of then
+    assert told.startswith(
+        f"A: {plan.captures[0].folder} was captured with other settings: tokenizer"
+    )
+    assert f"Remove {plan.run} to start again" in told
+    Path(plan.run).rmdir()
+    assert refusal(changed) == ""
+
+
+@pytest.mark.parametrize("content", ["", "- 1\n", "{", "unknown: 1\n", "\x00"])
+def test_a_damaged_record_is_left_to_the_capture(tmp_path: Path, content: str) -> None:
+    plan = plan_of(tmp_path, {}, {})
+    begin(plan)
+    Path(plan.captures[0].file).write_text(content)
+    assert refusal(plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})) == ""
+
+
+def test_names_of_usual_labels() -> None:
+    labels = ["SmolLM2 135M", "owner/name@step-1", "Qwen3-0.6B", "ünï_code"]
+    assert folder_names(labels) == ["smollm2-135m", "owner-name-step-1", "qwen3-0.6b", "uni_code"]
+
+
+def test_hostile_labels_stay_inside_the_folder() -> None:
+    labels = ["../x", "/etc/passwd", "..", ".hidden", "a/../../b", "模型", "l00h00q", "-rf"]
+    names = folder_names(labels)
+    assert names[:5] == ["x", "etc-passwd", "model", "hidden", "a-b"]
+    assert names[5].startswith("model-")  # another label without a name
+    assert names[6:] == ["model-l00h00q", "rf"]
+
+
+def test_labels_with_one_name_have_different_folders() -> None:
+    names = folder_names(["A b", "a-b", "a B"])
+    assert names[0] == "a-b"
+    assert len(set(names)) == 3
+    assert folder_names(["other", "A b", "a-b"])[2] == names[1]  # by its label alone
+
+
+@settings(max_examples=25)
+@given(st.lists(st.text(max_size=200), unique=True, max_size=8))
+def test_names_are_different_and_plain(labels: list[str]) -> None:
+    names = folder_names(labels)
+    assert len(set(names)) == len(labels)
+    for name in names:
+        assert PurePosixPath(name).name == name
+        assert name.isascii()
+        assert not name.startswith((".", "-"))
+        assert parse_head(name) is None
+        assert len(name) < 100

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from dumps import make_dump
 from qk_dump.examples import Example, write_examples
-from reliability.damaged_files import analyze, judged, tables
+from reliability.damaged_files import analyze, judged, set_member, tables
 from reliability.outcomes import Cases, Outcome
 
 TEXTS, HEADS = 12, 3
@@ -132,7 +132,7 @@ def _changes() -> Iterator[tuple[str, Change]]:
         "layers": [{"layer": 0, "type": "global_attention", "rope": True, "window": None}],
     }
     for member, value in members.items():
-        yield f"dump.json: {member}", lambda dump, m=member, v=value: _set(dump, m, v)
+        yield f"dump.json: {member}", lambda dump, m=member, v=value: set_member(dump, m, v)
     for head in ("l00h00q", "l00h02q", "l00h00k"):
         yield f"{head} moved by one", lambda dump, h=head: _edit(dump / h, "position", 1)
         yield f"{head} again", lambda dump, h=head: _write_again(dump / h / "data.parquet")
@@ -173,8 +173,3 @@ def _edit(folder: Path, name: str, added: int) -> None:
 def _write_again(path: Path) -> None:
     """The same bytes with another time."""
     path.write_bytes(path.read_bytes())
-
-
-def _set(dump: Path, member: str, value: Any) -> None:
-    path = dump / "dump.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), member: value}))

@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,11 +221,11 @@ def _damages() -> Iterator[tuple[str, Damage]]:
             f"names of the window, metadata {kept}",
             lambda dump, k=kept: _damage_window_names(dump, k),
         )
-    for member in json.loads(_MEMBERS):
+    for member in _MEMBERS:
         for value in _VALUES:
             yield (
                 f"dump.json: {member} = {json.dumps(value)[:30]}",
-                lambda dump, m=member, v=value: _set_member(dump / "dump.json", m, v),
+                lambda dump, m=member, v=value: set_member(dump, m, v),
             )
 
 
@@ -339,17 +338,14 @@ _COLUMNS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "ten thousand buckets": _with("bucket", lambda table: pa.array(np.arange(table.num_rows) * 97)),
 }
 
-_MEMBERS = json.dumps(
-    [
-        *("format_version", "model", "num_layers", "num_q_heads", "num_k_heads", "head_dim"),
-        *("num_examples", "bucket_type", "min_bucket_size", "layer_types", "layers", "sampler"),
-    ]
+_MEMBERS = (
+    *("format_version", "model", "num_layers", "num_q_heads", "num_k_heads", "head_dim"),
+    *("num_examples", "bucket_type", "min_bucket_size", "layer_types", "layers", "sampler"),
 )
 _VALUES: tuple[Any, ...] = (None, -1, 0, 2_000_000_000, 10**30, 1.5, "x", [], [None], {}, [[]] * 9)
 
 
-def _set_member(path: Path, member: str, value: Any) -> None:
-    content = json.loads(path.read_text())
-    content[member] = value
-    with suppress(OSError):
-        path.write_text(json.dumps(content))
+def set_member(dump: Path, member: str, value: Any) -> None:
+    """Change a member of dump.json."""
+    path = dump / MANIFEST_NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | {member: value}))

@@ -79,11 +79,6 @@ class Ended:
         """Whether a person would see a traceback."""
         return "Traceback" in self.told or "internal error" in self.told
 
-    @property
-    def refused(self) -> bool:
-        """Whether it ended with one line of error, or with the table of failed heads."""
-        return self.code in (1, 2) and not self.traceback
-
 
 def command(*words: object) -> Ended:
     """Run `attention-plasticity` in this process."""

@@ -1,15 +1,20 @@
-"""Parts of the context, against plain sums over the rows of the CSV files."""
+"""Parts of the context and shares of rotary bands, against plain sums over the CSV files."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from attention_plasticity.compare.bands import NOT_TURNED, wavelengths
 from attention_plasticity.compare.lengths import fifth_parts, length_parts, part_start
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.compare.summary import summary
-from plain_runs import STUDENT_11, length, mean_vector, small_models
+from attention_plasticity.metrics import GROUP_COLUMNS
+from plain_runs import STUDENT_11, edit_info, length, mean_vector, opened, rows_of, small_models
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +53,21 @@ def expected(folder: Path, bins: range, first: range) -> dict[str, tuple[float, 
     return {name: (vector[0], length(vector[1:])) for name, vector in vectors.items()}
 
 
-@pytest.mark.parametrize(("part", "bins"), [("128–256", range(2, 4)), ("512–1K", range(8, 14))])
+@pytest.mark.parametrize(
+    ("by", "part", "bins", "first"),
+    [
+        ("length", "128–256", range(2, 4), range(1, 2)),  # bin 0 has no value
+        ("length", "512–1K", range(8, 14), range(1, 2)),
+        ("fifth", "20–40 %", range(3, 6), range(1, 3)),  # bin b is at 64 b + 32 of 896 tokens
+    ],
+)
 def test_values_and_errors_are_those_of_plain_sums(
-    runs: list[NamedRun], part: str, bins: range
+    runs: list[NamedRun], by: str, part: str, bins: range, first: range
 ) -> None:
-    table = summary(runs, "length")
+    table = summary(runs, by)
     chosen = (table["run"] == "m1") & (table["minus"] == "") & (table["group"] == part)
     rows = table[chosen].set_index("metric")
-    plain = expected(runs[1].run.folder, bins, range(1, 2))  # bin 0 has no value
+    plain = expected(runs[1].run.folder, bins, first)
     assert set(rows.index) == set(plain)
     for metric, (value, error) in plain.items():
         row = rows.loc[metric]
@@ -63,13 +75,89 @@ def test_values_and_errors_are_those_of_plain_sums(
         assert row["se"] == pytest.approx(error, abs=1e-12)
         assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8)
         assert row["heads"] == 29
+    if by == "fifth":
+        assert set(table[table["group"] == "0–20 %"]["metric"]) == {"ap_aligned", "ap_phase"}
 
 
-def test_fifths_of_the_longest_text(runs: list[NamedRun]) -> None:
-    """896 tokens: fifths end at 179.2, 358.4, 537.6, ...; the middle of bin b is at 64 b + 32."""
-    table = summary(runs[:1], "fifth")
-    rows = table[table["group"] == "20–40 %"].set_index("metric")
-    for metric, (value, error) in expected(runs[0].run.folder, range(3, 6), range(1, 3)).items():
-        assert rows.loc[metric, "mean"] == pytest.approx(value, abs=1e-12)
-        assert rows.loc[metric, "se"] == pytest.approx(error, abs=1e-12)
-    assert set(table[table["group"] == "0–20 %"]["metric"]) == {"ap_aligned", "ap_phase"}
+GROUPS = 12
+SCALES = {"m0": 1.0, "m1": 2.0}
+WAVES = {name: [10.0 * scale * 2.0**band for band in range(12)] for name, scale in SCALES.items()}
+"""The wavelengths of the bands of two models: twelve, so an eighth has one or two."""
+EIGHTHS = (0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7)
+
+
+@pytest.fixture(scope="module")
+def banded(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+    """Two models with bands on the same texts, and one without bands."""
+    folder = tmp_path_factory.mktemp("bands")
+    models = small_models(folder, 3)
+    for seed, name in enumerate(WAVES):
+        _add_bands(folder / name, WAVES[name], np.random.default_rng(seed))
+    return [opened(one.run.folder, one.label) for one in models]
+
+
+def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> None:
+    """Shares that sum to .9 in every head, and influences of 12 groups on each eighth."""
+    heads = pd.read_csv(folder / "head_metrics.csv")[["layer", "q_head", "k_head"]]
+    bands, rows = [], []
+    for layer, head, key_head in heads.to_numpy().tolist():
+        shares = rng.dirichlet(np.ones(len(waves))) * 0.9
+        ids = {"layer": layer, "q_head": head, "k_head": key_head}
+        for band, wave in enumerate(waves):
+            share = {"variance_share": shares[band], "wavelength": wave, "norm_product": 1.0}
+            bands.append({**ids, "band": band, **share})
+        for number in {*EIGHTHS, None}:
+            influences = dict.fromkeys(GROUP_COLUMNS, 0.0)
+            influences |= dict(zip(GROUP_COLUMNS, rng.normal(0, 0.01, GROUPS), strict=False))
+            what = {"quantity": "unturned_share" if number is None else "band_share"}
+            value = {"bin": math.nan if number is None else number, "value": 0.0}
+            rows.append({**ids, **what, **value, "n_groups": GROUPS, **influences})
+    pd.DataFrame(bands).to_csv(folder / "head_bands.csv", index=False)
+    file = folder / "head_influences.csv"
+    pd.concat([pd.read_csv(file), pd.DataFrame(rows)]).to_csv(file, index=False, na_rep="nan")
+    edit_info(folder, tables__bands="head_bands.csv")
+    edit_info(folder, input__texts={"count": GROUPS, "digest": "same"})
+
+
+def vector(run: NamedRun, number: int | None) -> np.ndarray:
+    """Share and influences of an eighth as means over heads, from the rows of the files."""
+    name = "unturned_share" if number is None else "band_share"
+    influences = [
+        [float(row[group]) for group in GROUP_COLUMNS]
+        for row in rows_of(run.run.folder, "influences")
+        if row["quantity"] == name and (number is None or float(row["bin"]) == number)
+    ]
+    assert len(influences) == 29
+    share = sum(
+        float(row["variance_share"]) / 29
+        for row in rows_of(run.run.folder, "bands")
+        if EIGHTHS[int(row["band"])] == number
+    )
+    return np.array([0.1 if number is None else share, *np.mean(influences, axis=0)])
+
+
+@pytest.mark.parametrize("number", [0, 1, 7, None])
+def test_shares_and_errors_are_those_of_plain_sums(
+    banded: list[NamedRun], number: int | None
+) -> None:
+    table = summary(banded, "band").set_index(["run", "minus", "group"])
+    name = NOT_TURNED if number is None else str(number + 1)
+    zero, one = (vector(run, number) for run in banded[:2])
+    for place, (share, *groups) in (
+        (("m0", "", name), zero),
+        (("m1", "", name), one),
+        (("m1", "m0", name), one - zero),
+    ):
+        row, error = table.loc[place], length(groups)
+        assert row["mean"] == pytest.approx(share, abs=1e-12)
+        assert row["se"] == pytest.approx(error, abs=1e-12)
+        assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8)
+
+
+def test_eighths_have_the_wavelengths_of_their_bands(banded: list[NamedRun]) -> None:
+    found = wavelengths(banded[1].run)
+    assert list(found) == [str(place) for place in range(1, 9)]
+    for number in range(8):
+        own = [wave for wave, place in zip(WAVES["m1"], EIGHTHS, strict=True) if place == number]
+        assert found[str(number + 1)] == (min(own), max(own))
+    assert wavelengths(banded[2].run) == {}

@@ -69,12 +69,6 @@ def test_heads_that_changed_are_counted_with_scipys_correction(runs: list[NamedR
     assert 0 < counts.loc[("m1", METRIC), "changed"] < 29
 
 
-def test_a_model_does_not_differ_from_itself(runs: list[NamedRun]) -> None:
-    table = matched_heads([Pair(NamedRun("again", runs[0].run), runs[0])], [METRIC])
-    assert (table["difference"] == 0).all()
-    assert not table["changed"].any()
-
-
 def test_roles_are_counted_from_the_rows(runs: list[NamedRun]) -> None:
     table = role_counts(runs)
     assert set(table["run"]) == {"m0", "m1"}

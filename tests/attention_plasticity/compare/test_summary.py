@@ -154,16 +154,6 @@ def test_every_layer_has_the_part_with_its_middle() -> None:
     assert few == [[0]] * 3 + [[1]] * 4 + [[2]] * 3
 
 
-@pytest.mark.parametrize("by", [None, *(name for name in DIVISIONS if name != "band")])
-def test_a_run_does_not_differ_from_itself(runs: list[NamedRun], by: str | None) -> None:
-    table = summary([runs[0], replace(runs[0], label="again")], by)
-    rows = table[table["minus"] == "m0"]
-    rows = rows[rows["run"] == "again"]
-    assert len(rows)
-    assert (rows["mean"] == 0.0).all()
-    assert set(rows["se"].dropna()) <= {0.0}
-
-
 @pytest.mark.parametrize("by", [None, *DIVISIONS])
 def test_the_order_of_runs_changes_only_signs(runs: list[NamedRun], by: str | None) -> None:
     keys = ["run", "minus", "group", "metric"]

@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import math
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -33,7 +30,6 @@ from attention_plasticity.compare.writers import (
 from plain_runs import small_models
 
 SIGNS = r"a_% & # $ ~ ^ \ { } -- < > | ` [x] * … ± †"
-LONG = "SmolLM3-3B-checkpoints/stage_1-step_4.720.000" * 3
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1)
 TABLE = Table(
     "Means of 3 runs & <more>.",
@@ -72,11 +68,6 @@ def test_texts_of_csv_are_no_formulas() -> None:
     read = pd.read_csv(io.StringIO(csv_text(frame)))
     assert read["run"].tolist() == ["'=1+1", "'+a", "'-b", "'@c", "a-b"]
     assert read["mean"].tolist() == [-1.0] * 5
-
-
-def test_markdown_is_read_as_it_was_written() -> None:
-    rows = [list(TABLE.headings), *map(list, TABLE.lines)]
-    assert cells_of(markdown_table(TABLE)) == rows
 
 
 @settings(max_examples=25)
@@ -144,22 +135,6 @@ def test_files_of_a_table() -> None:
     labels = re.findall(r"\\label\{(.*)\}", files["role_shares.tex"])
     assert labels == ["tab:study-role-shares", "tab:study-role-shares-2"]
     assert files == table_files("role_shares", frame, [TABLE, TABLE], "study-role_shares")
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
-def test_tables_compile_and_fit_a_paper_of_two_columns(tmp_path: Path) -> None:
-    wide = Table("A wide table.", ("run", *"abcdefgh"), ((LONG, *["0.481 ± 0.011"] * 8),))
-    text = "\n".join(latex_table(table, str(number)) for number, table in enumerate((TABLE, wide)))
-    document = (
-        r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}"
-        f"\n{text}\n" + r"\end{document}"
-    )
-    (tmp_path / "paper.tex").write_text(document, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    log = (tmp_path / "paper.log").read_text(errors="replace")
-    assert done.returncode == 0, log[-2000:]
-    assert [line for line in log.splitlines() if line.startswith("Overfull")] == []
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

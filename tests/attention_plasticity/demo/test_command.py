@@ -12,7 +12,7 @@ import pytest
 from attention_plasticity import open_run
 from attention_plasticity.cli import main
 from attention_plasticity.demo import known_answer
-from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity
+from attention_plasticity.demo.known_answer import DemoShape, expected_plasticity, make_demo_dump
 from attention_plasticity.figures import style
 from lasting_workers import workers as workers  # a fixture of all tests here
 
@@ -95,3 +95,11 @@ def test_a_folder_with_something_else_is_refused(
     assert capsys.readouterr().err == (
         f"error: {tmp_path / 'dump'}: contains other data; choose another --output_dir\n"
     )
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    small = DemoShape(examples=2, drifts=(1.0, 2.0))
+    one, two = (make_demo_dump(tmp_path / name, small) for name in "ab")
+    files = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
+    assert len(files) == 2 * 6 + 1
+    assert all((one / file).read_bytes() == (two / file).read_bytes() for file in files)

@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commands_here import run_here
-from dumps import add_rotary, head_rows, write_columns
 from key_head_runs import add_key_heads, name_layout
-from qk_dump.heads import HeadId
 from run_tables import HEADS, LAYERS, add_bins, write_run
 
 KEY_HEADS = HEADS // 2
@@ -69,21 +67,3 @@ def refusal(run: Path, kind: str, *words: object) -> str:
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     return done.stderr
-
-
-def planted_dump(root: Path) -> Path:
-    """Keys on a line. Two query heads look in the same direction of it, in random directions of
-    each query, or in opposite directions: static errors 0, about 0.25 and 0.5."""
-    rng = np.random.default_rng(0)
-    signs = [[1.0, 1.0], [1.0, rng.choice([-1.0, 1.0], 300)], [1.0, -1.0]]
-    for k_head, group in enumerate(signs):
-        for place, sign in enumerate(group):
-            q_head = 2 * k_head + place
-            rows = head_rows(n=300, d=4, examples=12, seed=q_head)
-            rows["vectors"] *= 0.0
-            rows["vectors"][:, 0] = sign * rng.uniform(1, 2, 300)
-            write_columns(root, HeadId(0, q_head, "q"), **rows)
-        keys = head_rows(n=300, d=4, examples=12, seed=[k_head, 99])
-        keys["vectors"][:, 1:] = 0.0
-        write_columns(root, HeadId(0, k_head, "k"), **keys)
-    return add_rotary(root, width=4, rope=False, rotary=None)

@@ -41,27 +41,6 @@ def test_errors_come_from_leaving_out_each_group() -> None:
         assert errors[name] == pytest.approx(expected, rel=1e-9)
 
 
-def test_errors_are_the_spread_of_repeated_samples() -> None:
-    """16 texts whose rows share an offset and a size; every sample has new texts."""
-    means, covariances, mean_errors, covariance_errors = [], [], [], []
-    for seed in range(300):
-        rng = np.random.default_rng([seed, 5])
-        group = np.repeat(np.arange(16), 40)
-        size = rng.uniform(0.5, 1.5, 16)[group]
-        offset = 0.4 * rng.standard_normal((16, 3))[group]
-        X = 1.5 + offset + size[:, None] * rng.standard_normal((len(group), 3))
-        found = query_moments(X, np.ones(len(X)), group)
-        means.append(found.mean)
-        covariances.append(found.covariance)
-        mean_errors.append(found.errors["mean_relative_error"])
-        covariance_errors.append(found.errors["covariance_relative_error"])
-    for values, errors in ((means, mean_errors), (covariances, covariance_errors)):
-        centre = np.mean(values, axis=0)
-        spread = np.sqrt(np.mean([np.sum((value - centre) ** 2) for value in values]))
-        typical = np.sqrt(np.mean(np.square(errors)))
-        assert typical == pytest.approx(spread / np.linalg.norm(centre), rel=0.12)
-
-
 @pytest.mark.parametrize("group", [None, np.arange(300) % 3])
 def test_errors_are_unknown_without_enough_groups(group: np.ndarray | None) -> None:
     X, weight, _ = sample()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
-import matplotlib.pyplot
 import pytest
 import yaml
+from matplotlib import pyplot
+from matplotlib._pylab_helpers import Gcf
 
 from attention_plasticity.cli import main
 from attention_plasticity.figures import FIGURES, save_figure
@@ -197,20 +197,19 @@ def test_misuse_of_a_script(settings: dict[str, str], told: str, run: Path, tmp_
 def test_without_an_output_a_script_opens_a_window(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = str(run / "head_bucket_plasticity.csv")
-    script = str(ROOT / "scripts" / "plot_plasticity.py")
-    given = {"MPLBACKEND": "module://window_backend", "PYTHONPATH": str(Path(__file__).parent)}
-    command = [sys.executable, script, "--bucket_csv", table]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=given)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "shown: Plasticity over a bucket: Tiny-1B\n"
-    matplotlib.use("agg")
-    assert run_script("plot_plasticity.py", command[2:], monkeypatch) == 2
+    words = ["--bucket_csv", str(run / "head_bucket_plasticity.csv")]
+    assert run_script("plot_plasticity.py", words, monkeypatch) == 2
     told = "there is no display to show a figure on; add --output FILE.png"
     assert told in capsys.readouterr().err
     assert run_script("plot_plasticity.py", [], monkeypatch) == 2
     assert "--bucket_csv: give one table, or the folder of a run" in capsys.readouterr().err
     assert run_script("plot_plasticity.py", ["--color_by_layer", "--color_trend"], monkeypatch) == 2
+    shown: list[str] = []
+    monkeypatch.setattr(pyplot, "get_backend", lambda: "windows")
+    monkeypatch.setattr(pyplot, "show", lambda: shown.append(title(Gcf.get_active().canvas.figure)))
+    assert run_script("plot_plasticity.py", words, monkeypatch) == 0
+    assert shown == ["Plasticity over a bucket: Tiny-1B"]
+    pyplot.close("all")
 
 
 def test_a_file_that_is_no_caption_is_kept(run: Path, tmp_path: Path) -> None:
@@ -225,12 +224,3 @@ def _map(run: Path) -> Any:
     from attention_plasticity import open_run
 
     return open_run(run).plot("map")
-
-
-def test_a_full_disk_leaves_no_half_figure(run: Path, small_disk: Path) -> None:
-    path = small_disk / "figure.png"
-    path.write_bytes(b"earlier")
-    (small_disk / "filler").write_bytes(bytes(124 * 1024))
-    assert plot("map", run, "--output", path) == 1
-    assert path.read_bytes() == b"earlier"
-    assert sorted(file.name for file in small_disk.iterdir()) == ["figure.png", "filler"]

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import (
@@ -21,12 +20,10 @@ from attention_plasticity.tables.intervals import (
 )
 from qk_toolkit.errors import ConfigError
 from report_runs import (
-    BUCKETS,
     HEADS,
     LAYERS,
     MISSING,
     TEXT_GROUPS,
-    WIDTH,
     write_baselines,
     write_run,
 )
@@ -43,32 +40,6 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def measured(tmp_path: Path) -> FinishedRun:
     return FinishedRun.open(write_run(tmp_path / "measured", position=True))
-
-
-def test_metrics_are_exact_and_cells_are_rounded_to_singles(run: Path) -> None:
-    _, tables = run_content(FinishedRun.open(run), "x")
-    metrics = pd.read_csv(run / "head_metrics.csv")
-    assert list(tables["heads"]) == list(metrics.columns)
-    for name, column in tables["heads"].items():
-        np.testing.assert_array_equal(column, metrics[name])
-    cells = pd.read_csv(run / "head_bucket_plasticity.csv")
-    assert set(tables["profiles"]["n_texts"]) == {6}
-    np.testing.assert_array_equal(
-        tables["cells"]["plasticity"], cells["plasticity"].astype(np.float32)
-    )
-    np.testing.assert_array_equal(tables["cells"]["n_pairs"], cells["n_pairs"])
-    weights = pd.read_csv(run / "head_component_weights.csv")
-    np.testing.assert_allclose(tables["components"]["weight"], weights["weight"], rtol=1.3e-4)
-
-
-def test_the_description_has_grid_counts_and_buckets(run: Path) -> None:
-    about, tables = run_content(FinishedRun.open(run), "x")
-    assert about["grid"] == [LAYERS, HEADS]
-    assert (about["key_heads"], about["head_dims"]["4"], about["selected"]) == (2, WIDTH, None)
-    assert about["counts"] == {"shown": LAYERS * HEADS - 1, "not_captured": 1, "failed": 1}
-    assert (about["unit"], about["log"]) == ("tokens", False)
-    assert tables["places"]["start"].tolist() == [128.0 * b for b in range(BUCKETS)]
-    assert tables["places"]["end"].tolist() == [128.0 * b + 127 for b in range(BUCKETS)]
 
 
 def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path) -> None:
@@ -111,24 +82,6 @@ def test_provenance_is_all_there(run: Path) -> None:
     assert found["Heads that failed"] == {"layer 4, head 9": "too few <queries>"}
 
 
-def test_tables_of_the_original_tool_are_shown_as_far_as_they_go(run: Path) -> None:
-    (run / "run.json").unlink()
-    (run / "head_component_weights.csv").unlink()
-    metrics = pd.read_csv(run / "head_metrics.csv")
-    metrics[["layer", "q_head", "ap_overall"]].to_csv(run / "head_metrics.csv", index=False)
-    cells = pd.read_csv(run / "head_bucket_plasticity.csv")
-    old = cells[["layer", "q_head", "q_bucket", "k_bucket"]].assign(ap_bucket=cells["plasticity"])
-    old.to_csv(run / "head_bucket_plasticity.csv", index=False)
-    about, tables = run_content(FinishedRun.open(run), "x")
-    assert "components" not in tables
-    assert about["unit"] == "bucket"
-    assert about["model"] == "run"
-    assert about["grid"] == [LAYERS, HEADS]
-    assert (about["key_heads"], about["head_dims"]) == (None, {})
-    assert dict(about["provenance"][0][1])["run.json"] == "missing"
-    assert about["why_over_buckets"] == "the tables of this run do not have it"
-
-
 def test_rows_come_sorted_and_none_twice(run: Path) -> None:
     metrics = pd.read_csv(run / "head_metrics.csv")
     metrics.iloc[::-1].to_csv(run / "head_metrics.csv", index=False)
@@ -137,17 +90,6 @@ def test_rows_come_sorted_and_none_twice(run: Path) -> None:
     pd.concat([metrics, metrics.tail(1)]).to_csv(run / "head_metrics.csv", index=False)
     with pytest.raises(ConfigError, match=r"holds two rows for layer 4, q_head 5"):
         run_content(FinishedRun.open(run), "x")
-
-
-def test_means_over_heads_have_intervals_of_averaged_influences(measured: FinishedRun) -> None:
-    means = run_content(measured, "x")[0]["groups"][0]["means"]
-    assert {LEVEL, DROP, "ap_phase", "ap_pooled"} <= set(means)
-    assert "ap_overall" not in means  # it has no error
-    assert measured.influences is not None
-    rows = measured.influences[measured.influences["quantity"] == DROP]
-    shares = rows[list(GROUP_COLUMNS)].mean().to_numpy()  # (groups,)
-    half = FACTOR * np.sqrt((shares**2).sum())
-    assert means[DROP] == pytest.approx([rows["value"].mean(), half])
 
 
 def test_means_and_profiles_of_each_type_of_layers(measured: FinishedRun) -> None:

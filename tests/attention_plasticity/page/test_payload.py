@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 
 import numpy as np
 import pytest
@@ -53,16 +52,6 @@ def test_every_column_reads_back_as_it_was(columns: list[np.ndarray]) -> None:
         assert offset % 8 == 0
         read = np.frombuffer(block, f"<{kind}", 3, offset)
         np.testing.assert_array_equal(read, table[name])
-
-
-def test_texts_are_stored_once_and_found_by_their_numbers() -> None:
-    texts = np.array(["whale", "</script>", "whale", "\u202e"], object)
-    header, block = pack({"a": {"word": texts}, "b": {"other": texts[1:3]}})
-    [[_, kind, offset]] = header["a"]["columns"]
-    assert kind == "text"
-    assert np.frombuffer(block, "<u4", 4, offset).tolist() == [0, 1, 0, 2]
-    [[_, _, place]], rows = header["texts"]["columns"], header["texts"]["rows"]
-    assert json.loads(block[place : place + rows]) == ["whale", "</script>", "\u202e"]
 
 
 def test_the_same_content_gives_the_same_text() -> None:

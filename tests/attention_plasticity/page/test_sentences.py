@@ -29,44 +29,47 @@ def sentence(role: str, likely: str | None = None, **scores: Measured) -> str:
     return head_sentence(role, likely or role, known, UNKNOWN, UNKNOWN, 256, 128, THRESHOLDS)
 
 
-def test_the_score_of_the_role_is_named_with_its_interval() -> None:
-    share = Measured(0.714, 0.021)
-    assert sentence("previous", previous_mass=share) == (
-        "Previous-token head. It puts 71 ± 2 % of its attention on the previous token."
-    )
-    assert sentence("self", self_mass=share) == (
-        "Own-token head. It puts 71 ± 2 % of its attention on its own token."
-    )
-    assert sentence("local", local_mass=share) == (
-        "Local head. It puts 71 ± 2 % of its attention on tokens 2 to 7 before the query."
-    )
-    assert sentence("far", far_mass=share) == (
-        "Far head. It puts 71 ± 2 % of its attention on tokens 256 or more before the query, "
-        "without the first four tokens of the text."
-    )
-    assert sentence("sink", sink_rate=share) == (
-        "Sink head. 71 ± 2 % of the queries put more than 30 % of their attention on the first "
-        "token."
-    )
+SHARE, CHANCE = Measured(0.714, 0.021), Measured(0.01, 0.001)
+REPEATED = Measured(0.8, 0.03)
 
 
-def test_repeated_tokens_come_before_texts() -> None:
-    texts = {"induction_mass": Measured(0.3, 0.02), "induction_chance": Measured(0.01, 0.001)}
-    assert sentence("induction", **texts) == (
-        "Induction head. If the token of the query came before, 30 ± 2 % of the attention is on "
-        "tokens that followed it (1.0 ± 0.1 % with equal weights)."
-    )
-    assert sentence("induction", **texts, repeated_induction=Measured(0.8, 0.03)) == (
-        "Induction head. On random tokens that come twice, a query of the second half puts "
-        "80 ± 3 % of its attention on the token after the first occurrence of its token."
-    )
-    assert "80 % of its attention on the first occurrence of its token." in sentence(
-        "duplicate", repeated_duplicate=Measured(0.8)
-    )
-    texts = {"duplicate_mass": Measured(0.3), "duplicate_chance": Measured(0.02)}
-    assert "30 % of the attention is on its earlier occurrences (2 % with" in sentence(
-        "duplicate", **texts
-    )
+@pytest.mark.parametrize(
+    ("role", "scores", "said"),
+    [
+        ("previous", {"previous_mass": SHARE}, "on the previous token."),
+        ("self", {"self_mass": SHARE}, "on its own token."),
+        ("local", {"local_mass": SHARE}, "on tokens 2 to 7 before the query."),
+        ("far", {"far_mass": SHARE}, "on tokens 256 or more before the query, without the first"),
+        ("sink", {"sink_rate": SHARE}, "71 ± 2 % of the queries put more than 30 %"),
+        (
+            "induction",
+            {"induction_mass": SHARE, "induction_chance": CHANCE},
+            "71 ± 2 % of the attention is on tokens that followed it (1.0 ± 0.1 % with",
+        ),
+        (
+            "duplicate",
+            {"duplicate_mass": SHARE, "duplicate_chance": CHANCE},
+            "71 ± 2 % of the attention is on its earlier occurrences (1.0 ± 0.1 % with",
+        ),
+        (
+            "induction",  # repeated tokens come before texts
+            {"induction_mass": SHARE, "repeated_induction": REPEATED},
+            "80 ± 3 % of its attention on the token after the first occurrence of its token.",
+        ),
+        (
+            "duplicate",
+            {"duplicate_mass": SHARE, "repeated_duplicate": REPEATED},
+            "80 ± 3 % of its attention on the first occurrence of its token.",
+        ),
+    ],
+)
+def test_the_score_of_the_role_is_told_with_its_interval(
+    role: str, scores: dict[str, Measured], said: str
+) -> None:
+    found = sentence(role, **scores)
+    assert said in found
+    if len(scores) == 1 and role != "sink":
+        assert "head. It puts 71 ± 2 % of its attention on " in found
 
 
 def test_unsure_heads_say_so() -> None:

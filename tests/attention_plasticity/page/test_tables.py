@@ -1,4 +1,4 @@
-"""Tables of a run as the page gets them: every table by its declaration, with half widths."""
+"""Tables of a run as the page gets them, with half widths; profiles of heads and their mean."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import pytest
 from scipy.stats import t
 
 import run_tables
-from attention_plasticity.metrics import DRIFT, HEAD_METRICS
+from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, HEAD_METRICS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
-from attention_plasticity.page.tables import SCALE, UNKNOWN, table_columns
+from attention_plasticity.page.tables import SCALE, UNKNOWN
 from attention_plasticity.tables.attention_masses import row_masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import benjamini_hochberg, p_values
 from attention_runs import BINS, DISTANT, MASSES, add_attention
 from commands_here import run_here
-from drift_runs import add_drift
 from key_head_runs import add_key_heads, name_layout
 from qk_toolkit.errors import ConfigError
 from report_runs import TEXT_GROUPS, write_run
@@ -43,11 +42,6 @@ def tables_of(folder: Path) -> dict[str, dict[str, Any]]:
     return run_content(FinishedRun.open(folder), "x")[1]
 
 
-def test_a_run_with_heads_and_cells_alone_has_no_other_table(tmp_path: Path) -> None:
-    names = {"heads", "cells", "profiles", "places", "components", "mean_0", "mean_1", "mean_2"}
-    assert set(tables_of(write_run(tmp_path / "run"))) == names
-
-
 def with_error(run: FinishedRun) -> list[str]:
     """The columns of the table of heads whose errors are known."""
     known = run.head_metrics.dropna(axis="columns", how="all")
@@ -67,14 +61,6 @@ def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
     kinds = {name: kind for name, kind, _ in pack(tables)[0]["heads"]["columns"]}
     assert {kinds[f"{name}_half_width"] for name in names} == {"f4"}
     assert {kinds[f"{name}_groups"] for name in names} == {"u1"}
-
-
-def test_numbers_have_half_widths_where_errors_are_known(folder: Path) -> None:
-    table = pd.read_csv(add_drift(folder) / DRIFT.file)
-    columns = table_columns(FinishedRun.open(folder), "drift")
-    np.testing.assert_allclose(columns["k_pc1_r"], table["k_pc1_r"], rtol=1e-6)
-    np.testing.assert_allclose(columns["q_drift_r_half_width"], 0.004 * FACTOR, rtol=1e-6)
-    assert "q_pc0_share_half_width" not in columns
 
 
 def test_masses_without_sinks_are_rounded_to_four_digits(folder: Path) -> None:
@@ -124,3 +110,59 @@ def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -
     np.testing.assert_array_equal(part["kept"], columns["kept"][columns["layer"] == 1])
     lacking = add_key_heads(own, {"aligned_plasticity": [0.3, np.nan, 0.2, 0.4, 0.1, 0.2]})
     assert "kept" not in tables_of(lacking)["key_heads"]
+
+
+def bins_of(run: FinishedRun) -> pd.DataFrame:
+    assert run.influences is not None
+    rows = run.influences[run.influences["quantity"] == BIN_QUANTITY]
+    return rows.sort_values(["layer", "q_head", "bin"], ignore_index=True)
+
+
+def test_profiles_of_bins_have_intervals(run: FinishedRun) -> None:
+    tables, rows = run_content(run, "x")[1], bins_of(run)
+    shares = rows[list(GROUP_COLUMNS)].to_numpy()  # (rows, groups)
+    profiles, half = tables["profiles"], FACTOR * np.sqrt((shares**2).sum(axis=1))
+    np.testing.assert_allclose(profiles["plasticity"], rows["value"], rtol=1e-6)
+    np.testing.assert_allclose(profiles["half_width"], half, rtol=1e-6)
+    np.testing.assert_allclose(profiles["half_widths_per_error"], FACTOR, rtol=1e-6)
+    mean = tables["mean_0"]
+    for place, number in enumerate(mean["q_bucket"]):
+        here = (rows["bin"] == number).to_numpy()
+        error = np.sqrt((shares[here].mean(axis=0) ** 2).sum())
+        assert mean["half_width"][place] == pytest.approx(FACTOR * error)
+        assert mean["plasticity"][place] == pytest.approx(rows["value"][here].mean())
+    assert not any(name.startswith("group_") for table in tables.values() for name in table)
+
+
+def test_a_bin_without_a_value_takes_part_in_no_mean(run: FinishedRun) -> None:
+    assert run.influences is not None
+    last = run.table("bins")["q_bin"].max()
+    values = ["plasticity", "plasticity_se", "pooled", "pooled_se"]
+    bins, influences = run.table("bins").copy(), run.influences
+    bins.loc[bins["q_bin"] == last, values] = np.nan
+    bins.loc[(bins["q_bin"] == last - 1) & (bins["layer"] == 0), values] = np.nan
+    gone = (influences["bin"] == last) | (
+        (influences["bin"] == last - 1) & (influences["layer"] == 0)
+    )
+    vars(run)["_tables"]["bins"], vars(run)["influences"] = bins, influences[~gone]
+    tables = run_content(run, "x")[1]
+    mean = pd.DataFrame(tables["mean_0"]).set_index("q_bucket")
+    assert last not in mean.index
+    later = bins_of(run).query("bin == @last - 1")
+    assert set(later["layer"]) == {1, 2, 3, 4}
+    assert mean.loc[last - 1, "plasticity"] == pytest.approx(later["value"].mean())
+    assert np.isfinite(mean["half_width"]).all()
+    profiles = pd.DataFrame(tables["profiles"]).set_index("q_bucket")
+    assert profiles.loc[last, ["plasticity", "pooled", "half_width"]].isna().all(axis=None)
+    assert profiles.loc[last, "n_texts"].notna().all()
+
+
+def test_a_head_without_influences_leaves_the_mean_without_an_interval(run: FinishedRun) -> None:
+    assert run.influences is not None
+    first = (run.influences["layer"] == 0) & (run.influences["q_head"] == 0)
+    vars(run)["influences"] = run.influences[~first]
+    about, tables = run_content(run, "x")
+    assert about["groups"][0]["means"] == {}
+    assert np.isnan(tables["mean_0"]["half_width"]).all()
+    of_first = (tables["profiles"]["layer"] == 0) & (tables["profiles"]["q_head"] == 0)
+    np.testing.assert_array_equal(np.isnan(tables["profiles"]["half_width"]), of_first)

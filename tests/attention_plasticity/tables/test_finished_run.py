@@ -65,16 +65,6 @@ def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
     assert not (folder / "report.html").exists()
 
 
-def test_names_of_the_original_tool_are_read(tmp_path: Path) -> None:
-    old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
-    old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "b.csv", index=False)
-    pd.testing.assert_frame_equal(read_table(tmp_path / "b.csv", "bucket_plasticity"), old)
-    weights = components_table().rename(columns={"weight": "component_weight"})
-    weights.to_csv(tmp_path / "c.csv", index=False)
-    found = read_table(tmp_path / "c.csv", "component_weights")
-    pd.testing.assert_frame_equal(found, components_table())
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [

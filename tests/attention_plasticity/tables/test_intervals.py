@@ -1,9 +1,10 @@
-"""Intervals, tests and means from tables."""
+"""Intervals, tests, means, profiles and fidelity from tables."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,12 @@ from scipy import stats
 
 import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
+from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.page.content import run_content
+from attention_plasticity.tables.fidelity import means_of_key_heads
+from attention_plasticity.tables.head_roles import (
+    repeated_decides,
+)
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     half_width,
@@ -22,7 +28,9 @@ from attention_plasticity.tables.intervals import (
     mean_half_width,
     mean_over_heads,
     p_values,
+    row_half_width,
 )
+from attention_plasticity.tables.profiles import head_profiles, heads_with_gaps
 from report_runs import TEXT_GROUPS, write_run
 
 FIRST, LAST, DROP = "ap_aligned_first20", "ap_aligned_last20", "ap_aligned_drop"
@@ -93,3 +101,84 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
     mean = mean_over_heads(run, LAST)
     reach = stats.t.ppf(0.975, GROUPS_OF_DROP - 1) * mean.standard_error
     assert mean_half_width(mean) == pytest.approx(reach)
+
+
+def test_cells_count_by_their_pairs_and_nan_ones_do_not() -> None:
+    cells = pd.DataFrame(
+        {
+            "layer": 0,
+            "q_head": [0, 0, 0, 1],
+            "q_bucket": [2, 2, 2, 2],
+            "k_bucket": [0, 1, 1, 0],
+            "plasticity": [0.2, 0.8, np.nan, np.nan],
+            "n_pairs": [1, 3, 0, 0],
+        }
+    )
+    found = head_profiles(cells)
+    assert found["plasticity"].iloc[0] == pytest.approx(0.65)
+    assert np.isnan(found["plasticity"].iloc[1])
+    assert heads_with_gaps(cells) == 2
+    alike = head_profiles(cells.drop(columns="n_pairs"))
+    assert alike["plasticity"].iloc[0] == pytest.approx(0.5)
+
+
+T_11, T_7 = 2.200985, 2.364624  # of a table of Student's t: 97.5 %, 11 and 7 degrees of freedom
+
+
+def test_scores_have_intervals_of_their_own_groups() -> None:
+    table = pd.DataFrame(
+        {
+            "far_mass_se": [0.01, 0.02, np.nan, 0.01],
+            "n_groups": [12, 12, 12, 1],
+            "repeated_induction_se": [0.01, 0.02, 0.03, np.nan],
+            "repeated_groups": [8, np.nan, 8, 8],
+        }
+    )
+    expected = [0.01 * T_11, 0.02 * T_11, np.nan, np.nan]
+    np.testing.assert_allclose(row_half_width(table, "far_mass"), expected, rtol=1e-6)
+    expected = [0.01 * T_7, np.nan, 0.03 * T_7, np.nan]
+    np.testing.assert_allclose(row_half_width(table, "repeated_induction"), expected, rtol=1e-6)
+    assert np.isnan(row_half_width(table, "self_mass")).all()
+
+
+def test_repeated_tokens_decide_if_their_scores_are_not_known() -> None:
+    table = pd.DataFrame(
+        {
+            "role": ["unsure", "unsure", "unsure", "sink", "unsure"],
+            "likely_role": ["sink", "far", "previous", "sink", "mixed"],
+            "repeated_induction": [np.nan, 0.1, np.nan, np.nan, np.nan],
+        }
+    )
+    assert repeated_decides(table).tolist() == [True, False, False, False, True]
+    without = table.drop(columns="repeated_induction")
+    assert repeated_decides(without).tolist() == [True, True, False, False, True]
+
+
+UNKNOWN = [math.nan, [math.nan] * 16, 0]
+
+
+def content(score: str, value: float, groups: int, **others: Any) -> dict[str, Any]:
+    """A key head with one score, whose numbers are `value`."""
+    influences = [value / 10] * groups + [0.0] * (16 - groups)
+    numbers = {name: [value, influences, groups] for name in FIDELITY.with_error}
+    return {"rows": [{"score": score, "value_norm": 0, **numbers, **others}]}
+
+
+def test_influences_of_the_same_texts_are_averaged() -> None:
+    found = means_of_key_heads([content("q_filter", 0.2, 6), content("q_filter", 0.4, 5)])
+    mean = found["q_filter", 0]["kept_25"]
+    assert mean.value == pytest.approx(0.3)
+    assert mean.standard_error == pytest.approx(math.sqrt(5 * 0.03**2 + 0.01**2))
+    assert (mean.heads, mean.groups) == (2, 5)
+
+
+def test_scores_are_in_the_order_of_the_table_and_nan_has_no_head() -> None:
+    heads = [
+        content("best_per_query", 0.9, 6, spearman=UNKNOWN),
+        content("gaussian", 0.5, 6, value_norm=1),
+        content("gaussian", 0.5, 6),
+    ]
+    found = means_of_key_heads(heads)
+    assert list(found) == [("gaussian", 0), ("gaussian", 1), ("best_per_query", 0)]
+    assert found["best_per_query", 0]["spearman"].heads == 0
+    assert means_of_key_heads([]) == {}

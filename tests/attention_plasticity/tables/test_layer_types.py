@@ -83,9 +83,4 @@ def test_a_run_of_some_layers_has_their_rows_in_every_table(tmp_path: Path) -> N
     assert repr(part) == f"<Run '{tmp_path / 'out'}': out, layer 2>"
     assert run.select() is run
     assert labels_of([run, part]) == ["out", "out (layer 2)"]
-    with pytest.raises(ConfigError, match=r"kind: expected one of plasticity, .*got null"):
-        run.plot(None)  # type: ignore[arg-type]
-    assert run.plot("map", layers=range(2)).axes
-    with pytest.raises(ConfigError, match="vmin: must be below vmax, got 2 and 0"):
-        run.plot("map", vmin=2.0)
     assert repr(run) == f"<Run '{tmp_path / 'out'}': out, 6 heads>"

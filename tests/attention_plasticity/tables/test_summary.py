@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,16 +116,6 @@ def test_extreme_heads_have_errors(at_one_position: Path) -> None:
     assert rows[3].startswith("least plastic")
 
 
-def test_the_error_of_a_head_comes_with_advice(at_one_position: Path) -> None:
-    info = json.loads((at_one_position / "run.json").read_text())["input"]
-    change(at_one_position, input=info | {"texts": {"count": 40, "digest": None}})
-    errors = FinishedRun.open(at_one_position).head_metrics["ap_aligned_se"]
-    assert line(at_one_position, "Advice") == (
-        f"standard error of a head about {errors.median():.2g} with 40 texts; half of it needs "
-        "about 160 texts, or four times the keys per text"
-    )
-
-
 def test_significant_drops_are_counted(at_one_position: Path) -> None:
     """By the definition of Benjamini and Hochberg, with errors that make four drops significant."""
     drops = [0.3, 0.2, -0.25, 0.28, *[0.001] * 8]
@@ -197,11 +186,3 @@ def test_a_run_without_a_head_has_failures_alone(tmp_path: Path) -> None:
         "  layer 0, heads 0: holds no rows",
         f"Files        {tmp_path} (run.json)",
     ]
-
-
-def test_a_run_with_all_tables_fits_on_a_screen(tmp_path: Path) -> None:
-    folder = report_runs.write_run(tmp_path / "run", errors=True, position=True)
-    change(folder, missing=[], failures=[], warnings=[])
-    text = printed(add_roles(add_attention(folder)), width=100).replace(str(tmp_path), "/tmp")
-    rows = sum(len(textwrap.wrap(one, 100)) or 1 for one in text.splitlines())
-    assert rows <= 27  # two types of layers have a line each, and a head is not captured

@@ -69,14 +69,3 @@ def test_a_head_that_only_turns_has_plasticity_over_a_bin_alone() -> None:
     exact, over = count_head(queries, flat, np.random.default_rng(0), size=16)
     assert exact.value == 0
     assert over.value == pytest.approx(1, abs=0.1)
-
-
-def test_a_head_that_turns_with_content_alone_has_the_same_value_twice() -> None:
-    """Queries without a direction: each key wins for half of them, at one position and over all."""
-    rng = np.random.default_rng(0)
-    text, position = (grid.ravel() for grid in np.mgrid[:12, :64])
-    queries = Rows(rng.normal(size=(len(text), 4)), position, text)
-    keys = Rows(rng.normal(size=(len(text), 4)), position, text)
-    exact, over = count_head(queries, keys, rng, size=16)
-    assert exact.value == pytest.approx(1, abs=0.03)
-    assert over.value == pytest.approx(1, abs=0.05)
