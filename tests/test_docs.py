@@ -28,13 +28,6 @@ PAGES = [
 ]
 
 
-ORDER = (  # of a reader
-    *("first-study", "plasticity", "guide-decisions", "figures", "report", "gallery", "capture"),
-    *("data-format", "hub", "scale", "method", "findings-smollm2", "reliability", "benchmarks"),
-    "troubleshooting",
-)
-
-
 def without_code(text: str) -> str:
     return re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
 
@@ -55,19 +48,6 @@ def test_links_and_anchors_exist() -> None:
             assert target.exists(), (page, link)
             assert target.resolve().is_relative_to(ROOT), (page, link)
             assert not anchor or anchor in anchors(target), (page, link)
-
-
-def test_pages_are_in_the_order_of_a_reader() -> None:
-    """In the site and in the README. A page that is not written yet has a place."""
-    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Read on")[2]
-    written = [name for name in ORDER if (ROOT / "docs" / f"{name}.md").exists()]
-    for listed in (re.findall(r": ([\w-]+)\.md$", nav, re.MULTILINE), _linked(readme)):
-        assert [name for name in listed if name in ORDER] == written
-
-
-def _linked(text: str) -> list[str]:
-    return re.findall(r"\]\(docs/([\w-]+)\.md\)", text)
 
 
 def test_what_examples_write_is_ignored_by_git() -> None:

@@ -1,14 +1,21 @@
-"""Counts of plasticity at one position."""
+"""Counts of plasticity at one position, and the published tables of the pages."""
 
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import attention_plasticity as ap
 from findings.smollm2 import counts
 from findings.smollm2.counts import Rows, count_head
+from findings.smollm2.heads import attention_tables, head_tables
+from findings.smollm2.phase import phase_tables
+from findings.smollm2.roles import role_tables
+from findings.tables import with_tables
 
 
 def _rows(seed: int, share: float) -> Rows:
@@ -69,3 +76,23 @@ def test_a_head_that_only_turns_has_plasticity_over_a_bin_alone() -> None:
     exact, over = count_head(queries, flat, np.random.default_rng(0), size=16)
     assert exact.value == 0
     assert over.value == pytest.approx(1, abs=0.1)
+
+
+ROOT = Path(__file__).parents[3]
+RUN = ROOT / "results" / "smollm2-135m"
+OTHER_RUNS = {"levels", "levels-bucket", "attended"}
+"""Tables that need more runs than the published one."""
+
+
+def test_the_tables_of_heads_are_those_of_the_published_run() -> None:
+    run, counts = ap.open_run(RUN), pd.read_csv(RUN / "head_counts.csv")
+    pages = {
+        "findings-smollm2": head_tables({}, run),
+        "findings-attention": attention_tables(run, run),
+        "findings-roles": role_tables(run),
+        "plasticity": phase_tables(run, counts),
+    }
+    for page, tables in pages.items():
+        found = {name: table for name, table in tables if name not in OTHER_RUNS}
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        assert with_tables(text, found) == text, page
