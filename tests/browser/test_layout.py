@@ -1,4 +1,4 @@
-"""Nothing on the page is cut or mostly empty: a real run, and the same run with few layers."""
+"""How the page fits screens, old browsers and notebooks: a real run, and few of its layers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity import open_run
-from attention_plasticity.page import make_report
+from attention_plasticity.page import Report, make_report
 from attention_plasticity.tables.finished_run import FinishedRun
-from report_pages import open_report, settled, show, without_errors
+from report_pages import READY, open_report, settled, show, without_errors
+from report_runs import write_run
 
 FEW = [0, 14, 29]  # captured layers of 30
 MAP = "document.querySelector('.map-plot')"
@@ -121,3 +122,36 @@ def test_fingers_have_large_targets(browser: Browser, run: FinishedRun, tmp_path
         box = page.locator("#metric").bounding_box()
         assert box
         assert box["width"] > 0.7 * 390
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return make_report([FinishedRun.open(write_run(tmp_path_factory.mktemp("run")))])
+
+
+def test_an_old_browser_and_one_without_scripts_say_so(
+    browser: Browser, report: Report, tmp_path: Path
+) -> None:
+    path = report.save(tmp_path / "report.html")
+    with browser.new_context(offline=True) as context:
+        page = context.new_page()
+        page.add_init_script("delete window.DecompressionStream")
+        page.goto(path.as_uri())
+        expect(page.locator("#notice")).to_contain_text("cannot be shown: this browser cannot")
+    with browser.new_context(offline=True, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(path.as_uri())
+        expect(page.locator(".notice")).to_contain_text("which is switched off here")
+
+
+def test_a_notebook_frame_shows_the_page(browser: Browser, report: Report, tmp_path: Path) -> None:
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><body>{report._repr_html_()}")
+    with browser.new_context(offline=True) as context:
+        page = context.new_page()
+        page.goto(path.as_uri())
+        frame = page.frame_locator("iframe")
+        expect(frame.locator(READY)).to_be_attached(timeout=20_000)
+        expect(frame.locator("#run")).to_be_hidden()
+        frame.locator(".map-plot").press("ArrowUp")
+        expect(frame.locator("#head-title")).to_contain_text("Layer")

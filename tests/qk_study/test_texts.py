@@ -28,6 +28,7 @@ from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
         ([100, 90, 80, 70], 70, 4),  # four texts are needed for errors
         ([1000, 900, 900, 900, 10, 0], 900, 4),
         ([5000, *[100] * 9], 100, 10),  # one long text does not decide
+        ([*[1000] * 4, *[100] * 6], 100, 10),  # half of the texts reach it
     ],
 )
 def test_the_length_keeps_most_tokens(lengths: list[int], tokens: int, texts: int) -> None:

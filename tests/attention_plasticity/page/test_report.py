@@ -1,4 +1,4 @@
-"""The page as text, where it is written, the verb `report`, and the modules of the page."""
+"""The page as text, where it is written, the verb `report`, its modules and its packed columns."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
 from attention_plasticity.page import make_report
 from attention_plasticity.page.html import plotly_bundle
+from attention_plasticity.page.payload import compressed, pack
 from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -147,3 +151,52 @@ def test_every_imported_name_is_exported() -> None:
             other = (PARTS / module).read_text(encoding="utf-8")
             for one in re.findall(r"\w+", names):
                 assert re.search(rf"^export (async )?(function|const) {one}\b", other, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([0, 255], "u1"),
+        ([0, 256], "u2"),
+        ([0, 65_536], "u4"),
+        ([-1, 5], "i4"),
+        ([0, 2**32], "f8"),
+        ([-(2**31) - 1, 0], "f8"),
+        ([], "u1"),
+    ],
+)
+def test_integers_take_the_smallest_type(values: list[int], kind: str) -> None:
+    header, block = pack({"t": {"c": np.array(values, dtype=np.int64)}})
+    assert header["t"] == {"rows": len(values), "columns": [["c", kind, 0]]}
+    assert np.frombuffer(block, f"<{kind}", len(values)).tolist() == values
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.lists(st.floats(width=64), min_size=3, max_size=3).map(np.array),
+            st.lists(st.floats(width=32), min_size=3, max_size=3).map(
+                lambda values: np.array(values, dtype=np.float32)
+            ),
+            st.lists(st.integers(-(2**31), 2**32 - 1), min_size=3, max_size=3).map(
+                lambda values: np.array(values, dtype=np.int64)
+            ),
+            st.lists(st.booleans(), min_size=3, max_size=3).map(np.array),
+        ),
+        min_size=1,
+    )
+)
+def test_every_column_reads_back_as_it_was(columns: list[np.ndarray]) -> None:
+    table = {str(number): column for number, column in enumerate(columns)}
+    header, block = pack({"t": table})
+    for name, kind, offset in header["t"]["columns"]:
+        assert offset % 8 == 0
+        read = np.frombuffer(block, f"<{kind}", 3, offset)
+        np.testing.assert_array_equal(read, table[name])
+
+
+def test_the_same_content_gives_the_same_text() -> None:
+    content = bytes(range(256)) * 50
+    assert compressed(content) == compressed(content)
+    assert gzip.decompress(compressed(content)) == content
+    assert compressed(content)[4:8] == b"\0" * 4  # no time in it
