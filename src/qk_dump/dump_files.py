@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from qk_dump.examples import EXAMPLES_FILE
+from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.heads import parse_folder, parse_head
-from qk_dump.layout import UNFINISHED
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from qk_dump.folder_kinds import UNFINISHED, kinds_in
 from qk_dump.heads import ATTENDED, HeadId, parse_head, require_head
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
 from qk_dump.remote import DumpPath, Listing, RemotePath
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from qk_dump.rotary import RotaryFile
 
 MOST_SHARDS = 10_000  # Parquet files of one head
-UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
 
 
 @dataclass(frozen=True, repr=False)
@@ -245,4 +245,14 @@ def _where_heads_are(base: DumpPath) -> str:
     models = [folder.name for folder in _models_among(inside)]
     if models:
         return f"Set model_dir to one of: {', '.join(models)}."
+    kinds = {} if isinstance(base, RemotePath) else kinds_in(base)
+    if "study" in kinds:
+        return f"It is the folder of a study. Give one of its dumps, in {base / 'dumps'}."
+    if "run" in kinds:
+        return "It holds results of an analysis. Give the dump that was analysed."
+    if (base / "config.json").is_file():
+        return (
+            "It is a model. Capture it first: attention-plasticity capture "
+            f"--model.name {base} --dataset.path TEXTS --output.data_root DUMP"
+        )
     return "A dump holds folders named l00h00q (queries) and l00h00k (keys) with Parquet files."

@@ -72,6 +72,7 @@ def _study(arguments: Sequence[str]) -> int:
 
 def run_study(settings: StudySettings) -> int:
     """Do what is missing, write everything, and return the exit code."""
+    from qk_dump.folder_kinds import refuse_other_output
     from qk_study.dry_run import dry_run, tell_time
     from qk_study.figures import wanted_figures
     from qk_study.outputs import write_study
@@ -82,6 +83,7 @@ def run_study(settings: StudySettings) -> int:
 
     wanted, plans = wanted_figures(settings), make_plans(settings)
     scores = study_scores(settings)
+    refuse_other_output(settings.folder, "study", "output_dir")
     for plan in plans:
         plan.refuse_other_settings()
     if settings.content.dry_run:

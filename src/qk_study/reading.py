@@ -14,9 +14,8 @@ from typing import Any
 from attention_plasticity.metrics import HEAD_NUMBERS, IDS
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.run_info import RUN_FILE
-from qk_dump.heads import parse_head
+from qk_dump.folder_kinds import kinds_in
 from qk_dump.hub.place import is_hub_path
-from qk_dump.manifest import MANIFEST_NAME
 from qk_study.labels import default_label, folder_names
 from qk_study.settings import (
     HarnessScore,
@@ -37,7 +36,6 @@ _MOST_MODELS = 1000
 _METRICS = tuple(name for name in HEAD_NUMBERS if name not in IDS)
 _WORDS = "study"  # how messages name a study without a file
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_RECORD = "study.json"
 LOCK = ".study.lock"
 
 
@@ -105,15 +103,10 @@ def kind_of(place: str) -> str:
         return "run" if Store(place).file(RUN_FILE) is not None else "dump"
     folder = user_path(place)
     if folder.is_dir():
-        if any((folder / name).is_file() for name in (_RECORD, LOCK)):
+        kinds = kinds_in(folder)
+        if "study" in kinds:
             raise ConfigError(f"{place}: is the folder of a study; give the runs in {place}/runs")
-        if (folder / RUN_FILE).is_file() or (folder / "head_metrics.csv").is_file():
-            return "run"
-        if (folder / MANIFEST_NAME).is_file() or any(
-            parse_head(path.name) for path in folder.glob("l*")
-        ):
-            return "dump"
-        return "model"
+        return next(iter(kinds), "model")
     if folder.exists() or not _HUB_NAME.fullmatch(place):
         missing = "" if folder.exists() else "does not exist; "
         raise ConfigError(

@@ -71,6 +71,28 @@ def test_a_page_never_takes_the_place_of_a_dumps_file(
     assert content(dump) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("dump.json", "holds a dump (dump.json)"),
+        ("l03h00q/data.parquet", "holds a dump (l03h00q)"),
+        (".capture/plan.json", "holds a dump (.capture)"),
+        ("study.json", "holds a study (study.json)"),
+    ],
+)
+def test_results_are_not_put_beside_the_output_of_another_command(
+    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump, out = make_whole_dump(tmp_path / "dump"), tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("{}")
+    before = content(tmp_path)
+    assert in_process("--dataset_local_root", dump, "--output_dir", out) == 2
+    message = f"error: output_dir: {out}: {told}; choose another folder"
+    assert capsys.readouterr().err.splitlines()[-1] == message
+    assert content(tmp_path) == before
+
+
 # tables of others
 
 

@@ -92,6 +92,20 @@ def test_models_below_the_root(tmp_path: Path) -> None:
     assert "leave model_dir out" in refusal(tmp_path, "gamma")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("study.json", "It is the folder of a study. Give one of its dumps, in {}/dumps."),
+        ("run.json", "It holds results of an analysis. Give the dump that was analysed."),
+        ("config.json", "It is a model. Capture it first: attention-plasticity capture"),
+        ("a.txt", "A dump holds folders named l00h00q"),
+    ],
+)
+def test_a_folder_of_another_kind_is_told_by_its_kind(name: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{}")
+    assert f"{tmp_path}: no heads found. {told.format(tmp_path)}" in refusal(tmp_path)
+
+
 def test_the_root_may_be_text_and_start_at_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dumps import make_dump
-from qk_study.command import settings_of
+from qk_study.command import run_study, settings_of
 from qk_study.plan import make_plans
 from qk_study.reading import kind_of
 from qk_study.settings import StudySettings
@@ -111,3 +111,21 @@ def test_the_folder_of_a_study_is_no_run(place: Path, name: str) -> None:
     (place / name).write_text("{}")
     with pytest.raises(ConfigError, match="is the folder of a study; give the runs in"):
         kind_of(str(place))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("run.json", "results of an analysis"), ("dump.json", "a dump")]
+)
+def test_a_study_is_not_made_in_the_folder_of_another_command(
+    place: Path, tmp_path: Path, name: str, words: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("{}")
+    told = f"output_dir: {out}: holds {words} ({name}); choose another folder"
+    for more in ((), ("--dry_run",)):
+        settings = read(place, "run", "--output_dir", str(out), *more)
+        with chdir(place), pytest.raises(ConfigError) as caught:
+            run_study(settings)
+        assert str(caught.value) == told
+    assert [path.name for path in out.iterdir()] == [name]

@@ -11,6 +11,7 @@ from attention_plasticity.metrics import TABLES, TableKind
 from attention_plasticity.run.records import FOLDER
 from attention_plasticity.tables.run_info import RUN_FILE
 from qk_dump.dump_files import refuse_inside_dump
+from qk_dump.folder_kinds import refuse_other_output
 from qk_dump.heads import parse_head
 from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError
@@ -69,6 +70,7 @@ class RunFolder:
         if self.url is not None and any(parse_head(part) for part in self.url.split("/")):
             raise ConfigError(f"{self.url}: is inside a dump; choose another URL for results")
         refuse_inside_dump(self.run)
+        refuse_other_output(self.folder, "run", "output_dir")
         if (self.folder / FOLDER).is_symlink():
             raise ConfigError(
                 f"{self.folder / FOLDER}: is a symbolic link, not a folder. Remove it, or choose "

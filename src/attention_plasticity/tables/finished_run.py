@@ -28,6 +28,7 @@ from attention_plasticity.tables.missing import heads_of
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.run_info import RUN_FILE, read_run_info, sha256_of
 from qk_dump.buckets import BucketGeometry, geometry_of
+from qk_dump.folder_kinds import kinds_in
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import resolved, user_path
 from qk_toolkit.formatting import count, index_ranges
@@ -78,9 +79,15 @@ class FinishedRun:
                         f"{path}: the analysis is not finished: {count(heads, 'head')} recorded so "
                         "far, and no tables; run the same command again to continue"
                     ) from error
-                if any((path / name).is_file() for name in ("study.json", ".study.lock")):
+                kinds = kinds_in(path)
+                if "study" in kinds:
                     raise ConfigError(
                         f"{path}: is the folder of a study; give one of the runs in {path}/runs"
+                    ) from error
+                if "dump" in kinds:
+                    raise ConfigError(
+                        f"{path}: is a dump; analyse it first: attention-plasticity analyze "
+                        f"--dataset_local_root {path} --output_dir RUN"
                     ) from error
                 raise ConfigError(
                     f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an "

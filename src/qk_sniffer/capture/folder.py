@@ -19,8 +19,9 @@ from filelock import FileLock
 
 from qk_dump.card import CARD_FILE, is_card
 from qk_dump.dump_files import FILES_BESIDE_HEADS
+from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.heads import ATTENDED, parse_head
-from qk_dump.layout import UNFINISHED, parquet_files
+from qk_dump.layout import parquet_files
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference, read_manifest, read_plan
 from qk_sniffer.capture.refusals import REMEDY, refuse_difference, refuse_run_folder
 from qk_sniffer.capture.segments import saved_chunks

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qk_dump.folder_kinds import refuse_other_output
 from qk_dump.manifest import plan_difference
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError
@@ -21,17 +22,9 @@ _SETTINGS = {
 """Settings that a plan records as they are given. The others depend on the model."""
 
 
-_RUN_FILES = ("run.json", "head_metrics.csv")
-
-
 def refuse_run_folder(folder: Path) -> None:
-    """Refuse the folder of an analysis, so that a dump is not mixed with results."""
-    found = [name for name in _RUN_FILES if (folder / name).exists()]
-    if found:
-        raise ConfigError(
-            f"output.data_root: {folder}: holds results of an analysis ({found[0]}); choose "
-            "another folder"
-        )
+    """Refuse the folder of an analysis or a study, so that a dump is not mixed with results."""
+    refuse_other_output(folder, "dump", "output.data_root")
 
 
 def refuse_difference(folder: Path, difference: str | None) -> None:

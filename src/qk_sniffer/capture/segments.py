@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from qk_dump.columns import HEAD, LAYER, table_of, with_head
 from qk_dump.examples import Example
+from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.heads import HeadId
-from qk_dump.layout import UNFINISHED
 from qk_dump.rows import Rows
 from qk_sniffer.capture.work_folder import SEGMENTS
 from qk_toolkit.errors import DumpError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from qk_dump.layout import UNFINISHED
+from qk_dump.folder_kinds import UNFINISHED
 from qk_sniffer.capture.setup import Setup
 from qk_sniffer.capture.work_folder import ENDED
 from qk_sniffer.engines.engine import rotary_problems

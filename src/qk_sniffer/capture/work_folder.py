@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qk_dump.layout import UNFINISHED
+from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.manifest import MANIFEST_NAME, read_manifest, read_plan
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import exclusive_folder, remove_exclusive_folder

@@ -97,6 +97,8 @@ def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str)
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert "does not exist" in refusal(lambda: FinishedRun.open(tmp_path / "no"))
     assert "neither run.json nor tables" in refusal(lambda: FinishedRun.open(tmp_path))
+    (tmp_path / "dump.json").write_text("{}")
+    assert "is a dump; analyse it first" in refusal(lambda: FinishedRun.open(tmp_path))
     (tmp_path / "run.json").write_text("{")
     assert "cannot be read" in refusal(lambda: FinishedRun.open(tmp_path))
     assert "is a file" in refusal(lambda: FinishedRun.open(tmp_path / "run.json"))

@@ -168,14 +168,16 @@ def test_without_the_package_ray_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_folder_of_an_analysis_is_refused(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "words"), [("run.json", "results of an analysis"), ("study.json", "a study")]
+)
+def test_the_folder_of_another_command_is_refused(
+    name: str, words: str, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name = "run.json"
     (tmp_path / name).write_text("{}")
     for flags in ({}, {"overwrite": "true"}, {"dry_run": "true"}):
         assert sniff(tmp_path / "no model", texts, tmp_path, **flags) == 2
-        message = f"output.data_root: {tmp_path}: holds results of an analysis ({name}); choose"
+        message = f"output.data_root: {tmp_path}: holds {words} ({name}); choose"
         assert message in refusal(capsys)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
