@@ -1,6 +1,6 @@
 """Attended plasticity: its scale, and where it is not known.
 
-`test_leave_one_out.py` compares its values with a slow reference, tests/laws with a count.
+`test_leave_one_out.py` compares its values with a slow reference, `test_counts.py` with counts.
 """
 
 from __future__ import annotations

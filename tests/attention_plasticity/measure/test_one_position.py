@@ -1,6 +1,6 @@
 """Plasticity at one position: which queries, bins and texts take part.
 
-`test_leave_one_out.py` compares its values with a slow reference, `test_windows.py` with a count.
+`test_leave_one_out.py` compares its values with a slow reference, `test_counts.py` with counts.
 """
 
 from __future__ import annotations

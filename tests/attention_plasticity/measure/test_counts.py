@@ -1,10 +1,15 @@
-"""Plasticity at one position in layers with a window or chunks: against a count by tokens."""
+"""Plasticity at one position against counts, also through a window or in chunks.
+
+No Gaussian, no rotation, no draws of the package: every position of every text is captured, and two
+queries of different texts at the same position are compared.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +33,27 @@ def tapped(
     model_type: str,
     layers: list[int],
     *,
+    texts: int = 12,
+    length: int = 256,
+    common: float = 2.0,
+    scale: float = 1.0,
     config: dict[str, Any] | None = None,
     **how: Any,
 ) -> ap.Dump:
-    """A dump of 12 random texts of one length, from a tiny random model with the given config.
+    """A dump of random texts of one length, from a tiny random model with the given config.
 
-    All embeddings have a common part, so that queries have a mean and prefer some keys.
+    All embeddings have a common part, so that queries have a mean and prefer some keys. `scale`
+    multiplies queries and keys.
     """
     known = ARCHITECTURES[model_type]
     model = replace(known, config={**known.config, **(config or {})}).model()
     generator = torch.Generator().manual_seed(1)
     embeddings = model.get_input_embeddings().weight.data
-    embeddings += 2 * embeddings.std() * torch.randn(embeddings.shape[1], generator=generator)
-    tokens = torch.randint(8, VOCABULARY, (12, 256), generator=generator)
+    embeddings += common * embeddings.std() * torch.randn(embeddings.shape[1], generator=generator)
+    for name, parameter in model.named_parameters():
+        if "q_proj" in name or "k_proj" in name:
+            parameter.data *= scale
+    tokens = torch.randint(8, VOCABULARY, (texts, length), generator=generator)
     with torch.no_grad(), qk_sniffer.tap(model, layers=layers, tokens=False, **how) as tapped:
         model(input_ids=tokens)
     return ap.open_dump(tapped.save(root))
@@ -67,12 +80,16 @@ def without_rope(dump: ap.Dump) -> ap.Dump:
     return ap.open_dump(dump.path)
 
 
-def visible_from(t: int, window: int, *, chunked: bool) -> int:
-    """The first position that a query at t sees."""
-    return t // window * window if chunked else max(0, t - window + 1)
+def visible(t: int, begin: int, window: int | None, *, chunked: bool) -> range:
+    """The keys whose pairs a query at t compares: those that it sees, or those before its bin."""
+    if window is None:
+        return range(begin)
+    return range(t // window * window if chunked else max(0, t - window + 1), t + 1)
 
 
-def counted(q: Array, k: Array, window: int, *, chunked: bool, same_bin: bool, size: int) -> float:
+def counted(
+    q: Array, k: Array, window: int | None, *, chunked: bool, same_bin: bool, size: int
+) -> float:
     """Mean over pairs that a position sees of 4c(E − c)/(E(E − 1)); c of E texts prefer a key.
 
     Then the mean over bins of `size` positions, weighted by tokens. Not all pairs of a position are
@@ -83,8 +100,8 @@ def counted(q: Array, k: Array, window: int, *, chunked: bool, same_bin: bool, s
     for begin in range(0, length, size):
         total, pairs, end = 0.0, 0, min(length, begin + size)
         for t in range(begin, end):
-            first = visible_from(t, window, chunked=chunked)
-            x, y = first + np.array(np.triu_indices(t + 1 - first, 1))  # all pairs that t sees
+            keys = visible(t, begin, window, chunked=chunked)
+            x, y = keys.start + np.array(np.triu_indices(len(keys), 1))  # all pairs
             if same_bin:
                 x, y = (one[x // size == y // size] for one in (x, y))
             if len(x) == 0:
@@ -95,13 +112,18 @@ def counted(q: Array, k: Array, window: int, *, chunked: bool, same_bin: bool, s
             c = ((scores > 0) + 0.5 * (scores == 0)).sum(axis=-1)  # equal keys: a tie
             total += len(x) * float(np.mean(4 * c * (texts - c) / (texts * (texts - 1))))
             pairs += len(x)
-        found.append((total / pairs, end - begin))
+        if pairs:
+            found.append((total / pairs, end - begin))
     return float(np.average([value for value, _ in found], weights=[n for _, n in found]))
 
 
 @pytest.mark.parametrize(
     ("model_type", "config", "layers", "sampling", "size"),
     [
+        ("llama", {}, [1], "context", 64),
+        ("llama", {}, [2], "bucket", 64),
+        ("glm", {}, [2], "bucket", 64),  # interleaved, half of the dimensions
+        ("stablelm", {}, [2], "context", 64),  # halves, half of the dimensions
         ("mistral", {"sliding_window": 100}, [0], "context", 128),  # bins wider than the window
         ("mistral", {"sliding_window": 100}, [2], "bucket", 32),
         ("llama4_text", {"attention_chunk_size": 48}, [0], "context", 128),
@@ -109,7 +131,7 @@ def counted(q: Array, k: Array, window: int, *, chunked: bool, same_bin: bool, s
         ("no rope", {"sliding_window": 100}, [0], "context", 128),
     ],
 )
-def test_it_is_what_queries_count_that_see_both_keys(
+def test_it_is_what_queries_of_one_position_count(
     tmp_path: Path,
     model_type: str,
     config: dict[str, int],
@@ -134,10 +156,11 @@ def test_it_is_what_queries_count_that_see_both_keys(
         assert abs(row["ap_aligned_counted"] - aligned[-1]) < 0.05
         q = by_text(dump, HeadId(layer, q_head, "q"))
         k = by_text(dump, HeadId(layer, result.k_head, "k"))
-        (window,) = config.values()
+        window = next(iter(config.values()), None)
         mask = {"chunked": model_type == "llama4_text", "same_bin": sampling == "bucket"}
         expected.append(counted(q, k, window, **mask, size=size))
-        assert 0 in np.subtract(*(result.tables["bins"][name] for name in ("q_bin", "k_bin")))
+        between = np.subtract(*(result.tables["bins"][name] for name in ("q_bin", "k_bin")))
+        assert (0 in between) == (window is not None)
     differences = np.abs(np.subtract(aligned, expected))
     assert differences.mean() <= 0.01
     assert differences.max() <= 0.05
@@ -145,6 +168,52 @@ def test_it_is_what_queries_count_that_see_both_keys(
         assert np.abs(np.subtract(pooled, expected)).mean() > 0.1
     else:
         assert pooled == aligned
+
+
+def received(q: Array, k: Array, window: int | None) -> Array:
+    """(length,) mean weight that the queries of a text give each key."""
+    logits = q @ k.T / math.sqrt(q.shape[1])  # (queries, keys)
+    distance = np.subtract.outer(np.arange(len(q)), np.arange(len(k)))
+    logits[(distance < 0) | (distance >= (window or len(k)))] = -np.inf
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray((weights / weights.sum(axis=1, keepdims=True)).mean(axis=0))
+
+
+def counted_by_attention(q: Array, k: Array, window: int | None, size: int) -> float:
+    """The same with every pair of keys of a text, weighted by the product of their attention."""
+    texts, length, _ = q.shape
+    means = []
+    for begin, text in product(range(0, length, size), range(texts)):
+        attention, value, weight = received(q[text], k[text], window), 0.0, 0.0
+        for t in range(begin, begin + size):
+            keys = np.array(visible(t, begin, window, chunked=False), int)
+            keys = keys[keys >= 4]  # not the sinks
+            x, y = keys[np.array(np.triu_indices(len(keys), 1))]
+            c = ((k[text][x] - k[text][y]) @ q[:, t].T > 0).sum(axis=1)
+            both = attention[x] * attention[y]
+            value += both @ (4 * c * (texts - c) / (texts * (texts - 1)))
+            weight += both.sum()
+        if weight:
+            means.append(value / weight)
+    return float(np.mean(means))
+
+
+@pytest.mark.parametrize(("window", "size"), [(None, 12), (32, 12), (32, 48)])
+def test_attended_plasticity_is_a_count_with_weights(
+    tmp_path: Path, window: int | None, size: int
+) -> None:
+    """Large queries and keys, so that few keys get most attention."""
+    model_type, config = (
+        ("llama", {}) if window is None else ("mistral", {"sliding_window": window})
+    )
+    how: dict[str, Any] = {"attention": True, "attended_keys": 85, "texts": 24, "length": 96}
+    dump = tapped(tmp_path, model_type, [1], config=config, common=1.0, scale=4.0, **how)
+    differences = []
+    for head in (0, 3):
+        q, k = (by_text(dump, HeadId(1, *of)) for of in ((head, "q"), (head // 2, "k")))
+        metrics = ap.analyze_head(1, head, dump=dump, config=ap.make_config(bin_size=size)).metrics
+        differences.append(metrics["ap_attended"] - counted_by_attention(q, k, window, size))
+    assert np.abs(differences).max() <= 0.03
 
 
 def test_few_visible_pairs_give_no_value_and_the_reason(tmp_path: Path) -> None:
