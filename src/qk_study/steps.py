@@ -213,6 +213,6 @@ def has_finished_tables(part: Part) -> bool:
     if run.info.get("not_analysed") and config.layers is None and config.heads is None:
         return False
     return all(
-        sha256_of(run.folder / name) == run.info["sha256"].get(kind)
+        sha256_of(run.folder / name) == (run.info.get("sha256") or {}).get(kind)
         for kind, name in run.info["tables"].items()
     )

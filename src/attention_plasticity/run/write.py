@@ -41,6 +41,8 @@ _ALWAYS: tuple[TableKind, ...] = (
     "influences",
 )
 """Tables that are written also without a row."""
+_TOLD = ("heads", "failures", "not_analysed", "missing", "warnings", "fidelity")
+"""Fields of run.json that a command tells at its end."""
 _DRAFTS = "tables-"  # begin of the name of a folder among those of records
 
 
@@ -131,10 +133,12 @@ def _content(run: PlannedRun, found: Recorded) -> str:
 
 
 def _written(place: RunFolder, content: str) -> dict[str, Any] | None:
-    """run.json, if the tables here have this content and did not change; else None."""
+    """run.json, if it is complete and the tables here have this content; else None."""
     try:
         info = read_run_info(place.run)
     except (FileNotFoundError, ConfigError):
+        return None
+    if any(name not in info for name in _TOLD) or "analysed" not in (info["heads"] or {}):
         return None
     tables = info.get("tables") or {}
     hashes = {kind: sha256_of(place.folder / name) for kind, name in tables.items()}

@@ -6,6 +6,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from attention_plasticity.tables.run_schema import RunInfo
+from qk_dump.manifest import json_problem
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import open_regular, read_json
 
@@ -25,6 +29,10 @@ def read_run_info(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read: {reason}. Run the analysis again") from error
     if not isinstance(info, dict):
         raise ConfigError(f"{file}: expected a mapping, got {info!r:.60}. Run the analysis again")
+    try:
+        RunInfo.model_validate(info, strict=True)
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {json_problem(error)}. Run the analysis again") from error
     return info
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import os
 import shutil
@@ -79,7 +80,10 @@ def test_a_finished_run_is_not_written_again(dump: Path, out: Path) -> None:
     assert outcome.info == run_info(out)
 
 
-@pytest.mark.parametrize("lost", ["run.json", "head_metrics.csv", "*.csv", "*.*", "edited"])
+@pytest.mark.parametrize(
+    "lost",
+    ["run.json", "head_metrics.csv", "*.csv", "*.*", "edited", "failures", "heads", "fidelity"],
+)
 def test_lost_tables_are_written_from_the_records(
     lost: str, dump: Path, finished: Path, out: Path
 ) -> None:
@@ -88,6 +92,9 @@ def test_lost_tables_are_written_from_the_records(
             path.unlink()
     if lost == "edited":
         (out / "head_metrics.csv").write_text("x")
+    elif lost in (info := run_info(out) if (out / "run.json").exists() else {}):
+        del info[lost]
+        (out / "run.json").write_text(json.dumps(info))
     assert computed(dump, out) == []
     assert tables(out) == tables(finished)
     assert compared_info(out) == compared_info(finished)

@@ -106,3 +106,36 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert "no head was analysed" in refusal(lambda: FinishedRun.open(tmp_path).head_metrics)
     (tmp_path / "run.json").write_text("[]")
     assert "expected a mapping" in refusal(lambda: FinishedRun.open(tmp_path))
+
+
+WRONG = {
+    "": "[]",
+    "config": '{"config": 7}',
+    "config.role_thresholds": '{"config": {"role_thresholds": [7]}}',
+    "bin_size": '{"bin_size": "x"}',
+    "longest_text": '{"longest_text": [7]}',
+    "input": '{"input": "x"}',
+    "input.texts.count": '{"input": {"texts": {"count": "12"}}}',
+    "input.dump": '{"input": {"dump": 7}}',
+    "input.dump.model": '{"input": {"dump": {"model": 7}}}',
+    "head_layout.num_layers": '{"head_layout": {"num_layers": "x"}}',
+    "heads": '{"heads": [7]}',
+    "not_captured.0": '{"not_captured": [[1]]}',
+    "failures.0.reason": '{"failures": [{"layer": 0, "q_head": 0, "k_head": 0}]}',
+    "warnings.0": '{"warnings": ["x"]}',
+    "missing.0.where": """{"missing": [{"table": "head_metrics", "columns": [], "reason": "r",
+        "heads": 1, "where": {"0": "x"}}]}""",
+    "key_head_means.plasticity.value": '{"key_head_means": {"plasticity": {"heads": 1}}}',
+    "fidelity": '{"fidelity": "x"}',
+    "tables": '{"tables": 7}',
+    "sha256": '{"sha256": "x"}',
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_an_edited_run_is_told_by_its_file_and_field(tmp_path: Path, field: str) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(WRONG[field])
+    message = refusal(lambda: FinishedRun.open(tmp_path))
+    assert message.startswith(f"{file}: {field}")
+    assert message.endswith(". Run the analysis again")

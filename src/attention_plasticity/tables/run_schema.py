@@ -1,0 +1,150 @@
+"""The types of what readers take from run.json. Missing fields are those of an incomplete run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from attention_plasticity.tables.missing import heads_of
+
+Pair = Annotated[list[int], Field(min_length=2, max_length=2)]  # layer and query head
+
+
+class _Part(BaseModel):
+    """A part of run.json. Unknown fields are left alone."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+
+class _Failure(_Part):
+    layer: int
+    q_head: int
+    k_head: int
+    reason: str
+
+
+class _KeyHeadFailure(_Part):
+    layer: int
+    k_head: int
+    reason: str
+
+
+class _Warning(_Part):
+    kind: str
+    text: str
+    heads: int = 0
+    reasons: list[str] | None = None
+
+
+class _Missing(_Part):
+    table: str
+    columns: list[str]
+    reason: str
+    heads: int
+    where: dict[str, str]
+
+    @field_validator("where")
+    @classmethod
+    def _are_heads(cls, where: dict[str, str]) -> dict[str, str]:
+        list(heads_of(where))  # raises a ValueError
+        return where
+
+
+class _Mean(_Part):
+    value: float
+    heads: int
+    standard_error: float | None = None
+    standard_error_texts: float | None = None
+    eligible_heads: int | None = None
+    groups: int | None = None
+
+
+class _FidelityOfScore(_Part):
+    score: str
+    value_norm: int
+
+
+class _KeyHeads(_Part):
+    measured: int = 0
+
+
+class _Fidelity(_Part):
+    key_heads: _KeyHeads | None = None
+    failures: list[_KeyHeadFailure] | None = None
+    means: list[_FidelityOfScore] | None = None
+
+
+class _Config(_Part):
+    pair_sampling: str | None = None
+    query_model: str | None = None
+    single_example: bool | None = None
+    equal_texts: bool | None = None
+    layers: list[int] | None = None
+    heads: list[int] | None = None
+    distant_from: int | None = None
+    role_thresholds: dict[str, float] | None = None
+
+
+class _Texts(_Part):
+    count: int | None = None
+    digest: str | None = None
+
+
+class _Dump(_Part):
+    model: str | None = None
+    num_layers: int | None = None
+    num_q_heads: int | None = None
+    num_k_heads: int | None = None
+    num_examples: int | None = None
+    layers: list[dict[str, Any]] | None = None
+    bucket_type: str | None = None
+    min_bucket_size: int | None = None
+    sampler: dict[str, Any] | None = None
+    versions: dict[str, Any] | None = None
+    capture: dict[str, Any] | None = None
+    eligible_q_heads: int | None = None
+
+
+class _Input(_Part):
+    path: str | None = None
+    texts: _Texts | None = None
+    dump: _Dump | None = None
+    fingerprint: str | None = None
+
+
+class _Layout(_Part):
+    num_layers: int | None = None
+    num_q_heads: int | None = None
+    num_k_heads: int | None = None
+    guessed: bool | None = None
+
+
+class _Heads(_Part):
+    analysed: int | None = None
+    failed: int | None = None
+    not_analysed: int | None = None
+    not_captured: int | None = None
+
+
+class RunInfo(_Part):
+    """run.json, as far as it is read again."""
+
+    config: _Config | None = None
+    bin_size: int | None = None
+    longest_text: int | None = None
+    input: _Input | None = None
+    head_layout: _Layout | None = None
+    heads: _Heads | None = None
+    not_analysed: list[Pair] | None = None
+    not_captured: list[Pair] | None = None
+    failures: list[_Failure] | None = None
+    warnings: list[_Warning] | None = None
+    missing: list[_Missing] | None = None
+    means: dict[str, _Mean] | None = None
+    key_head_means: dict[str, _Mean] | None = None
+    fidelity: _Fidelity | None = None
+    versions: dict[str, Any] | None = None
+    content: str | None = None
+    tables: dict[str, str] | None = None
+    sha256: dict[str, str | None] | None = None
