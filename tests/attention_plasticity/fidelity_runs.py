@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,18 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-SCORES = (
-    *("key_norm", "q_filter", "gaussian", "expected_attention", "triattention"),
-    *("bucket_gaussian", "exact_rotation"),
-)
-WITH_VALUE = ("gaussian", "expected_attention", "bucket_gaussian", "exact_rotation")
-LIMITS = ("best_static", "best_per_query")
-QUANTITIES = ("spearman", "kept_50", "kept_25", "kept_10")
-KINDS = (
-    *((score, kind) for score in SCORES for kind in range(1 + (score in WITH_VALUE))),
-    *((limit, 0) for limit in LIMITS),
-)
-"""Scores and `value_norm`, in the order of the table."""
+from attention_plasticity.measure.fidelity import NUMBERS as QUANTITIES
+from attention_plasticity.measure.fidelity import ROWS as KINDS
+from run_tables import add_table
+
 MEAN_ERROR = 0.0125
 """Standard error of every mean over key heads."""
 
@@ -55,21 +45,15 @@ def add_fidelity(folder: Path) -> Path:
     """Write head_fidelity.csv of the key heads of a run, and the means into run.json."""
     heads = pd.read_csv(folder / "head_metrics.csv")
     table = fidelity_table(int(heads["layer"].max()) + 1, int(heads["k_head"].max()) + 1)
-    file = folder / "head_fidelity.csv"
-    table.to_csv(file, index=False, na_rep="nan")
-    info = json.loads((folder / "run.json").read_text())
-    info["tables"]["fidelity"] = file.name
-    info.setdefault("sha256", {})["fidelity"] = hashlib.sha256(file.read_bytes()).hexdigest()
     number = len(table[["layer", "k_head"]].drop_duplicates())
-    info["fidelity"] = {
+    found = {
         "near": 128,
         "first_query": 224,
         "key_heads": {"measured": number, "failed": 0},
         "failures": [],
         "means": [_mean_record(table, score, kind) for score, kind in KINDS],
     }
-    (folder / "run.json").write_text(json.dumps(info))
-    return folder
+    return add_table(folder, "fidelity", table, fidelity=found)
 
 
 def _mean_record(table: pd.DataFrame, score: str, kind: int) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def bands_table(heads: pd.DataFrame) -> pd.DataFrame:
     table.loc[table["band"] == BANDS - 1, "wavelength"] = np.nan
     size = 2.0 + table["band"] + 0.1 * table["q_head"]
     shares = {"variance_share": 0.25 - 0.1 * table["band"], "variance_share_se": 0.01}
+    shares |= {"q_concentration": 0.1 * table["band"], "q_concentration_se": 0.02}
     return table.assign(norm_product=size, norm_product_se=0.5, n_groups=12, **shares)
 
 

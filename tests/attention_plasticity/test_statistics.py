@@ -64,16 +64,6 @@ def test_orientation_is_the_sign_of_the_mean_of_bucket_means() -> None:
     assert orientation_from_keys(np.r_[np.zeros(90), np.ones(10)], -lopsided).tolist() == [-1.0]
 
 
-def test_orientation_does_not_depend_on_row_order() -> None:
-    rng = np.random.default_rng(9)
-    b, X = rng.integers(0, 6, 500), rng.standard_normal((500, 40)).astype(np.float32)
-    signs = orientation_from_keys(b, X)
-    expected = np.sign(np.mean([X[b == c].mean(axis=0, dtype=float) for c in range(6)], axis=0))
-    order = rng.permutation(500)
-    assert (signs == expected).all()
-    assert (orientation_from_keys(b[order], X[order]) == signs).all()
-
-
 NOISE = np.random.default_rng(10).standard_normal(6)
 E1 = np.eye(6)[0]
 BETAS = {

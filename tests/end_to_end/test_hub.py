@@ -15,7 +15,7 @@ import pytest
 
 from commands import command, run
 from commands_here import analyze_here
-from hub_server import HubServer, reset_before, running_hub, status
+from hub_server import HubServer, running_hub, status
 from lasting_workers import workers as workers  # a fixture of all tests here
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
@@ -80,26 +80,6 @@ def test_a_dump_that_was_pulled_gives_the_same_tables(
     assert analyze_here(folder, "--output_dir", tmp_path / "theirs", *OPTIONS).returncode == 0
     assert tables(tmp_path / "theirs") == mine
     assert "hub" in json.loads((tmp_path / "theirs" / "run.json").read_text())["input"]
-
-
-@pytest.mark.long
-def test_a_dump_on_the_hub_gives_the_same_tables_also_offline_from_the_cache(
-    hub: HubServer, mine: dict[str, bytes], tmp_path: Path
-) -> None:
-    elsewhere = {"HF_HOME": str(tmp_path / "elsewhere")}
-    commit = hub.branches(REPO)["tiny"]
-    config = ("--dataset_name", REPO, "--dataset_revision", "tiny")
-    address = ("--dataset_local_root", f"hf://datasets/{REPO}@tiny")
-    for given, offline in ((address, {}), (config, {"HF_HUB_OFFLINE": "1"})):
-        out = tmp_path / given[0]
-        words = ("analyze", *given, "--output_dir", out, *OPTIONS)
-        said = done(*words, hub=hub, **elsewhere, **offline)
-        assert commit in said
-        assert json.loads((out / "run.json").read_text())["input"]["hub"]["commit"] == commit
-        assert tables(out) == mine
-        if offline:
-            assert f"{commit}, offline: the checked copy in the cache" in said
-        hub.fail("*", reset_before, times=None)
 
 
 def test_the_datasets_library_reads_a_branch(hub: HubServer, dump: Path, tmp_path: Path) -> None:

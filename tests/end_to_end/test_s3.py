@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.cli import main
 from attention_plasticity.config import make_config
 from commands_here import run_here
 from dumps import make_dump
@@ -82,11 +81,3 @@ def test_files_that_change_during_the_run(
     assert sorted(reasons) == [0, 3]
     assert "its files changed during the run; run the same command again" in reasons[0]
     assert "l00h03q/data.parquet: changed while it was read; run the same" in reasons[3]
-
-
-@pytest.mark.parametrize("more", [[], ["dumps/a"]], ids=["one dump", "several"])
-def test_a_password_in_a_url_is_not_shown(
-    more: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", "s3://key:hidden@bucket/one", *more]) == 2
-    assert "hidden" not in "".join(capsys.readouterr())

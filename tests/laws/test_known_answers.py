@@ -44,20 +44,8 @@ def closed_form(s: np.ndarray) -> np.ndarray:
     return 1 - 2 / np.pi * np.arcsin(s**2 / (1 + s**2))
 
 
-@pytest.mark.parametrize("query_model", ["positional", "full", "diagonal"])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_without_drift_the_profile_is_flat_and_high(drifting, query_model: str, seed: int) -> None:
-    metrics = analyze(drifting(0.0, seed), query_model=query_model, bin_size=BUCKET).metrics
-    assert abs(metrics["ap_aligned_drop"]) < 0.01
-    assert metrics["ap_overall"] > 0.98
-    assert metrics["ap_aligned"] == pytest.approx(1.0, abs=0.005)  # its bias is removed
-    assert metrics["ap_aligned_counted"] == pytest.approx(1.0, abs=0.01)
-    assert metrics["q_R2_total"] < 0.002
-    assert metrics["q_R2_scalar"] < 0.02
-
-
 @pytest.mark.parametrize("query_model", ["positional", "full"])
-@pytest.mark.parametrize("drift", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("drift", [0.0, 0.5, 1.0, 2.0, 4.0])
 def test_known_drift_gives_the_closed_form(drifting, query_model: str, drift: float) -> None:
     how = {"num_pairs_per_bucket": 2000, "num_pairs_per_bin": 2000, "bin_size": BUCKET}
     result = analyze(drifting(drift), query_model=query_model, **how)
@@ -72,6 +60,7 @@ def test_known_drift_gives_the_closed_form(drifting, query_model: str, drift: fl
     overall = np.average(closed_form(drift * by_bucket["q_position"] / CONTEXT), weights=weights)
     assert metrics["ap_overall"] == pytest.approx(overall, abs=0.02)
     assert metrics["ap_aligned"] == pytest.approx(overall, abs=0.015)
+    assert metrics["ap_aligned_counted"] == pytest.approx(overall, abs=0.015)
     last = closed_form(drift * by_bucket["q_position"].iloc[-1] / CONTEXT)
     assert metrics["ap_aligned_last20"] == pytest.approx(last, abs=0.03)
     assert metrics["q_resid0_ks_p"] > 1e-3  # the content was Gaussian

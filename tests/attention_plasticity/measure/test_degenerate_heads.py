@@ -77,13 +77,6 @@ ODD_HEADS: dict[str, tuple[dict[str, Any], dict[str, Any], float | None]] = {
     "constant queries": (rows(1, vectors=SAME), rows(2), 0.0),
     "zero queries": (rows(1, vectors=0 * SAME), rows(2), 1.0),
     "identical keys": (rows(1), rows(2, vectors=SAME), 1.0),
-    "one position": (rows(1, position=np.full(500, 900), bucket=np.full(500, 7)), rows(2), None),
-    "one dimension": (head_rows(500, 1, examples=6), head_rows(500, 1, examples=6, seed=2), None),
-    "three queries": (
-        {name: column[[50, 250, 450]] for name, column in rows(1).items()},
-        rows(2),
-        None,
-    ),
     "one key": (rows(1), {name: column[:1] for name, column in rows(2).items()}, math.nan),
     "wide vectors": (
         head_rows(500, 300, examples=6),

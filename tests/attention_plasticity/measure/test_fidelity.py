@@ -94,6 +94,11 @@ def _kept(score: np.ndarray, got: np.ndarray, share: float) -> float:
     return kept / got.sum()
 
 
+def test_the_sign_of_the_key_norm_is_that_of_other_texts() -> None:
+    """Here long keys receive more attention in every text."""
+    assert value(measured(simulate().read()), "key_norm", "spearman") > 0.2
+
+
 @pytest.mark.parametrize("kind", ["keys", "queries"])
 def test_a_row_of_weight_two_is_a_row_listed_twice(kind: str) -> None:
     """Keys in all numbers, queries in the fit and in the attention; bins hold enough of them."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -103,24 +100,3 @@ def state(folder: Path) -> dict[Path, tuple[int, int]]:
     """Files and their changes: an equal state means that nothing was written."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
-
-
-@contextmanager
-def another_user(folder: Path) -> Iterator[None]:
-    """Work as a user who owns the folder, if this process may read everything."""
-    if os.geteuid() != 0:
-        yield
-        return
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, 65534, -1)
-    modes = {place: place.stat().st_mode for place in folder.parents}
-    closed = {place: mode for place, mode in modes.items() if not mode & stat.S_IXOTH}
-    for place, mode in closed.items():
-        place.chmod(mode | stat.S_IXGRP | stat.S_IXOTH)
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        for place, mode in closed.items():
-            place.chmod(mode)

@@ -10,31 +10,15 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import open_run
-from attention_plasticity.run.write import Outcome
 from lasting_workers import workers as workers  # a fixture of all tests here
 from runs_here import analyse
 
-WITHOUT_ROPE = {"layers": [{**Layer().entry(0), "rope": False}]}
 
-
-@pytest.fixture(scope="module")
-def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("dumps")
-    how: dict[str, Any] = {"q_heads": 3, "received": True, "manifest": WITHOUT_ROPE}
-    return {
-        "some": make_attention_dump(root / "some", without=(1,), **how),
-        "none": make_attention_dump(root / "none", q_heads=3, without=(0, 1, 2)),
-    }
-
-
-@pytest.fixture(scope="module")
-def outcomes(dumps: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    root = tmp_path_factory.mktemp("runs")
-    return {name: analyse(dump, root / name) for name, dump in dumps.items()}
-
-
-def test_heads_without_columns_have_no_rows(outcomes: dict[str, Outcome]) -> None:
-    found = open_run(outcomes["some"].place.folder)
+def test_heads_without_columns_have_no_rows(tmp_path: Path) -> None:
+    manifest = {"layers": [{**Layer().entry(0), "rope": False}]}
+    how: dict[str, Any] = {"q_heads": 3, "received": True, "manifest": manifest}
+    outcome = analyse(make_attention_dump(tmp_path / "dump", without=(1,), **how), tmp_path / "out")
+    found = open_run(outcome.place.folder)
     assert found.has("attention")
     table = found.table("attention")
     assert sorted(set(table["q_head"])) == [0, 2]

@@ -46,17 +46,11 @@ def make_table_folder(out: Path) -> None:
     (out / "head_metrics.csv").mkdir()
 
 
-def make_records_file(out: Path) -> None:
-    out.mkdir()
-    (out / ".heads").write_text("a file")
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (make_file, "cannot be written: "),
         (make_table_folder, r"head_metrics\.csv: is a folder, not a file"),
-        (make_records_file, "cannot be written: "),
     ],
 )
 def test_a_folder_that_cannot_be_one_is_refused(

@@ -17,12 +17,11 @@ from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.run.records import Records, Unit, packed
 from dumps import add_rotary, make_dump
 from qk_dump.source import open_dump
-from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
+from qk_toolkit.errors import OutputError, ToolkitError
 from runs_here import (
     Here,
     Notes,
     analyse,
-    another_user,
     compared_info,
     computed,
     records,
@@ -178,23 +177,3 @@ def test_drafts_of_killed_processes_are_removed_later(dump: Path, out: Path) -> 
     assert not any(draft.exists() for draft in old)
     assert new.exists()
     assert not list((out / ".heads").glob("tables-*"))
-
-
-def test_files_without_permission_are_named(out: Path) -> None:
-    path = records(out)[0]
-    kept = Records(out, {})
-    kept.folder = path.parent
-    unit = next(kept.units())
-    (path.parent / "l00k00.lock").touch()
-    with another_user(out):
-        path.chmod(0)
-        with pytest.raises(ToolkitError, match=rf"{path.name}: cannot be read: Permission denied"):
-            kept.has(unit)
-        path.chmod(0o600)
-        (path.parent / "l00k00.lock").chmod(0)
-        with pytest.raises(ConfigError, match=r"k00\.lock: cannot be locked: Permission denied"):
-            kept.lock(0, 0)
-        path.parent.chmod(0o500)
-        with pytest.raises(OutputError, match=f"{path.name}: cannot be written: Permission"):
-            kept.add(unit, b"")
-        path.parent.chmod(0o700)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import forked_runs
 from attention_plasticity.run import compute
-from attention_plasticity.run.engines import Engine, LocalProcesses
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from runs_here import Here, Notes, analyse, compared_info, computed, records, run_info, tables
@@ -85,18 +84,6 @@ def test_any_shares_in_any_order_make_the_tables_of_one_run(
     assert sorted(engine.heads) == HEADS  # every head once
     assert_same(out, whole)
     assert computed(dump, out, **FAST) == []
-
-
-@pytest.mark.parametrize("number", [2, 5])
-def test_any_number_of_workers_gives_the_same_bytes(
-    dump: Path, whole: Path, tmp_path: Path, number: int
-) -> None:
-    """Two processes, and the tasks of five."""
-    engine: Engine = LocalProcesses(number) if number == 2 else Here()
-    engine.workers = number
-    with engine:
-        analyse(dump, tmp_path, engine=engine, max_workers=number, **FAST)
-    assert_same(tmp_path, whole)
 
 
 def test_shares_in_two_processes_at_the_same_time(dump: Path, whole: Path, tmp_path: Path) -> None:
