@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from statistics import variance
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from attention_plasticity.compare.baselines import baseline_summary
 from attention_plasticity.compare.groups import DIVISIONS, layers_of_part
 from attention_plasticity.compare.runs import (
     NamedRun,
@@ -39,7 +37,7 @@ from plain_runs import (
     vectors_of,
 )
 from qk_toolkit.errors import ConfigError
-from report_runs import write_baselines, write_run
+from report_runs import write_run
 from role_runs import add_roles
 
 METRIC = "ap_aligned"
@@ -181,28 +179,6 @@ def test_the_order_of_heads_changes_nothing(runs: list[NamedRun], by: str, tmp_p
     pd.testing.assert_frame_equal(
         summary([opened(folder, "m0")], by), summary(runs[:1], by), check_exact=False, atol=1e-12
     )
-
-
-def test_baselines_are_runs_of_which_a_difference_is_made(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", position=True)
-    folders = write_baselines(run, draws=3)
-    table = baseline_summary([opened(run, "m")])
-    change, own, shuffled = (
-        row_of(table, *names)
-        for names in (
-            ("m", "all", "ap_aligned_drop", "m (shuffled tokens)"),
-            ("m", "all", "ap_aligned_drop", ""),
-            ("m (shuffled tokens)", "all", "ap_aligned_drop", ""),
-        )
-    )
-    assert change["mean"] == pytest.approx(own["mean"] - shuffled["mean"])
-    assert change["se"] == pytest.approx(math.hypot(own["se"], shuffled["se"]))
-    names = ("random", "random-1", "random-2")
-    draws = [mean(values_of(folders[name], "ap_aligned").values()) for name in names]
-    row = row_of(table, "m (random weights)", "all", "ap_aligned", "")
-    assert row["mean"] == pytest.approx(mean(draws))
-    assert row["se"] ** 2 > variance(draws) / 3
-    assert row["draws"] == 3
 
 
 def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path: Path) -> None:
