@@ -19,6 +19,7 @@ from attention_runs import add_attention
 from drift_runs import add_drift
 from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
+from plain_runs import edit_info, edit_table
 from report_pages import (
     EVIL,
     FEW,
@@ -64,19 +65,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
     """
     folder = tmp_path_factory.mktemp("runs")
     full = add_attention(write_run(folder / "full", position=True))
-    table = pd.read_csv(full / "head_attention.csv")
-    unknown = (table[["layer", "q_head"]] == list(WITHOUT_ATTENTION)).all(axis=1)
-    table[~unknown].to_csv(full / "head_attention.csv", index=False)
+    layer, head = WITHOUT_ATTENTION
+    known = f"layer != {layer} or q_head != {head}"
+    edit_table(full, "attention", lambda rows: rows.query(known))
     write_baselines(add_fidelity(add_key_heads(add_drift(add_roles(full, bands=True)))))
     add_drift(add_attention(write_run(folder / "other", 1, position=True), seed=1, errors=False))
     few = add_roles(
         write_run(folder / "few", position=True), words=False, capture={"tokens": False}
     )
     _forget_errors(few)
-    metrics = write_run(folder / "bucket", seed=4, warnings=WARNINGS) / "head_metrics.csv"
-    table = pd.read_csv(metrics)
-    table.loc[4, "q_R2_scalar"] = np.nan
-    table.to_csv(metrics, index=False)
+    write_run(folder / "bucket", seed=4, warnings=WARNINGS)
+    unknown = {"q_R2_scalar": lambda heads: heads["q_R2_scalar"].where(heads.index != 4)}
+    edit_table(folder / "bucket", "metrics", lambda heads: heads.assign(**unknown))
     hostile = write_run(folder / "hostile", seed=5, model=f"owner/{EVIL}")
     add_roles(hostile, tokens=HOSTILE)
     _keep_old_columns(write_run(folder / "old", 2, "earlier", min_bucket_size=None))
@@ -92,9 +92,9 @@ def _keep_old_columns(folder: Path) -> None:
         columns = ["layer", "q_head", "ap_overall", "q_bucket", "k_bucket", "plasticity"]
         table[[c for c in columns if c in table]].to_csv(folder / f"{name}.csv", index=False)
     (folder / "head_component_weights.csv").unlink()
-    info = json.loads((folder / "run.json").read_text())
-    del info["tables"]["component_weights"]
-    (folder / "run.json").write_text(json.dumps(info))
+    tables = json.loads((folder / "run.json").read_text())["tables"]
+    del tables["component_weights"]
+    edit_info(folder, tables=tables)
 
 
 def _forget_errors(folder: Path) -> None:
@@ -106,10 +106,8 @@ def _forget_errors(folder: Path) -> None:
     influences = pd.read_csv(folder / "head_influences.csv")
     influences[list(GROUP_COLUMNS)] = np.nan
     influences.assign(n_groups=3).to_csv(folder / "head_influences.csv", index=False, na_rep="nan")
-    info = json.loads((folder / "run.json").read_text())
     record = {"table": "head_metrics", "columns": errors, "reason": FEW, "heads": 29}
-    info["missing"] = [{**record, "where": {str(layer): "0-5" for layer in range(5)}}]
-    (folder / "run.json").write_text(json.dumps(info))
+    edit_info(folder, missing=[{**record, "where": {str(layer): "0-5" for layer in range(5)}}])
 
 
 @pytest.fixture(scope="package")

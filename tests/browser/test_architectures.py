@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
-import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
+from plain_runs import edit_info, edit_table
 from report_pages import open_report, show, without_errors
 from report_runs import HEADS, write_run
 
 MAP = "document.querySelector('.map-plot')"
 MANY = ["full_attention", "sliding_attention", "chunked_attention", "mamba", "odd<b>&_attention"]
 LABELS = ["base", "checkpoint", "wide", "grouped", "many", "some", "others", "old"]
-
-
-def changed(run: Path, column: str, values: object) -> None:
-    table = pd.read_csv(run / "head_metrics.csv")
-    table.assign(**{column: values}).to_csv(run / "head_metrics.csv", index=False)
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +27,12 @@ def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         for seed, name in enumerate(("base", "checkpoint", "wide", "grouped", "many", "old"))
     ]
     _, _, wide, grouped, many, old = paths
-    changed(wide, "d_model", 16)
-    info = json.loads((grouped / "run.json").read_text())
-    info["head_layout"]["num_k_heads"] = 3
-    (grouped / "run.json").write_text(json.dumps(info))
-    layers = pd.read_csv(many / "head_metrics.csv")["layer"]
-    changed(many, "layer_type", [MANY[layer] for layer in layers])
-    table = pd.read_csv(old / "head_metrics.csv")  # of a version without types of layers
-    table.drop(columns=["layer_type", "sliding_window"]).to_csv(
-        old / "head_metrics.csv", index=False
-    )
+    edit_table(wide, "metrics", lambda heads: heads.assign(d_model=16))
+    edit_info(grouped, head_layout__num_k_heads=3)
+    types = {"layer_type": lambda heads: heads["layer"].map(dict(enumerate(MANY)))}
+    edit_table(many, "metrics", lambda heads: heads.assign(**types))
+    newer = ["layer_type", "sliding_window"]
+    edit_table(old, "metrics", lambda heads: heads.drop(columns=newer))
     runs = [FinishedRun.open(path) for path in paths]
     runs[5:5] = [runs[0].select(layers="1,3"), runs[0].select(layers="0")]
     path = make_report(runs, labels=LABELS).save(folder / "report.html")

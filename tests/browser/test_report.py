@@ -54,6 +54,11 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(page: Page, run: Finis
     shown_metric = run.head_metrics[["layer", "q_head", "ap_overall"]]
     for layer, head, value in shown_metric.itertuples(index=False):
         assert drawn[0]["z"][layer][head] == value
+    ticks = page.locator(".map-plot .ytick text").evaluate_all(
+        "all => all.map(one => [Number(one.textContent), one.getBoundingClientRect().y])"
+    )
+    assert len(ticks) > 1
+    assert [tick[1] for tick in sorted(ticks)] == sorted(y for _, y in ticks)  # layer 0 on top
     row = of_head(run.head_metrics, 3, 4).iloc[0]
     known = run.head_metrics.dropna(axis="columns", how="all")
     for name in known.columns.drop(["layer", "q_head", "k_head", "layer_type"]):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
 
 import numpy as np
-import pandas as pd
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
@@ -21,6 +18,7 @@ from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import head_half_width
 from attention_runs import add_attention
+from plain_runs import edit_info, edit_table
 from report_pages import (
     data_of,
     first_rows,
@@ -38,26 +36,17 @@ LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
 MAP = "document.querySelector('.map-plot')"
 
 
-def changed(folder: Path, file: str, **columns: Any) -> None:
-    table = pd.read_csv(folder / file)
-    table.assign(**{name: make(table) for name, make in columns.items()}).to_csv(
-        folder / file, index=False
-    )
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     """A run with late bins of few texts, and a run with half its context."""
     folder = tmp_path_factory.mktemp("views")
     one = add_attention(write_run(folder / "one", position=True))
-    changed(one, "head_bin_plasticity.csv", n_texts=lambda table: 20 - table["q_bin"])
-    changed(
-        one, "head_metrics.csv", **{DROP: lambda table: table[DROP].where(table.index > 0, -0.9)}
-    )
+    edit_table(one, "bin_plasticity", lambda bins: bins.assign(n_texts=20 - bins["q_bin"]))
+    far = {DROP: lambda heads: heads[DROP].where(heads.index > 0, -0.9)}
+    edit_table(one, "metrics", lambda heads: heads.assign(**far))
     half = add_attention(write_run(folder / "half", seed=1, position=True))
-    changed(half, "head_metrics.csv", q_position_max=lambda table: 447)
-    longest = json.loads((half / "run.json").read_text()) | {"longest_text": 448}
-    (half / "run.json").write_text(json.dumps(longest))
+    edit_table(half, "metrics", lambda heads: heads.assign(q_position_max=447))
+    edit_info(half, longest_text=448)
     return [FinishedRun.open(run) for run in (one, half)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +41,6 @@ def drop_heads(run: Path, layer: int, k_head: int) -> Path:
         own = (table["layer"] == layer) & (table["k_head"] == k_head)
         table[~own].to_csv(run / name, index=False, na_rep="nan")
     return run
-
-
-def change_info(folder: Path, **entries: Any) -> Path:
-    """Change entries of run.json."""
-    info = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(info | entries))
-    return folder
 
 
 def exported(run: Path, out: Path, kind: str, *words: object) -> Path:

@@ -16,11 +16,11 @@ from commands_here import run_here
 from export_runs import (
     LAYOUT,
     VALUES,
-    change_info,
     drop_heads,
     make_run,
     refusal,
 )
+from plain_runs import edit_info
 from run_tables import add_errors, write_run
 
 BUDGET = "kvpress-budget"
@@ -37,7 +37,7 @@ def heads_of(run: Path, order: str = "aligned_plasticity", missing: str = "refus
 
 def record_reason(run: Path, table: str, column: str, where: dict[str, str], reason: str) -> None:
     record = {"table": table, "columns": [column], "where": where, "reason": reason}
-    change_info(run, missing=[{**record, "heads": 1, "values": 1}])
+    edit_info(run, missing=[{**record, "heads": 1, "values": 1}])
 
 
 def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run: Path) -> None:
@@ -64,16 +64,16 @@ def test_an_unknown_order_is_answered_with_the_nearest(run: Path) -> None:
 
 
 def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path) -> None:
-    without = change_info(write_run(tmp_path / "without"), head_layout=LAYOUT)
+    without = edit_info(write_run(tmp_path / "without"), head_layout=LAYOUT)
     assert "has no key_head_metrics.csv" in refusal(without, BUDGET)
     path = make_run(tmp_path / "earlier") / "key_head_metrics.csv"
     pd.read_csv(path).drop(columns="n_q_heads").to_csv(path, index=False, na_rep="nan")
     assert "with the numbers of query heads" in refusal(path.parent, BUDGET)
     assert heads_of(without, "ap_overall").value.shape == (6,)  # the other table has it
     assert heads_of(without, "uniform").counted.all()
-    change_info(run, head_layout={})
+    edit_info(run, head_layout={})
     assert "numbers of layers and heads" in refusal(run, BUDGET)
-    change_info(run, head_layout={**LAYOUT, "guessed": True})  # counted from the heads of the dump
+    edit_info(run, head_layout={**LAYOUT, "guessed": True})  # counted from the heads of the dump
     assert "numbers of layers and heads" in refusal(run, "duo")
 
 
@@ -87,14 +87,14 @@ def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
     elif kind == "query heads":
         make_run(run, n_q_heads=[2, 2, 1, 2, 2, 2])
         failure = {"layer": 1, "q_head": 1, "k_head": 0, "reason": "l01h01q: has one query"}
-        change_info(run, failures=[failure])
+        edit_info(run, failures=[failure])
         reason = "a query head failed: l01h01q: has one query"
     elif kind == "values":
         make_run(run, aligned_plasticity=[*VALUES[:2], np.nan, *VALUES[3:]])
         record_reason(run, "key_heads", "aligned_plasticity", {"1": "0"}, "no rotary record")
         reason = "no rotary record"
     else:
-        change_info(run, head_layout={**LAYOUT, "num_layers": 4})
+        edit_info(run, head_layout={**LAYOUT, "num_layers": 4})
         place = "layer 3: 0-1"
         expected = [*VALUES, *[np.mean(VALUES)] * 2]
     message = refusal(run, BUDGET)
@@ -151,7 +151,5 @@ def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: P
 def test_heads_of_layers_with_chunks_are_not_counted_and_may_be_absent(run: Path) -> None:
     for k_head in (0, 1):
         drop_heads(run, 1, k_head)
-    info = json.loads((run / "run.json").read_text())
-    info["input"]["dump"]["layers"] = [{"layer": 1, "type": "chunked_attention"}]
-    change_info(run, **info)
+    edit_info(run, input__dump__layers=[{"layer": 1, "type": "chunked_attention"}])
     assert heads_of(run).counted.tolist() == [True, True, False, False, True, True]

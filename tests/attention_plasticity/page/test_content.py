@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from attention_plasticity.tables.intervals import (
     mean_of_buckets,
     mean_over_heads,
 )
+from plain_runs import edit_info
 from qk_toolkit.errors import ConfigError
 from report_runs import (
     HEADS,
@@ -43,16 +43,13 @@ def measured(tmp_path: Path) -> FinishedRun:
 
 
 def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path) -> None:
-    info = json.loads((run / "run.json").read_text())
-    info["head_layout"] |= {"num_layers": 10**9, "num_q_heads": 6}
-    (run / "run.json").write_text(json.dumps(info))
+    edit_info(run, head_layout__num_layers=10**9, head_layout__num_q_heads=6)
     assert run_content(FinishedRun.open(run), "x")[0]["grid"] == [LAYERS, HEADS]
 
 
 def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", warnings=["Few texts."])
-    info = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(info | {"not_captured": [list(MISSING)]}))
+    edit_info(folder, not_captured=[list(MISSING)])
     run = FinishedRun.open(folder)
     for layers, missing, failed in (("0-2", 1, 0), ("0,4", 0, 1)):
         part = run.select(layers=layers)
@@ -122,9 +119,7 @@ def test_a_baseline_has_means_over_draws_and_no_profile_without_bins(
 ) -> None:
     folder = write_run(tmp_path / "run", position=True)
     for name, place in write_baselines(folder, draws=2).items():
-        info = json.loads((place / "run.json").read_text())
-        info.pop("sha256", None)
-        (place / "run.json").write_text(json.dumps(info))
+        edit_info(place, sha256={})
         table = pd.read_csv(place / "head_metrics.csv")
         table["layer_type"] = np.where(table["layer"] == 0, "sliding_attention", "full_attention")
         table.to_csv(place / "head_metrics.csv", index=False)

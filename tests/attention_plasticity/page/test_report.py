@@ -22,6 +22,7 @@ from attention_plasticity.page.payload import compressed, pack
 from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
+from plain_runs import edit_info
 from report_runs import write_run
 from role_runs import add_roles
 
@@ -50,21 +51,15 @@ def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "runs", "beside"),
-    [
-        ({}, 1, None),
-        ({}, 2, 1),
-        ({"pair_sampling": "local"}, 2, None),
-    ],
+    ("pair_sampling", "runs", "beside"),
+    [("bucket", 1, None), ("bucket", 2, 1), ("local", 2, None)],
 )
 def test_the_page_opens_with_the_second_run_if_it_can_be_compared(
-    tmp_path: Path, settings: dict[str, str], runs: int, beside: int | None
+    tmp_path: Path, pair_sampling: str, runs: int, beside: int | None
 ) -> None:
     folders = [write_run(tmp_path / str(number), number) for number in range(runs)]
-    for folder, changed in zip(folders, ({"pair_sampling": "bucket"}, settings), strict=False):
-        info = json.loads((folder / "run.json").read_text())
-        info["config"] |= changed
-        (folder / "run.json").write_text(json.dumps(info))
+    for folder, pairs in zip(folders, ("bucket", pair_sampling), strict=False):
+        edit_info(folder, config__pair_sampling=pairs)
     html = make_report([FinishedRun.open(folder) for folder in folders]).html
     data = re.search(r'id="page-data">(.*?)</script>', html)
     assert data

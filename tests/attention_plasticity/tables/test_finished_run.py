@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from attention_plasticity.cli import main
 from attention_plasticity.tables.csv_tables import read_table
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.labels import labels_of
+from plain_runs import edit_info
 from qk_dump.buckets import BucketGeometry
 from qk_toolkit.errors import ConfigError, ToolkitError
 from run_tables import cells_table, components_table, write_run
@@ -47,12 +47,9 @@ def test_names_that_utf8_cannot_hold_are_shown_with_question_marks(tmp_path: Pat
 
 def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path)
-    path, info = (
-        folder / "head_bucket_plasticity.csv",
-        json.loads((folder / "run.json").read_text()),
-    )
-    info["sha256"] = {"bucket_plasticity": hashlib.sha256(path.read_bytes()).hexdigest()}
-    (folder / "run.json").write_text(json.dumps(info))
+    path = folder / "head_bucket_plasticity.csv"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit_info(folder, sha256={"bucket_plasticity": digest})
     assert len(FinishedRun.open(folder).bucket_plasticity) == len(cells_table())
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:50]))  # whole rows, so that only the hash tells

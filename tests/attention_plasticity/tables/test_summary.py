@@ -7,12 +7,10 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,6 +27,7 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
 from attention_runs import add_attention
+from plain_runs import edit_info, edit_table
 from role_runs import add_roles
 from run_tables import add_bins, add_errors, add_windows, write_run
 
@@ -46,20 +45,6 @@ def over_buckets(tmp_path: Path) -> Path:
 def at_one_position(tmp_path: Path) -> Path:
     """The same with plasticity at one position and errors."""
     return add_errors(add_bins(write_run(tmp_path / "run")), GROUPS)
-
-
-def change(folder: Path, **entries: Any) -> Path:
-    """Change entries of run.json."""
-    info = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(info | entries))
-    return folder
-
-
-def change_heads(folder: Path, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> Path:
-    """Change the table of heads."""
-    path = folder / "head_metrics.csv"
-    edit(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
-    return folder
 
 
 def printed(folder: Path, width: int = 200) -> str:
@@ -95,9 +80,8 @@ def test_the_summary_holds_the_numbers_of_the_tables(over_buckets: Path) -> None
 
 
 def test_plasticity_at_one_position_comes_first(at_one_position: Path) -> None:
-    folder = change(at_one_position, longest_text=8192)
-    info = json.loads((folder / "run.json").read_text())["input"]
-    change(folder, input=info | {"texts": {"count": 12, "digest": None}})
+    folder = edit_info(at_one_position, longest_text=8192)
+    edit_info(folder, input__texts={"count": 12, "digest": None})
     lines = printed(folder).splitlines()
     overall = FinishedRun.open(folder).head_metrics["ap_overall"].mean()
     assert lines[1] == f"Attention plasticity {half(folder, 'ap_aligned')} at one position"
@@ -128,12 +112,14 @@ def test_extreme_heads_have_errors(at_one_position: Path) -> None:
 def test_significant_drops_are_counted(at_one_position: Path) -> None:
     """By the definition of Benjamini and Hochberg, with errors that make four drops significant."""
     drops = [0.3, 0.2, -0.25, 0.28, *[0.001] * 8]
-    change_heads(at_one_position, lambda table: table.assign(**{DROP: drops, f"{DROP}_se": 0.02}))
+    edit_table(
+        at_one_position, "metrics", lambda table: table.assign(**{DROP: drops, f"{DROP}_se": 0.02})
+    )
     assert (
         "             differs from 0 in 4 of 12 heads (false discovery rate 5 %): 3 positive, 1 "
         "negative\n"
     ) in printed(at_one_position)
-    change_heads(at_one_position, lambda table: table.assign(**{f"{DROP}_se": np.nan}))
+    edit_table(at_one_position, "metrics", lambda table: table.assign(**{f"{DROP}_se": np.nan}))
     assert "false discovery" not in printed(at_one_position)
 
 
@@ -167,12 +153,12 @@ def missing(column: str, reason: str) -> dict[str, Any]:
 
 def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets: Path) -> None:
     records = [missing("ap_aligned", "no bin"), missing("ap_phase", "no texts")]
-    change(over_buckets, missing=records)
+    edit_info(over_buckets, missing=records)
     text = printed(over_buckets)
     assert "Missing      ap_aligned (2 heads): no bin.\n" in text
     assert "Missing      ap_phase (2 heads): no texts.\n" in text
     warning = {"kind": "texts_unknown", "text": "Texts are not known.", "reasons": ["no texts"]}
-    text = printed(change(over_buckets, warnings=[warning]))
+    text = printed(edit_info(over_buckets, warnings=[warning]))
     assert "no texts" not in text
     assert "no bin" in text
 
@@ -180,7 +166,7 @@ def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets: Pa
 def test_a_long_failure_is_not_cut(over_buckets: Path) -> None:
     reason = f"{'d' * 120}: cannot be read"
     failures = [{"layer": 3, "q_head": head, "k_head": 0, "reason": reason} for head in (0, 1, 4)]
-    text = printed(change(over_buckets, failures=failures), width=40)
+    text = printed(edit_info(over_buckets, failures=failures), width=40)
     assert "3 of 15 heads failed\n" in text
     assert f"  layer 3, heads 0-1,4: {reason}\n" in text
 
