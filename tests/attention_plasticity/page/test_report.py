@@ -36,7 +36,11 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_title_cannot_leave_its_place(tmp_path: Path, run: Path) -> None:
     opened = [FinishedRun.open(run)]
-    assert EVIL not in make_report(opened, title=EVIL).html
+    html = make_report(opened, title=EVIL).html
+    assert EVIL not in html
+    data = re.search(r'id="page-data">(.*?)</script>', html)
+    assert data
+    assert not {*"<>&"} & {*data[1]}
     make_report(opened, title="\udcff").save(tmp_path / "odd.html")
     with pytest.raises(ap.ConfigError, match="title: must be text, got 3"):
         make_report(opened, title=3)  # type: ignore[arg-type]
