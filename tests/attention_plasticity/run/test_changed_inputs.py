@@ -246,6 +246,7 @@ def test_other_records_are_left_alone_until_they_are_cleaned(place: Path, whole:
 @pytest.mark.parametrize(
     ("name", "failed"),
     [
+        ("l00h01q/data.parquet", {(0, 1)}),
         ("l00h01k/data.parquet", {(0, 2), (0, 3)}),
         ("attended/l00h00k/data.parquet", {(0, 0), (0, 1)}),
         ("dump.json", set(HEADS)),
