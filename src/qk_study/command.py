@@ -170,9 +170,9 @@ def _refuse_several_processes() -> None:
 def _locked(folder: Path) -> FileLock:
     """The lock of the folder, so that two commands do not write the same tables."""
     from qk_study.reading import LOCK
-    from qk_toolkit.files import try_lock
+    from qk_toolkit.files import require_writable, try_lock
 
-    folder.mkdir(parents=True, exist_ok=True)
+    require_writable(folder / LOCK, "Choose another output_dir.", "output_dir: ")
     lock = try_lock(folder / LOCK)
     if lock is None:
         raise ConfigError(f"{folder}: another study is being made there; wait until it ends")

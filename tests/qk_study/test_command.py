@@ -175,6 +175,16 @@ def test_a_study_that_is_being_made_is_not_begun_again(
     assert "another study is being made there" in capsys.readouterr().err
 
 
+def test_a_study_in_a_place_that_cannot_be_a_folder_is_refused(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    assert study_in([str(place), "study.yaml", "--output_dir", f"{tmp_path}/file/out"]) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"error: output_dir: {tmp_path}/file/out/.study.lock: cannot be written")
+    assert told.endswith("Choose another output_dir.")
+
+
 def test_a_killed_study_continues_and_ends_the_same(
     made: Path, place: Path, tmp_path: Path
 ) -> None:

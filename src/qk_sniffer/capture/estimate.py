@@ -11,7 +11,7 @@ from qk_dump.columns import SINK_TOKENS
 from qk_dump.heads import Kind
 from qk_sniffer.capture.dump_heads import bytes_of_rows
 from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.refusals import refuse_run_folder
+from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.setup import Setup, number_of_texts, prepare
 from qk_sniffer.capture.work_folder import plan_in
 from qk_sniffer.config import CaptureConfig, ModelSettings
@@ -157,7 +157,7 @@ def estimate(config: CaptureConfig) -> Estimate:
     begun = None
     if not is_remote(config.data_root):
         folder = user_path(config.data_root)
-        refuse_run_folder(folder)
+        refuse_used_folder(folder, config.dataset.path)
         begun = None if config.overwrite else plan_in(folder)
     setup = prepare(config, Ranks(), begun=begun, weights=False)
     first = list(islice(setup.texts, TEXTS_LOOKED_AT))

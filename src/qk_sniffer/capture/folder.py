@@ -23,7 +23,7 @@ from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.heads import ATTENDED, parse_head
 from qk_dump.layout import parquet_files
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference, read_manifest, read_plan
-from qk_sniffer.capture.refusals import REMEDY, refuse_difference, refuse_run_folder
+from qk_sniffer.capture.refusals import REMEDY, refuse_difference
 from qk_sniffer.capture.segments import saved_chunks
 from qk_sniffer.capture.work_folder import (
     CHUNKS,
@@ -177,10 +177,8 @@ class CaptureFolder:
 def made_folder(folder: Path) -> Iterator[None]:
     """Make the folder before the model is loaded, so that a wrong path fails early.
 
-    After an error, new folders are removed if nothing is in them. The folder of an analysis is
-    refused.
+    After an error, new folders are removed if nothing is in them.
     """
-    refuse_run_folder(folder)
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

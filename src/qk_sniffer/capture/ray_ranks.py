@@ -19,7 +19,7 @@ from typing import Any
 
 from qk_sniffer.capture.folder import made_folder
 from qk_sniffer.capture.ranks import Ranks, ranks_from
-from qk_sniffer.capture.refusals import refuse_run_folder
+from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.debugging import show_traceback
@@ -47,7 +47,7 @@ def run_on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> Ca
             "accelerate or srun"
         )
     folder = user_path(config.data_root).absolute()
-    refuse_run_folder(folder)
+    refuse_used_folder(folder, config.dataset.path)
     ray = import_ray()
     connection = connect(ray, config.ray_address, config.num_actors, "texts")
     try:

@@ -10,6 +10,7 @@ from qk_dump.folder_kinds import refuse_other_output
 from qk_dump.manifest import plan_difference
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import resolved, user_path
 
 REMEDY = "choose another output.data_root, or add --overwrite to {}."
 
@@ -22,9 +23,11 @@ _SETTINGS = {
 """Settings that a plan records as they are given. The others depend on the model."""
 
 
-def refuse_run_folder(folder: Path) -> None:
-    """Refuse the folder of an analysis or a study, so that a dump is not mixed with results."""
+def refuse_used_folder(folder: Path, texts: str) -> None:
+    """Refuse the folder of an analysis, a study or the texts, so that no two are mixed."""
     refuse_other_output(folder, "dump", "output.data_root")
+    if folder.is_dir() and resolved(folder) == resolved(user_path(texts)):
+        raise ConfigError(f"output.data_root: {folder}: holds the texts; choose another folder")
 
 
 def refuse_difference(folder: Path, difference: str | None) -> None:

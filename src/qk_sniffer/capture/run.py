@@ -20,6 +20,7 @@ from qk_sniffer.capture.finish import finish
 from qk_sniffer.capture.folder import CaptureFolder, made_folder, open_capture
 from qk_sniffer.capture.publishing import publish, require_publishable
 from qk_sniffer.capture.ranks import Ranks, ranks_from
+from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.capture.segments import DamagedSegmentError, read_segments, remove_segment
 from qk_sniffer.capture.setup import Setup, prepare
@@ -102,6 +103,7 @@ def _run_on_engine(config: CaptureConfig, watcher: Watcher) -> CaptureResult:
 def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
     """Run the part of one process, which may be the only one."""
     folder = user_path(config.data_root)
+    refuse_used_folder(folder, config.dataset.path)
     with made_folder(folder), out_of_memory_advice(_LESS_MEMORY):
         setup = _prepared(config, folder, ranks, watcher)
         note_setup(setup, watcher)

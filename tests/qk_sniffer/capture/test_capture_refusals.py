@@ -182,6 +182,16 @@ def test_the_folder_of_another_command_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+def test_the_folder_of_the_texts_is_refused(
+    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(texts.iterdir())
+    for flags in ({}, {"overwrite": "true"}, {"dry_run": "true"}):
+        assert sniff(tmp_path / "no model", texts, texts, **flags) == 2
+        assert refusal(capsys).startswith(f"output.data_root: {texts}: holds the texts; choose")
+    assert sorted(texts.iterdir()) == before
+
+
 def test_a_failed_capture_leaves_no_empty_folder(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
