@@ -1,24 +1,19 @@
-"""The bucket of a position, and the positions of a bucket."""
+"""Buckets of positions, and the first key that a query sees."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qk_dump.buckets import BucketGeometry, geometry_of
+from qk_dump.visible import first_visible
 
 TYPES = ("uniform", "log")
 types = st.sampled_from(TYPES)
 sizes = st.one_of(st.integers(1, 300), st.integers(1, 2**40))
 positions = st.one_of(st.integers(0, 100_000), st.integers(0, 2**60))
-
-
-def test_uniform_buckets_begin_at_multiples() -> None:
-    geometry = BucketGeometry("uniform", 128)
-    assert geometry.starts([0, 1, 5]).tolist() == [0, 128, 640]
-    assert geometry.ends([0, 1, 5]).tolist() == [127, 255, 767]
-    assert geometry.bucket([0, 127, 128, 700.9]).tolist() == [0, 0, 1, 5]
 
 
 def test_log_buckets_begin_at_powers_of_two_less_one() -> None:
@@ -40,17 +35,14 @@ def test_a_position_lies_between_the_bounds_of_its_bucket(
     assert start <= position <= end
     assert geometry.bucket([start, end]).tolist() == [bucket, bucket]
     assert geometry.bucket([end + 1]).tolist() == [bucket + 1]
+    assert start == 0 or geometry.bucket([start - 1]).tolist() == [bucket - 1]
     if kind == "log":
         assert bucket == max(geometry.first, (position + 1).bit_length() - 1)
     else:
         assert bucket == position // size
 
 
-def test_log_buckets_are_exact_near_powers_of_two() -> None:
-    for k in range(1, 63):
-        near = [2**k - 2, 2**k - 1]
-        assert BucketGeometry("log", 1).bucket(near).tolist() == [k - 1, k]
-    assert BucketGeometry("log", 1).bucket([0]).tolist() == [0]
+def test_positions_beyond_64_bits_are_in_late_buckets() -> None:
     for beyond in (np.array([2**64 - 1], np.uint64), np.array([1e300])):
         assert BucketGeometry("log", 1).bucket(beyond)[0] >= 62
 
@@ -60,3 +52,25 @@ def test_what_does_not_tell_a_geometry_gives_none() -> None:
     wrong = [(None, 64), ("log", None), ("cube", 64), ("log", 0), ("log", "64"), ([], 4)]
     wrong += [("log", True), ("uniform", 2**80)]
     assert all(geometry_of(*told) is None for told in wrong)
+
+
+@given(
+    length=st.integers(1, 40),
+    window=st.one_of(st.none(), st.integers(1, 50)),
+    chunked=st.booleans(),
+)
+def test_arrays_and_tensors_agree_with_a_mask(
+    length: int, window: int | None, chunked: bool
+) -> None:
+    expected = []
+    for query in range(length):
+        keys = [*range(query + 1)]
+        if window is not None and chunked:
+            keys = [key for key in keys if key // window == query // window]
+        elif window is not None:
+            keys = keys[-window:]
+        expected.append(keys[0])
+    position = np.arange(length)
+    assert first_visible(position, window, chunked).tolist() == expected
+    assert first_visible(position.astype(np.float64), window, chunked).tolist() == expected
+    assert first_visible(torch.arange(length), window, chunked).tolist() == expected

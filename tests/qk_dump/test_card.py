@@ -35,21 +35,6 @@ def parts(text: str) -> tuple[dict[str, Any], str]:
     return yaml.safe_load(front), body
 
 
-def test_the_parts_are_configs_and_then_every_head() -> None:
-    front, _ = parts(card(MANIFEST, SOME_HEADS, examples=True))
-    assert front["configs"] == [
-        {"config_name": "queries", "data_files": "l*h*q/*.parquet"},
-        {"config_name": "keys", "data_files": "l*h*k/*.parquet"},
-        {"config_name": "examples", "data_files": "examples.parquet"},
-        {"config_name": "l00h00k", "data_files": "l00h00k/*.parquet"},
-        {"config_name": "l00h00q", "data_files": "l00h00q/*.parquet"},
-        {"config_name": "l00h01q", "data_files": "l00h01q/*.parquet"},
-        {"config_name": "l100h12k", "data_files": "l100h12k/*.parquet"},
-    ]
-    assert front["tags"]
-    assert front["pretty_name"] == "Queries and keys of org/model-1"
-
-
 def test_more_heads_than_the_viewer_takes_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qk_dump.card.MOST_CONFIGS", 12)
     heads = [HeadId(layer, 0, kind) for layer in range(4) for kind in "qk"]
@@ -128,7 +113,8 @@ def write_dump(root: Path) -> tuple[DumpManifest, list[HeadId]]:
     for head in heads:
         rows = head_rows(20, WIDTHS[head.layer])
         if head.kind == "k":
-            rows |= {"received": np.full((20, 2), 0.1), "inclusion": np.full(20, 0.5)}
+            received = np.full((20, 2), 0.2 if head.attended else 0.1)
+            rows |= {"received": received, "inclusion": np.full(20, 0.5)}
         write_columns(root, head, sliding_window=16 if head.layer else None, **rows)
     write_examples(root, [Example(i, f"text {i}", 14, "") for i in range(5)])
     write_tokens(root, {0: "token 0"})
@@ -159,4 +145,4 @@ def test_datasets_loads_any_head_and_the_examples(tmp_path: Path) -> None:
     assert set(datasets.get_dataset_config_names(str(dump))) == names
     for name in ("queries", "keys"):
         assert load(name).num_rows == 40  # of the layers with one width
-    assert load("attended-l00h01k")[1]["received"] == pytest.approx([0.1, 0.1])
+    assert load("attended-l00h01k")[1]["received"] == pytest.approx([0.2, 0.2])

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from qk_dump.decoding import decoded_batch, plain_numbers
+from qk_dump.decoding import decoded_batch
 
 N = 21
 
@@ -51,10 +51,6 @@ def test_fixed_lists_in_a_slice_have_their_own_values() -> None:
     part = pa.RecordBatch.from_pydict({"vector": vectors}).slice(2, 3)
     found = decoded_batch(part, Path("data"), 0)["vector"]
     assert found.tolist() == [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]
-
-
-def test_numbers_of_a_column_of_nulls_are_zeros() -> None:
-    assert plain_numbers(pa.nulls(3)).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_reading_a_head_imports_neither_pandas_nor_compute_functions() -> None:

@@ -110,23 +110,6 @@ def test_a_rotation_from_zero_is_that_of_transformers(pairing: Any, apply: Any) 
         np.testing.assert_allclose(found, expected[0, head].numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"frequencies": [1.0, math.nan]}, "frequencies: expected finite numbers"),
-        ({"frequencies": [1.0, "0.1"]}, "frequencies: expected finite numbers"),
-        ({"dimensions": 6}, "expected 4"),
-        ({"start": -1}, "start"),
-        ({"pairing": "pairs"}, "halves or interleaved"),
-        ({"scaling": 0}, "positive"),
-    ],
-)
-def test_a_record_that_cannot_be_used_is_refused(change: dict[str, Any], message: str) -> None:
-    content = {**RotaryRecord((1.0, 0.1)).to_json(), **change}
-    with pytest.raises(RotaryError, match=message):
-        RotaryRecord.from_json(content)
-
-
 def entry(theta: float = 1e4, factor: float = 1.0, pairs: int = 4, **facts: Any) -> dict[str, Any]:
     """A layer whose frequencies are those of rope parameters."""
     numbers = tuple(theta ** (-m / pairs) / factor for m in range(pairs))

@@ -99,15 +99,7 @@ def test_flags_and_the_config_reach_the_capture(
     ("words", "told"),
     [
         ([], "--dataset.path: is required (Hub dataset, or"),
-        (["--model.nam", "x"], "--model.nam: unknown flag; did you mean --model.name?"),
         (["--max_length", "3"], "--max_length: unknown flag; did you mean --tokenizer.max_length?"),
-        (
-            ["--capture.atended", "5"],
-            "--capture.atended: unknown flag; did you mean --capture.attended_keys?",
-        ),
-        ([*REQUIRED, "--capture.sampler.type=x"], "--capture.sampler.type: expected one of auto, "),
-        ([*REQUIRED, "--config", "no.yaml"], "no.yaml: does not exist"),
-        (["m"], "'m': unexpected argument"),
     ],
 )
 def test_misuse_is_one_line_and_exit_code_2(
@@ -119,20 +111,3 @@ def test_misuse_is_one_line_and_exit_code_2(
     assert captured.err.startswith(f"error: {told}")
     assert captured.err.count("\n") == 1
     assert not started
-
-
-@pytest.mark.parametrize("command", [sniff_qk, lambda w: attention_plasticity(["capture", *w])])
-def test_an_interruption_says_how_to_continue(
-    command: Callable[[list[str]], int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def run(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    replace(monkeypatch, "capture.run", run_capture=run)
-    assert command(REQUIRED) == 130
-    assert capsys.readouterr().err == (
-        "interrupted; finished texts are kept; run the same command again to continue "
-        "(without --overwrite)\n"
-    )

@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from flat_settings import YAML_FILE, FlatSettings, saved
-from qk_toolkit.command_line import INTERRUPTED, command_parser, command_settings, guarded
+from qk_toolkit.command_line import INTERRUPTED, guarded
 from qk_toolkit.errors import ConfigError, DumpError
 
 
@@ -139,27 +137,3 @@ sys.exit(guarded(verb, 'go on'))"""
 
 
 # parser and settings
-
-
-def test_the_help_begins_with_the_description_and_ends_with_examples(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    parser = command_parser("program", "Two\nlines.", "commands:\n  program --batch_size 3\n")
-    with pytest.raises(SystemExit):
-        command_settings(parser, FlatSettings, ["--help"])
-    text = capsys.readouterr().out
-    assert text.startswith("usage: program [--FIELD VALUE …]\n\nTwo\nlines.\n")
-    assert text.endswith("commands:\n  program --batch_size 3\n")
-    assert text.index("--config FILE") < text.index("--batch_size")
-
-
-def test_settings_come_from_flags_and_the_config_they_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved(tmp_path, "run: {batch_size: 3, buffer: 9}")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    arguments = ["--config", f"~/{YAML_FILE}", "--batch_size", "4"]
-    made = command_settings(
-        command_parser("program", "", ""), FlatSettings, arguments, section="run"
-    )
-    assert made == FlatSettings(batch_size=4, buffer=9)

@@ -34,7 +34,6 @@ def v1(folder: str, quota: str) -> dict[str, str]:
     [
         ("0::/\n", {"cpu.max": "200000 100000\n"}, 2),
         ("0::/\n", {"cpu.max": "50000 100000\n"}, 1),
-        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
         ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
         ("0::/a/b\n", {"a/b/cpu.max": "100000 50000", "a/cpu.max": "900000 100000"}, 2),
         ("0::/../../escaped\n", {"cpu.max": "400000 100000"}, 4),

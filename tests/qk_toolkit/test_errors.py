@@ -1,4 +1,4 @@
-"""The errors a person may see."""
+"""The errors a person may see, and what tracebacks do not show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from qk_toolkit.debugging import traceback_text
 from qk_toolkit.errors import (
     ConfigError,
     DumpError,
@@ -73,3 +74,16 @@ def test_a_value_is_shown_in_short(value: object, shown: str | None) -> None:
     text = in_short(value)
     assert len(text) <= 200
     assert shown is None or text == shown
+
+
+def test_secrets_are_not_in_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG")
+    monkeypatch.setenv("MY_TOKEN", "short")
+    inner = OSError("s3://key:hidden@bucket, Authorization: Bearer hidden.token")
+    error = ConfigError("no access with hf_hiddenhidden and wJalrXUtnFEMI/K7MDENG in short")
+    error.__cause__ = inner
+    text = traceback_text(error)
+    assert "hidden" not in text
+    assert "wJalr" not in text
+    assert "s3://…@bucket" in text
+    assert text.endswith("ConfigError: no access with … and … in short\n")

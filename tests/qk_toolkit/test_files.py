@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, and those of others are read when they are what they claim."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from odd_files import NOT_REGULAR, Maker
-from qk_toolkit.errors import OutputError
+from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import (
+    UnusableFileError,
     exclusive_folder,
+    open_regular,
+    read_bounded,
     read_json,
     remove_exclusive_folder,
     staged,
     staged_folder,
     sync_folder,
+    user_path,
     write_text,
 )
 
@@ -169,3 +173,60 @@ def test_only_one_process_holds_an_exclusive_folder_also_when_it_is_removed(tmp_
         thread.join()
     assert most == [1] * 20
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("make", "said"), NOT_REGULAR.values(), ids=NOT_REGULAR)
+def test_what_is_no_regular_file_is_refused_unopened(
+    make: Maker, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "dump.json"
+    make(path)
+    for read in (open_regular, read_json, lambda path: read_bounded(path, 10)):
+        with pytest.raises(UnusableFileError) as caught:
+            read(path)
+        assert caught.value.strerror == said
+        assert str(caught.value) == f"{path}: {said}"
+
+
+def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"123")
+    assert read_bounded(path, 3) == b"123"
+    with pytest.raises(UnusableFileError, match="is larger than 2 bytes"):
+        read_bounded(path, 2)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(UnusableFileError, match="is larger than 16,777,216 bytes"):
+        read_json(path, most_bytes=16 << 20)
+
+
+GARBLED = {
+    "empty": (b"", "Expecting value"),
+    "half": (b'{"a": ', "Expecting value"),
+    "not UTF-8": (b'{"a": "\xe9"}', "utf-8"),
+    "UTF-16": ("{}".encode("utf-16"), "utf-8"),
+    "two values": (b"{} {}", "Extra data"),
+    "a key twice": (b'{"b": {"a": 1, "a": 2}}', "'a' is given twice"),
+    "an endless number": (b"9" * 5000, "5000 digits"),
+    "100,000 deep": (b"[" * 100_000 + b"]" * 100_000, "nested too deep"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), GARBLED.values(), ids=GARBLED)
+def test_garbled_json_is_a_value_error_that_says_why(
+    content: bytes, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["a\0b", "\0", "a/\ud800", "~/\0", "a" * 300, "a/" * 3000], ids=range(6)
+)
+def test_a_path_that_no_file_can_have_is_refused(text: str) -> None:
+    for path in (text, Path(text)):
+        with pytest.raises(ConfigError, match="no file can have this name") as caught:
+            user_path(path)
+        assert "\0" not in str(caught.value)

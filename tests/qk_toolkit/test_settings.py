@@ -1,4 +1,4 @@
-"""Settings from flags and YAML: where a value comes from."""
+"""Settings from flags and YAML: where a value comes from, and one line for each refusal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flat_settings import FlatSettings, from_flags, from_yaml, saved, yaml_error
+import sectioned_settings
+from flat_settings import FlatSettings, flag_error, from_flags, from_yaml, parser, yaml_error
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import parse_indices, settings_from, validated
-
-
-def test_a_flag_overrides_yaml_and_yaml_overrides_the_default(tmp_path: Path) -> None:
-    path = saved(tmp_path, "batch_size: 3\nrate: 0.25\n")
-    found = from_flags("--batch_size", "4", yaml_path=path)
-    assert found == FlatSettings(batch_size=4, rate=0.25)
+from sectioned_settings import SectionedSettings
 
 
 def test_a_yaml_value_of_every_type(tmp_path: Path) -> None:
@@ -79,3 +76,200 @@ def test_settings_can_come_from_a_pipe(tmp_path: Path) -> None:
 def test_indices_are_sorted_without_duplicates(given: object, expected: list[int]) -> None:
     assert parse_indices(given) == expected
     assert validated(FlatSettings, {"layers": given}).layers == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--pre_rope", "--batch_size", "3"),
+        ("--pre-rope=true", "--batch-size=3"),
+        ("--batch_size", "3", "--pre_rope", "YES"),
+        ("--pre_rope", "1", "--batch_size", "2", "--batch-size", "3"),
+    ],
+    ids=" ".join,
+)
+def test_flags_are_accepted_in_every_spelling(arguments: tuple[str, ...]) -> None:
+    assert from_flags(*arguments) == FlatSettings(pre_rope=True, batch_size=3)
+
+
+def test_none_means_no_value_only_where_that_is_the_default() -> None:
+    for text in ("none", "None", "NULL"):
+        found = from_flags("--cache_dir", text, "--buffer", text, "--model", text)
+        assert (found.cache_dir, found.buffer, found.model) == (None, None, text)
+
+
+def test_unknown_flags_and_arguments() -> None:
+    for argument, message in (
+        ("--pre-rop", "--pre_rop: unknown flag; did you mean --pre_rope?"),
+        ("--bach_size=3", "--bach_size: unknown flag; did you mean --batch_size?"),
+        ("--batch", "--batch: unknown flag; did you mean --batch_size?"),  # no abbreviations
+        ("--zzzzzz", "--zzzzzz: unknown flag; --help lists them all"),
+        ("tiny", "'tiny': unexpected argument; put its flag before it, --flag tiny"),
+    ):
+        assert flag_error(argument, "--rate", "0.1") == message
+
+
+# flags of sections
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--model.max-length", "did you mean --model.length?"),
+        ("--texts", "did you mean --dataset.texts?"),
+        ("--model.texts", "did you mean --dataset.texts?"),
+        ("--dtype", "did you mean --model.weights.dtype?"),
+        ("--model", ""),  # a section has no flag
+    ],
+)
+def test_an_unknown_flag_of_a_section(flag: str, hint: str) -> None:
+    name = flag[2:].replace("-", "_")
+    message = sectioned_settings.flag_error(flag, "3")
+    assert message.startswith(f"--{name}: unknown flag; {hint}")
+
+
+def whole_help(capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        parser(SectionedSettings).parse_args(["--help_all"])
+    return capsys.readouterr().out
+
+
+def test_rare_flags_are_in_the_whole_help_only(capsys: pytest.CaptureFixture[str]) -> None:
+    text = parser(SectionedSettings).format_help()
+    for name in ("--dataset.skip", "--model.adapter", "--model.adapter.rank", "model.adapter:"):
+        assert name not in text
+        assert name in whole_help(capsys)
+    assert "--dataset.texts" in text
+
+
+BATCH_SIZE = "batch_size: expected an integer of at least 1, got"
+RATE = "rate: expected a number above 0 and below 1, got"
+
+# values
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("batch_size: many", f"{BATCH_SIZE} 'many'"),
+        ("batch_size: 3.0", f"{BATCH_SIZE} 3.0"),
+        ("batch_size: true", f"{BATCH_SIZE} true"),
+        ("batch_size: 0", f"{BATCH_SIZE} 0"),
+        ("batch_size: |\n  a\n  b\n", f"{BATCH_SIZE} 'a\\nb\\n'"),
+        ("rate: 1.0", f"{RATE} 1.0"),
+        ("rate: .nan", f"{RATE} nan"),
+        ("buffer: 91", "buffer: expected an integer of at least 1 and of at most 90, got 91"),
+        ("pre_rope: 'true'", "pre_rope: expected true or false, got 'true'"),
+        ("dtype: double", "dtype: expected one of half, float, got 'double'"),
+        ("model: {a: 1}", "model: expected text, got {'a': 1}"),
+    ],
+)
+def test_a_wrong_value_in_yaml(tmp_path: Path, line: str, message: str) -> None:
+    assert yaml_error(tmp_path, line) == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--batch_size", "many"), f"--{BATCH_SIZE} 'many'"),
+        (("--batch_size", "none"), f"--{BATCH_SIZE} 'none'"),
+        (("--rate", "nan"), f"--{RATE} nan"),
+        (("--dtype", "Float"), "--dtype: expected one of half, float, got 'Float'"),
+        *(
+            (
+                ("--layers", text),
+                f"--layers: expected a list of integers such as 0-3,8, got {text!r}",
+            )
+            for text in ("1-", "3-1", "1,,2", "1.5", "1-2-3", "²", "0-99999999999")
+        ),
+        (("--batch_size", "5", "--buffer", "4"), "--buffer: smaller than batch_size"),
+    ],
+)
+def test_a_wrong_value_of_a_flag(arguments: tuple[str, ...], message: str) -> None:
+    assert flag_error(*arguments) == message
+
+
+def test_integers_beyond_64_bits(tmp_path: Path) -> None:
+    beyond = "does not fit 64 bits"
+    for number in ("9" * 20, "9" * 300, "-" + "9" * 20, "-" + "9" * 300):
+        for message in (
+            yaml_error(tmp_path, f"batch_size: {number}"),
+            flag_error("--batch_size", number),
+        ):
+            assert BATCH_SIZE in message
+            assert beyond in message
+        assert beyond in yaml_error(tmp_path, f"rate: {number}")
+        assert beyond in yaml_error(tmp_path, f"layers: [1, {number}]")
+    assert beyond in yaml_error(tmp_path, "batch_size: 0x" + "f" * 10_000)
+
+
+def test_text_that_is_invalid_in_a_path(tmp_path: Path) -> None:
+    invalid = "which is invalid in a name or path"
+    for field in ("model", "cache_dir"):
+        message = yaml_error(tmp_path, f'{field}: "a\\0b"')
+        assert message == f"{field}: holds the character NUL, {invalid}"
+        message = yaml_error(tmp_path, f'{field}: "\\ud800"')
+        assert message == f"{field}: holds '\\ud800', {invalid}"
+    message = sectioned_settings.flag_error("--dataset.name", "caf\udce9")
+    assert message == "--dataset.name: expected text in UTF-8, got 'caf\\udce9'"
+
+
+# names
+
+
+def test_an_unknown_name_comes_with_a_hint(tmp_path: Path) -> None:
+    for key in ("bach_size", "Batch_Size", "batch-size"):
+        message = yaml_error(tmp_path, f"{key}: 3")
+        assert message == f"{key}: unknown field; did you mean batch_size?"
+    for key in ("zzzz", "3", "2024-01-01", "~", "!!binary aGk=", '"a\\nb"'):
+        assert "unknown field" in yaml_error(tmp_path, f"{key}: 3")
+    assert yaml_error(tmp_path, "zzzz: 3") == "zzzz: unknown field"
+
+
+# files
+
+
+LAUGHS = "\n".join(
+    [
+        "a0: &a0 [lol]",
+        *(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(12)),
+        "batch_size: *a12",
+    ]
+)
+INVALID_YAML: dict[str, tuple[str | bytes, str]] = {
+    "nested lists": ("rate: " + "[" * 2000 + "]" * 2000, "it is nested too deep"),
+    "a list in itself": ("batch_size: &a [*a]", ""),
+    "billion laughs": (LAUGHS, ""),
+    "a large file": ("# " + "x" * 1_000_000, "is larger than 1,000,000 bytes"),
+    "timestamp": ("rate: !!timestamp x", "is not valid YAML"),
+    "date": ("model: 2024-13-45\n", "is not valid YAML"),
+    "int": ('rate: !!int ""', "is not valid YAML"),
+    "a list as key": ("? [a]\n: b", "is not valid YAML"),
+    "NUL": (b"rate: \0", "is not valid YAML"),
+    "not UTF-8": (b"model: \xe9", "cannot be read"),
+    "5,000 digits": ("rate: " + "9" * 5000, "is not valid YAML"),
+    "indentation": ("batch_size: 3\n  rate: 1\n", "is not valid YAML: line 2: "),
+    "a tab": ("\trate: 3", "line 1: indent with spaces, not tabs"),
+    "two documents": ("rate: 3\n---\nrate: 4\n", "is not valid YAML"),
+    "an unknown alias": ("rate: *missing\n", "is not valid YAML"),
+    "a duplicate key": ("rate: 3\nmodel: x\nrate: 4\n", "line 3: 'rate' is given twice"),
+    "a duplicate in a section": ("a:\n  rate: 3\n  rate: 4\n", "line 3: 'rate' is given twice"),
+    "a list": ("- rate\n", "expected 'name: value' lines"),
+    "a Python object": ("model: !!python/name:os.getcwd", "could not determine a constructor"),
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), INVALID_YAML.values(), ids=INVALID_YAML)
+def test_a_file_that_is_not_valid(tmp_path: Path, text: str | bytes, problem: str) -> None:
+    message = yaml_error(tmp_path, text)
+    assert problem in message
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "\ud800", "/", "missing.yaml"])
+def test_a_path_that_is_not_a_settings_file(path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_from(FlatSettings, yaml_path=Path(path))
+    assert "\n" not in str(caught.value)
+    if path == "missing.yaml":
+        assert str(caught.value) == "missing.yaml: does not exist"

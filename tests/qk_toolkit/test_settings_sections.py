@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import settings_from, validated
+from qk_toolkit.settings import settings_from
 from sectioned_settings import (
     Adapter,
     Dataset,
@@ -109,21 +109,6 @@ def test_a_yaml_error_names_the_dotted_field(tmp_path: Path, text: str, message:
     assert yaml_error(tmp_path, NAMED + text) == f"FILE: {message}"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("--model.weights.dtype", "x"),
-            "--model.weights.dtype: expected one of half, float, got 'x'",
-        ),
-        (("--model.adapter.rank", "3"), "--model.adapter.layers: is required (layers to adapt)"),
-        (("--dataset.skip=9",), "--dataset.skip: more than texts"),
-    ],
-)
-def test_a_flag_error_names_the_dotted_field(arguments: tuple[str, ...], message: str) -> None:
-    assert flag_error("--dataset.name", "a", *arguments) == message
-
-
 def test_a_missing_field(tmp_path: Path) -> None:
     missing = "dataset.name: is required (name on the Hub)"
     for text in ("", "dataset:\n", "dataset: {}\n", "dataset: {texts: 3}\n"):
@@ -132,19 +117,3 @@ def test_a_missing_field(tmp_path: Path) -> None:
 
 
 # from Python
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({}, "dataset.name: is required (name on the Hub)"),
-        ({"dataset": Model()}, "dataset: expected name: value lines, got Model("),
-        ({"dataset": {"name": "a", "skip": 9}}, "dataset.skip: more than texts"),
-    ],
-)
-def test_an_error_of_python_values_begins_with_the_dotted_name(
-    values: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        validated(SectionedSettings, values)
-    assert str(caught.value).startswith(message)

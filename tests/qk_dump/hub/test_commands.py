@@ -7,14 +7,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import attention_plasticity as ap
 from attention_plasticity.cli import main
 from dumps import make_dump
-from hub_server import CLIENT_WARNINGS, READER, WRITER, HubServer, status
-from hub_server import hub as hub  # the fixture
+from hub_server import CLIENT_WARNINGS, HubServer
 from hubs import REPO, client_of, downloads, files_of, on_branch, upload
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -48,15 +45,10 @@ def client(
     ("words", "said"),
     [
         (["push", "--repo", "me/qk"], "the following arguments are required: DUMP"),
-        (["push", "dump", "--repo", "qk"], "repo: expected owner/name, got 'qk'"),
         (["push", "none", "--repo", "me/qk", "--branch", "b"], "none: does not exist"),
-        (["push", "dump", "--repo", "me/qk", "--branch", "main"], "main holds the list"),
-        (["push", "dump", "--repo", "me/qk", "--brunch", "b"], "did you mean --branch"),
         (["push", "bare", "--repo", "me/qk"], "does not name its model; give a branch"),
         (["pull", "qk"], "qk: expected owner/name@branch"),
         (["pull", "me/qk@b", "--layers", "a-b"], "--layers: expected a list of integers"),
-        (["pull", "me/qk@b", "--max-workers", "few"], "--max_workers: invalid int value: 'few'"),
-        (["pull", "me/qk@b", "more"], "'more': unexpected argument"),
     ],
 )
 @pytest.mark.usefixtures("client")
@@ -104,23 +96,6 @@ def test_push_and_pull_say_where_the_dump_is(
     assert folder.is_relative_to("mine")
 
 
-@pytest.mark.usefixtures("client")
-def test_failures_of_the_hub_end_with_one_and_a_line(
-    hub: HubServer, local: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    upload(hub, local)
-    capsys.readouterr()  # progress of the upload
-    hub.fail("*", status(500), times=None)
-    assert main(["pull", "me/qk@tiny"]) == 1
-    hub.heal()
-    with client_of(hub, tmp_path / "cache", READER):
-        assert main(["push", str(local), "--repo", REPO]) == 1
-    told = capsys.readouterr().err
-    assert told.count("\n") == told.count("error: ") == 2
-    assert READER not in told
-    assert WRITER not in told
-
-
 def test_a_config_names_dataset_branch_and_cache(
     hub: HubServer, local: Path, tmp_path: Path, client: pytest.MonkeyPatch
 ) -> None:
@@ -140,20 +115,6 @@ def test_a_config_names_dataset_branch_and_cache(
     assert main(["analyze", "--config", str(config), *words]) == 0
     info = json.loads((tmp_path / "results" / "model" / "run.json").read_text())
     assert info["input"]["hub"]["model_dir"] == "model"
-
-
-@pytest.mark.usefixtures("client")
-def test_the_library_takes_an_address_wherever_it_takes_a_folder(
-    hub: HubServer, local: Path
-) -> None:
-    commit = upload(hub, local)
-    run = ap.analyze_dump(URL, max_workers=1, layers=[0], heads=[0])
-    assert run.folder == Path("results/tiny")
-    assert run.info["input"]["hub"]["commit"] == commit
-    dump = ap.open_dump(URL)
-    assert len(dump.folders) == 12
-    head = ap.analyze_head(0, 3, 1, URL).metrics
-    np.testing.assert_equal(head, ap.analyze_head(0, 3, 1, local).metrics)  # NaN equals NaN
 
 
 def test_a_capture_is_published_and_a_second_time_nothing_happens(

@@ -35,17 +35,12 @@ from hubs import (
     push_refusal,
     small_dump,
 )
-from hubs import cache as cache  # the fixtures
-from hubs import client as client
-from hubs import commit as commit
-from hubs import dump as dump
 from qk_dump.card import overview_card
 from qk_dump.hub.pull import fetch_dump
 from qk_dump.hub.push import push_dump
 from qk_toolkit.errors import HubError
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
-hub = hub_server.hub
 FILE = "l00h01q/data.parquet"
 BUSY = status(429, {"Retry-After": "0"})
 PASSING = {

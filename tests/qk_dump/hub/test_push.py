@@ -16,9 +16,6 @@ import hub_server
 from dumps import add_attended
 from hub_server import HubServer
 from hubs import REPO, files_of, on_branch, push_refusal, small_dump
-from hubs import cache as cache  # the fixtures
-from hubs import client as client
-from hubs import dump as dump
 from qk_dump.card import is_card
 from qk_dump.hub.push import Pushed, push_dump
 from qk_dump.hub.remote_branch import RemoteBranch
@@ -27,7 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS),
     pytest.mark.usefixtures("client"),
 ]
-hub = hub_server.hub
 
 
 def without_card(files: dict[str, bytes]) -> dict[str, bytes]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,10 +15,7 @@ import hub_server
 from dumps import make_dump
 from hub_server import READER, WRITER, HubServer, status
 from hubs import REPO, TINY, files_of, on_branch, push_refusal
-from hubs import cache as cache  # the fixtures
-from hubs import client as client
-from hubs import dump as dump
-from odd_files import claim, huge, replace_by
+from odd_files import replace_by
 from qk_dump.hub.pull import fetch_dump
 from qk_dump.hub.push import push_dump
 from qk_toolkit.errors import ToolkitError
@@ -28,7 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS),
     pytest.mark.usefixtures("client"),
 ]
-hub = hub_server.hub
 HEAD = "l00h01q/data.parquet"
 
 
@@ -57,26 +52,13 @@ def without(column: str) -> Callable[[Path], object]:
     return lambda path: pq.write_table(pq.read_table(path).drop_columns(column), path)
 
 
-def retyped(column: str, kind: pa.DataType) -> Callable[[Path], object]:
-    def change(path: Path) -> None:
-        table = pq.read_table(path)
-        place = table.schema.get_field_index(column)
-        pq.write_table(table.set_column(place, column, table[column].cast(kind)), path)
-
-    return change
-
-
 GARBAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "text": (lambda path: path.write_text("a,b\n1,2\n" * 9), "is not a readable Parquet file"),
     "half": (
         lambda path: path.write_bytes(path.read_bytes()[:-200]),
         "is not a readable Parquet file",
     ),
     "a pipe": (lambda path: replace_by(os.mkfifo, path), "is a named pipe"),
-    "a huge footer": (huge, "its footer is 4,043,309,055 bytes long"),
     "no vectors": (without("vector"), "has no column 'vector'"),
-    "text as bucket": (retyped("bucket", pa.string()), "column 'bucket' is string"),
-    "rows by the billion": (lambda path: claim(path, 10**12, instead_of=777), "its footer gives"),
 }
 
 

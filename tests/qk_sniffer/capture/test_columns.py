@@ -24,7 +24,7 @@ from qk_sniffer.config import make_config
 from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.texts.encoding import TextEncoder
 from qk_sniffer.texts.synthetic import open_source
-from sniffing import attended_tables, same_bytes, sniff, tables_of
+from sniffing import attended_tables, sniff, tables_of
 from tiny_models import ARCHITECTURES, VOCABULARY
 from tiny_texts import save_texts, tiny_tokenizer
 
@@ -189,18 +189,6 @@ def test_columns_that_are_left_out_change_no_other(
         assert missing == (missing_q if name.endswith("q") else missing_k)
     assert (tmp_path / "attended").exists() == ("capture__tokens" in settings)
     assert (tmp_path / "tokens.parquet").exists() == ("capture__tokens" not in settings)
-
-
-def test_overwriting_brings_all_files_and_takes_them_away(
-    model: Path, texts: Path, whole: Path, tmp_path: Path
-) -> None:
-    less = {"capture__tokens": "false", "capture__attended_keys": 0}
-    assert sniff(model, texts, tmp_path, **FEW | less) == 0
-    assert sniff(model, texts, tmp_path, **FEW, overwrite="true") == 0
-    assert same_bytes(tmp_path, whole)
-    assert sniff(model, texts, tmp_path, **FEW | less, overwrite="true") == 0
-    assert not (tmp_path / "attended").exists()
-    assert read_tokens(tmp_path) is None
 
 
 def test_texts_of_a_padded_batch_have_the_columns_of_each_alone(

@@ -12,35 +12,14 @@ from qk_sniffer.capture.run import run_capture
 from qk_sniffer.config import make_config
 from qk_toolkit.errors import ConfigError
 
-TORCHRUN = {
-    "RANK": "5",
-    "WORLD_SIZE": "8",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "4",
-    "GROUP_RANK": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
-}
-ACCELERATE = {
-    "RANK": "1",
-    "WORLD_SIZE": "2",
-    "LOCAL_RANK": "1",
-    "ACCELERATE_MIXED_PRECISION": "no",
-}
-SRUN = {
-    "SLURM_PROCID": "3",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_LOCALID": "1",
-    "SLURM_NTASKS": "4",
-    "SLURM_JOB_ID": "17",
-}
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
 SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}  # not started by srun
 
 
 def test_launchers() -> None:
     for environment, ranks in (
         (TORCHRUN, Ranks(5, 8, 1)),
-        (ACCELERATE, Ranks(1, 2, 1)),
         (SRUN, Ranks(3, 4, 1)),
         ({**SRUN, **TORCHRUN}, Ranks(5, 8, 1)),  # torchrun inside a Slurm job
         (SBATCH, Ranks()),

@@ -18,28 +18,20 @@ def _no_thread_is_left() -> Iterator[None]:
     assert set(threading.enumerate()) <= before
 
 
-def test_an_error_comes_after_the_items_before_it() -> None:
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_an_error_comes_after_the_items_before_it(error: type[BaseException]) -> None:
     def items() -> Iterator[int]:
         yield 1
         yield 2
-        raise KeyError("third")
+        raise error("third")
 
     source = prepared_ahead(items())
     assert next(source) == 1
     assert next(source) == 2
-    with pytest.raises(KeyError, match="third"):
+    with pytest.raises(error, match="third"):
         next(source)
     with pytest.raises(StopIteration):
         next(source)
-
-
-def test_an_interruption_in_the_thread_reaches_the_user() -> None:
-    def items() -> Iterator[int]:
-        raise KeyboardInterrupt
-        yield
-
-    with pytest.raises(KeyboardInterrupt):
-        list(prepared_ahead(items()))
 
 
 @pytest.mark.parametrize("used", [0, 3])

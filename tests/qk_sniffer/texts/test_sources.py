@@ -68,12 +68,14 @@ def saved(path: Path, content: str | bytes | list[dict[str, Any]]) -> Path:
 
 ROWS = [{"id": "a", "text": "one, two"}, {"id": "b", "text": "three\nfour"}]
 TEXTS = [("a", "one, two"), ("b", "three\nfour")]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("name", ["book.txt", "v1.2.text", "my book.MD"])
+@pytest.mark.parametrize("name", ["v1.2.text", "my book.MD", "book.txt.gz"])
 def test_a_text_file_is_one_text_named_after_it(tmp_path: Path, name: str, streaming: bool) -> None:
-    file = saved(tmp_path / name, "first line\n\nthird line\n")
+    content = b"first line\n\nthird line\n"
+    file = saved(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
     assert texts_of(file, streaming=streaming) == [(name, "first line\n\nthird line\n")]
 
 
@@ -97,46 +99,27 @@ def table_of_text(separator: str) -> str:
     return "".join(separator.join(line) + "\n" for line in lines)
 
 
+TABLES: dict[str, Any] = {
+    "rows.jsonl": ROWS,
+    "rows.json": ROWS,
+    "rows.jsonl.gz": gzip.compress(LINES),
+    "rows.jsonl.bz2": bz2.compress(LINES),
+    "rows.jsonl.xz": lzma.compress(LINES),
+    "rows.csv": table_of_text(","),
+    "my.ROWS.TSV": table_of_text("\t"),
+}
+
+
 @BOTH_WAYS
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("rows.jsonl", ROWS),
-        ("rows.json", ROWS),
-        ("rows.csv", table_of_text(",")),
-        ("my.ROWS.TSV", table_of_text("\t")),
-        ("rows.parquet", None),
-    ],
-)
-def test_tables(tmp_path: Path, name: str, content: Any, streaming: bool) -> None:
+@pytest.mark.parametrize("name", [*TABLES, "rows.parquet"])
+def test_tables(tmp_path: Path, name: str, streaming: bool) -> None:
     file = tmp_path / name
-    if content is None:
-        pq.write_table(pa.Table.from_pylist(ROWS), file)
+    if name in TABLES:
+        saved(file, TABLES[name])
     else:
-        saved(file, content)
+        pq.write_table(pa.Table.from_pylist(ROWS), file)
     assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
     assert texts_of(file, streaming=streaming) == [(0, TEXTS[0][1]), (1, TEXTS[1][1])]
-
-
-@BOTH_WAYS
-@pytest.mark.parametrize(
-    ("suffix", "compress"),
-    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
-)
-def test_compressed_files(tmp_path: Path, suffix: str, compress: Any, streaming: bool) -> None:
-    file = saved(tmp_path / f"book.txt{suffix}", compress(b"a text"))
-    assert texts_of(file, streaming=streaming) == [(file.name, "a text")]
-    lines = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
-    file = saved(tmp_path / f"rows.jsonl{suffix}", compress(lines))
-    assert texts_of(file, id_column="id", streaming=streaming) == TEXTS
-
-
-@BOTH_WAYS
-def test_a_folder_of_tables_is_one_dataset(tmp_path: Path, streaming: bool) -> None:
-    saved(tmp_path / "1.jsonl", ROWS[1:])
-    saved(tmp_path / "0.jsonl", ROWS[:1])
-    assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
-    assert [number for number, _ in texts_of(tmp_path, streaming=streaming)] == [0, 1]
 
 
 @BOTH_WAYS
@@ -148,12 +131,6 @@ def test_max_samples_takes_the_beginning(tmp_path: Path, wanted: int, streaming:
     for place in (file, tmp_path / "folder"):
         found = texts_of(place, max_samples=wanted, streaming=streaming)
         assert [text for _, text in found] == ["0", "1", "2"][:wanted]
-
-
-@BOTH_WAYS
-def test_a_missing_text_is_an_empty_one(tmp_path: Path, streaming: bool) -> None:
-    file = saved(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": None}, {"text": ""}])
-    assert texts_of(file, streaming=streaming) == [(0, "a"), (1, ""), (2, "")]
 
 
 NO_TEXTS = (
@@ -272,6 +249,10 @@ def test_a_card_beside_tables_is_no_text(tmp_path: Path, name: str, streaming: b
     saved(tmp_path / "rows.jsonl", ROWS)
     saved(tmp_path / name, "# Rows")
     assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
+    saved(tmp_path / "0.jsonl", ROWS[1:])  # all tables of a folder are one dataset
+    assert texts_of(tmp_path, streaming=streaming) == [
+        (number, text) for number, (_, text) in enumerate([TEXTS[1], *TEXTS])
+    ]
 
 
 @BOTH_WAYS

@@ -1,19 +1,35 @@
-"""`attention-plasticity verify`: the table, the words, the exit codes, and what is refused."""
+"""`attention-plasticity verify`: weights recomputed from captured vectors, a dump captured again.
+
+Weights are the model's own, and not when anything is mixed up.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub.constants
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
 
+import qk_sniffer
 from attention_plasticity.cli import main
-from qk_sniffer.engines.engine import Rotation, Rotations
+from qk_sniffer.engines.engine import AttentionRule, Rotation, Rotations
+from qk_sniffer.engines.hf.logits import allowed
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.rotary import RotationCheck
+from qk_sniffer.notebook import Tap, TappedRows
+from qk_sniffer.verify import comparison
 from qk_sniffer.verify.command import summary_lines
-from qk_sniffer.verify.comparison import LayerCheck, Verification
+from qk_sniffer.verify.comparison import LayerCheck, Verification, rule_weights, verify_model
+from sniffing import sniff
 from tiny_models import ARCHITECTURES
 from tiny_texts import save_tiny_model, some_text
 
@@ -140,3 +156,181 @@ def test_a_wrong_rotary_record_is_reported_in_the_last_line() -> None:
     assert "Layers 2 have no rotary record in a capture: the reason." in lines
     assert lines[-1].startswith("NOT faithful: the rotary records of layers 1 do not predict")
     assert summary_lines(Verification(checks[:1], 50, "float32"))[-1].startswith("Faithful")
+
+
+LENGTHS = [0, 90, 30]
+
+
+def verify_dump(model: Path, dump: Path, *words: str) -> int:
+    return main(["verify", str(model), "--dump", str(dump), *words])
+
+
+def test_a_dump_of_transformers_is_equal(model: Path, whole: Path, capsys: Captured) -> None:
+    assert verify_dump(model, whole) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:4]] == [f"layer {layer}" for layer in range(4)]
+    assert lines[4] == "Equal: no layer differs by more than 0.0001; text 1, 91 tokens, float32."
+
+
+@pytest.mark.parametrize(("head", "column"), [("l02h01k", "vector"), ("l01h03q", "entropy")])
+def test_a_changed_number_is_found(
+    model: Path, texts: Path, tmp_path: Path, capsys: Captured, head: str, column: str
+) -> None:
+    dump = tmp_path / "dump"
+    assert sniff(model, texts, dump) == 0
+    file = dump / head / "data.parquet"
+    table = pq.read_table(file)
+    place, field = table.column_names.index(column), table.schema.field(column)
+    values = table[column].to_pylist()
+    values[0] = (np.array(values[0]) + 0.01).tolist()
+    pq.write_table(table.set_column(place, field, pa.array(values, field.type)), file)
+    capsys.readouterr()
+    assert verify_dump(model, dump) == 1
+    told = capsys.readouterr().out
+    assert f"NOT equal: layers {int(head[1:3])} differ by more than 0.0001" in told
+
+
+LENGTH = 40
+FEW_TOKENS = 13  # so that tokens repeat
+SLIDING, CHUNKED = "gemma3_text", "llama4_text"
+
+
+def tokens(length: int = LENGTH) -> list[int]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(3, FEW_TOKENS, (length,), generator=generator).tolist()
+
+
+def eager(model_type: str, **options: Any) -> Any:
+    return ARCHITECTURES[model_type].model("eager", **options)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on processors without bfloat16
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_other_precisions_are_given_their_rounding(dtype: torch.dtype) -> None:
+    found = verify_model(eager("gpt_oss", dtype=dtype), tokens())
+    assert not found.failed
+    assert found.worst.difference > 1e-5  # which float32 would not pass
+    assert found.dtype == str(dtype).removeprefix("torch.")
+
+
+def test_the_tolerance_grows_with_the_scores() -> None:
+    assert allowed("float32", 30.0) == 1e-5
+    assert allowed("bfloat16", 2.0) == 2e-2
+    assert allowed("bfloat16", 64.0) == 0.25
+    assert allowed("float32", 2.0**20) == 2.0**-4
+    assert allowed("float64", 1.0) == 1e-5
+
+
+Rows = Callable[[Tap, int, int], TappedRows]
+
+
+def mispaired(original: Rows) -> Rows:
+    return lambda tapped, layer, head: original(tapped, layer, 1 - head)
+
+
+def shifted(original: Rows) -> Rows:
+    def rows(tapped: Tap, layer: int, head: int) -> TappedRows:
+        right = original(tapped, layer, head)
+        moved = right.with_columns({"vector": np.roll(right.vectors, 1, axis=0)})
+        return TappedRows(moved.columns)
+
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("model_type", "mistake"), [("llama", mispaired), ("gpt_oss", shifted), (CHUNKED, mispaired)]
+)
+def test_other_vectors_are_noticed_in_every_layer(
+    model_type: str, mistake: Callable[[Rows], Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tap, "keys", mistake(Tap.keys))
+    found = verify_model(eager(model_type), tokens())
+    assert len(found.failed) == 4
+    assert min(layer.difference for layer in found.layers) > 1e-2
+
+
+def with_rule(monkeypatch: pytest.MonkeyPatch, change: Callable[[AttentionRule], Any]) -> None:
+    """Recompute the weights by another rule."""
+
+    def wrong(q: Any, k: Any, rule: AttentionRule, head: int) -> Any:
+        return rule_weights(q, k, change(rule), head)
+
+    monkeypatch.setattr(comparison, "rule_weights", wrong)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "change", "wrong"),
+    [
+        ("llama", {"scale": 0.2525}, [0, 1, 2, 3]),  # off by a hundredth
+        (SLIDING, {"window": 9}, [0, 2]),
+        (SLIDING, {"window": None}, [0, 2]),
+        (CHUNKED, {"chunked": False}, [0, 1, 2]),
+    ],
+)
+def test_a_wrong_rule_is_noticed_where_it_matters(
+    model_type: str, change: dict[str, Any], wrong: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everywhere = model_type == "llama"
+    with_rule(monkeypatch, lambda r: replace(r, **change) if r.window or everywhere else r)
+    found = verify_model(eager(model_type), tokens())
+    assert [layer.facts.layer for layer in found.failed] == wrong
+    assert found.worst.difference == max(layer.difference for layer in found.layers)
+
+
+@pytest.mark.parametrize("model_type", ["smollm3", "stablelm", "deepseek_v3"])
+def test_vectors_before_the_rotary_embedding_are_noticed(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "tap", partial(qk_sniffer.tap, pre_rope=True))
+    found = verify_model(eager(model_type), tokens())
+    turned = [layer.facts.layer for layer in found.layers if layer.facts.rope]
+    assert [layer.facts.layer for layer in found.failed] == turned
+
+
+def test_sinks_and_caps_have_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_rule(monkeypatch, lambda rule: replace(rule, sinks=None))
+    assert len(verify_model(eager("gpt_oss"), tokens()).failed) == 4
+    monkeypatch.undo()
+    model = eager("gemma2")
+    for layer in model.model.layers:  # scores near the cap of 50
+        layer.self_attn.q_proj.weight.data.mul_(40)
+    assert not verify_model(model, tokens()).failed
+    with_rule(monkeypatch, lambda rule: replace(rule, softcap=None))
+    assert verify_model(model, tokens()).failed
+
+
+def test_nan_never_passes() -> None:
+    model = eager("llama")
+    model.model.layers[2].self_attn.k_proj.weight.data[:16] = math.nan
+    found = verify_model(model, tokens(), tolerance=1e9)
+    assert [layer.facts.layer for layer in found.failed] == [2, 3]
+    assert math.isnan(found.worst.difference)
+    assert found.worst.facts.layer == 2
+
+
+def test_nothing_stays_behind_and_outputs_are_the_same() -> None:
+    model, ids = eager("llama"), torch.tensor([tokens()])
+    with torch.inference_mode():
+        before = model(input_ids=ids, use_cache=False).logits
+        verify_model(model, tokens())
+        assert torch.equal(model(input_ids=ids, use_cache=False).logits, before)
+    assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())
+
+
+def test_weights_by_hand() -> None:
+    q, k = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[3.0, 1.0], [0.5, 4.0]])
+    rule = AttentionRule(0.5, None, None, chunked=False)
+    logits, weights = rule_weights(q, k, rule, 0)
+    np.testing.assert_array_equal(logits, [[1.5, -math.inf], [1.0, 4.0]])
+    both = math.exp(1) + math.exp(4)
+    np.testing.assert_allclose(weights, [[1, 0], [math.exp(1) / both, math.exp(4) / both]])
+    bias = torch.tensor([[1.0, 9.0], [2.0, 3.0]])[None, None]
+    logits, _ = rule_weights(q, k, replace(rule, softcap=2.0, extra=bias), 0)
+    expected = [
+        [1 + 2 * math.tanh(0.75), -math.inf],
+        [2 + 2 * math.tanh(0.5), 3 + 2 * math.tanh(2)],
+    ]
+    np.testing.assert_allclose(logits, expected)
+    _, weights = rule_weights(q, k, replace(rule, sinks=torch.tensor([2.5])), 0)
+    share = math.exp(1.5) / (math.exp(1.5) + math.exp(2.5))
+    np.testing.assert_allclose(weights[0], [share, 0])

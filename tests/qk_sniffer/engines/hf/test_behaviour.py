@@ -52,15 +52,6 @@ def test_a_rotary_function_that_is_not_heard_is_noticed() -> None:
     assert (odd.queries(2, 1).vectors == usual.queries(2, 1).vectors).all()  # after RoPE
 
 
-@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # on processors without bfloat16
-@pytest.mark.parametrize("model_type", ["gpt2", "cohere2", "llama4_text", "gpt_oss"])
-def test_rounding_is_not_taken_for_position(model_type: str) -> None:
-    architecture = ARCHITECTURES[model_type]
-    layers = probe(architecture.model(architecture.attention[0], torch.bfloat16)).layers
-    assert tuple(facts.rope for facts in layers) == architecture.rope
-    assert tuple(facts.window for facts in layers) == architecture.windows
-
-
 def test_the_model_can_run_in_another_thread_meanwhile() -> None:
     model = ARCHITECTURES["gemma3_text"].model()
     ids = torch.randint(3, VOCABULARY, (1, 60), generator=torch.Generator().manual_seed(0))
