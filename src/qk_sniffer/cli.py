@@ -32,9 +32,7 @@ commands to paste:
 A capture that was interrupted continues with the same command (without --overwrite).
 Exit codes: 0 success, 1 the capture failed, 2 wrong usage or config, 130 interrupted.
 """
-_INTERRUPTED = (
-    "finished texts are kept; run the same command again to continue (without --overwrite)"
-)
+_INTERRUPTED = "finished texts are kept; run the same command again to continue"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,8 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def capture(arguments: Sequence[str], program: str = "attention-plasticity capture") -> int:
     """The command, with its exit code."""
+    overwrites = any(word.startswith("--overwrite") for word in arguments)
+    interrupted = _INTERRUPTED + " (without --overwrite)" * overwrites
     with debug_flag(arguments) as given:
-        return guarded(lambda: _capture(given, program), _INTERRUPTED)
+        return guarded(lambda: _capture(given, program), interrupted)
 
 
 def _capture(arguments: Sequence[str], program: str) -> int:

@@ -106,6 +106,10 @@ def kind_of(place: str) -> str:
         kinds = kinds_in(folder)
         if "study" in kinds:
             raise ConfigError(f"{place}: is the folder of a study; give the runs in {place}/runs")
+        if not kinds and not any((*folder.glob("*config.json"), *folder.glob("*.gguf"))):
+            raise ConfigError(
+                f"{place}: holds no run (run.json), no dump (dump.json) and no model (config.json)"
+            )
         return next(iter(kinds), "model")
     if folder.exists() or not _HUB_NAME.fullmatch(place):
         missing = "" if folder.exists() else "does not exist; "

@@ -77,7 +77,7 @@ def test_ctrl_c_keeps_finished_texts_and_says_so(
     run = start_alone(words(*inputs, dump), told)
     stop_half_way(run, dump, signal.SIGINT)
     assert ended(run) == 130
-    assert "run the same command again to continue" in told.read_text()
+    assert "run the same command again to continue\n" in told.read_text()
     assert "Traceback" not in told.read_text()
     assert len(saved_chunks(dump)) >= 3
     assert not list((dump / UNFINISHED).rglob("*.running"))  # it has not ended with a text

@@ -108,6 +108,8 @@ def test_wrong_words_are_refused(place: Path, words: tuple[str, ...], message: s
 
 @pytest.mark.parametrize("name", ["study.json", ".study.lock"], ids=["finished", "begun"])
 def test_the_folder_of_a_study_is_no_run(place: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"holds no run \(run.json\), no dump"):
+        kind_of(str(place))
     (place / name).write_text("{}")
     with pytest.raises(ConfigError, match="is the folder of a study; give the runs in"):
         kind_of(str(place))
