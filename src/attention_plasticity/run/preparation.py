@@ -96,18 +96,28 @@ class PlannedRun:
 
 
 def prepare(
-    config: RunnerConfig, watcher: Watcher | None = None, dump: Dump | None = None
+    config: RunnerConfig,
+    watcher: Watcher | None = None,
+    dump: Dump | None = None,
+    *,
+    writes: bool = False,
 ) -> PlannedRun:
-    """Find or fetch the dump, pair its heads and read its texts. Nothing is written."""
+    """Find or fetch the dump, pair its heads and read its texts.
+
+    With `writes`, the output folder is checked and created before the texts are read, which takes
+    long for a large dump. Otherwise nothing is written.
+    """
     watcher = watcher or Watcher()
     dump = with_repeated(dump or _find(config, watcher), config.repeated)
     dump = with_rotary(dump, config.rotary)
     plan = make_plan(dump, config)
     for note in plan.notes:
         watcher.note(note)
+    place = RunFolder.of(config, dump.name)
+    if writes:
+        place.require_usable()
     texts = _texts(dump, config, watcher)
     whole, files = whole_plan(dump, plan.layout), InputFiles(dump)
-    place = RunFolder.of(config, dump.name)
     return PlannedRun(config, dump, plan, whole, texts, files, place)
 
 

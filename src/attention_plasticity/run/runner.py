@@ -41,8 +41,7 @@ def run_analysis(
     watcher, began = watcher or Watcher(), time.monotonic()
     if config.engine == "ray":
         import_ray()  # raises if it is not installed
-    run = prepare(config, watcher, dump)
-    run.place.require_usable()
+    run = prepare(config, watcher, dump, writes=True)
     records, log = run.records, WorkerLog(run.place.log)
     with ExitStack() as stack:
         target = stack.enter_context(destination(run.place, records, watcher))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from attention_plasticity.run.head_record import csv_text
 from attention_plasticity.tables.csv_tables import read_table
 from dumps import add_rotary, make_dump
 from qk_toolkit.errors import ConfigError, OutputError
-from runs_here import Here, analyse, computed, run_info, tables
+from qk_toolkit.watcher import Watcher
+from runs_here import analyse, computed, run_info, tables
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,16 @@ def content(root: Path) -> dict[str, bytes]:
 
 
 # places
+
+
+class Bars(Watcher):
+    """Keeps the names of what was shown with a bar."""
+
+    def __init__(self) -> None:
+        self.names = set[str]()
+
+    def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
+        self.names.add(task)
 
 
 def make_file(out: Path) -> None:
@@ -56,11 +68,13 @@ def make_table_folder(out: Path) -> None:
 def test_a_folder_that_cannot_be_one_is_refused(
     make: Callable[[Path], None], reason: str, dump: Path, tmp_path: Path
 ) -> None:
+    dump = Path(shutil.copytree(dump, tmp_path / "dump"))
+    (dump / "examples.parquet").write_text("junk")
     make(tmp_path / "out")
-    before, engine = content(tmp_path), Here()
+    before, bars = content(tmp_path), Bars()
     with pytest.raises(ConfigError, match=f"{reason}.*Choose another output_dir"):
-        analyse(dump, tmp_path / "out", engine=engine)
-    assert engine.heads == []
+        analyse(dump, tmp_path / "out", watcher=bars)
+    assert bars.names == set()  # the texts of heads are not read
     assert content(tmp_path) == before
 
 
