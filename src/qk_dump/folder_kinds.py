@@ -1,4 +1,4 @@
-"""What a folder holds, told by the files that each command writes into it."""
+"""Which command wrote into a folder, seen from the names of its files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS: dict[FolderKind, str] = {
 
 
 def kinds_in(folder: Path) -> dict[FolderKind, str]:
-    """What is in a folder, each with the name of a file that shows it."""
+    """The kinds of output in a folder, each with the name of one of its files."""
     found: dict[FolderKind, str] = {}
     for kind, names in _FILES.items():
         for name in names:

@@ -27,7 +27,7 @@ from qk_dump.limits import (
     require_multiple,
 )
 from qk_dump.remote import DumpPath, RemotePath
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import parsed_json, read_json, write_text
 
 MANIFEST_NAME = "dump.json"
@@ -99,7 +99,10 @@ def json_problem(error: OSError | ValueError) -> str:
     if isinstance(error, ValidationError):
         problem = error.errors()[0]
         field = ".".join(str(part) for part in problem["loc"])
-        return f"{field + ': ' if field else ''}{problem['msg'].removeprefix('Value error, ')}"
+        words = problem["msg"].removeprefix("Value error, ")
+        if words.startswith("Input should be"):
+            words = f"expected{words[15:]}, got {in_short(problem['input'])}"
+        return f"{field + ': ' if field else ''}{words}"
     return str(error) if isinstance(error, LayerError) else f"is not JSON ({error})"
 
 

@@ -186,7 +186,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     dump, path = open_dump(make_dump(tmp_path / "dump", layers=1)), tmp_path / "rotary.json"
     with pytest.raises(ConfigError, match="cannot be read"):
         with_rotary(dump, str(path))
-    for text, message in (("{}", "Field required"), ('{"format": "x"}', "should be 'rotary rec")):
+    for text, message in (("{}", "Field required"), ('{"format": "x"}', "expected 'rotary rec")):
         path.write_text(text)
         with pytest.raises(ConfigError, match=f"format: .*{message}"):
             with_rotary(dump, str(path))

@@ -104,8 +104,8 @@ def prepare(
 ) -> PlannedRun:
     """Find or fetch the dump, pair its heads and read its texts.
 
-    With `writes`, the output folder is checked and created before the texts are read, which takes
-    long for a large dump. Otherwise nothing is written.
+    With `writes`, the output folder is checked and created before the texts are read, because
+    reading them can take long. Otherwise nothing is written.
     """
     watcher = watcher or Watcher()
     dump = with_repeated(dump or _find(config, watcher), config.repeated)

@@ -41,8 +41,8 @@ _ALWAYS: tuple[TableKind, ...] = (
     "influences",
 )
 """Tables that are written also without a row."""
-_TOLD = ("heads", "failures", "not_analysed", "missing", "warnings", "fidelity")
-"""Fields of run.json that a command tells at its end."""
+_PRINTED = ("heads", "failures", "not_analysed", "missing", "warnings", "fidelity")
+"""Fields of run.json that `analyze` prints at its end."""
 _DRAFTS = "tables-"  # begin of the name of a folder among those of records
 
 
@@ -138,7 +138,7 @@ def _written(place: RunFolder, content: str) -> dict[str, Any] | None:
         info = read_run_info(place.run)
     except (FileNotFoundError, ConfigError):
         return None
-    if any(name not in info for name in _TOLD) or "analysed" not in (info["heads"] or {}):
+    if any(name not in info for name in _PRINTED) or "analysed" not in (info["heads"] or {}):
         return None
     tables = info.get("tables") or {}
     hashes = {kind: sha256_of(place.folder / name) for kind, name in tables.items()}

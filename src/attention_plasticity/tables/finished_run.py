@@ -87,7 +87,7 @@ class FinishedRun:
                 if "dump" in kinds:
                     raise ConfigError(
                         f"{path}: is a dump; analyse it first: attention-plasticity analyze "
-                        f"--dataset_local_root {path} --output_dir RUN"
+                        f"{path} --output_dir RUN"
                     ) from error
                 raise ConfigError(
                     f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an "

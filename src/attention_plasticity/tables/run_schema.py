@@ -1,4 +1,7 @@
-"""The types of what readers take from run.json. Missing fields are those of an incomplete run."""
+"""The types of the fields of run.json that are read again.
+
+A field may be missing: then the run is not complete, or an earlier version wrote it.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,14 @@ class _Part(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
 
 
-class _Failure(_Part):
-    layer: int
-    q_head: int
-    k_head: int
-    reason: str
-
-
 class _KeyHeadFailure(_Part):
     layer: int
     k_head: int
     reason: str
+
+
+class _Failure(_KeyHeadFailure):
+    q_head: int
 
 
 class _Warning(_Part):
@@ -91,11 +91,14 @@ class _Texts(_Part):
     digest: str | None = None
 
 
-class _Dump(_Part):
-    model: str | None = None
+class _Layout(_Part):
     num_layers: int | None = None
     num_q_heads: int | None = None
     num_k_heads: int | None = None
+
+
+class _Dump(_Layout):
+    model: str | None = None
     num_examples: int | None = None
     layers: list[dict[str, Any]] | None = None
     bucket_type: str | None = None
@@ -113,10 +116,7 @@ class _Input(_Part):
     fingerprint: str | None = None
 
 
-class _Layout(_Part):
-    num_layers: int | None = None
-    num_q_heads: int | None = None
-    num_k_heads: int | None = None
+class _HeadLayout(_Layout):
     guessed: bool | None = None
 
 
@@ -128,13 +128,13 @@ class _Heads(_Part):
 
 
 class RunInfo(_Part):
-    """run.json, as far as it is read again."""
+    """The fields of run.json that are read again."""
 
     config: _Config | None = None
     bin_size: int | None = None
     longest_text: int | None = None
     input: _Input | None = None
-    head_layout: _Layout | None = None
+    head_layout: _HeadLayout | None = None
     heads: _Heads | None = None
     not_analysed: list[Pair] | None = None
     not_captured: list[Pair] | None = None

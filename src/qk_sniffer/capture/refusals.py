@@ -24,10 +24,12 @@ _SETTINGS = {
 
 
 def refuse_used_folder(folder: Path, texts: str) -> None:
-    """Refuse the folder of an analysis, a study or the texts, so that no two are mixed."""
+    """Refuse the folder of an analysis, of a study or of the texts as the folder of a dump."""
     refuse_other_output(folder, "dump", "output.data_root")
-    if folder.is_dir() and resolved(folder) == resolved(user_path(texts)):
-        raise ConfigError(f"output.data_root: {folder}: holds the texts; choose another folder")
+    if resolved(folder) == resolved(user_path(texts)):
+        raise ConfigError(
+            f"output.data_root: {folder}: is also dataset.path; choose another folder"
+        )
 
 
 def refuse_difference(folder: Path, difference: str | None) -> None:

@@ -135,4 +135,5 @@ def test_an_edited_run_is_told_by_its_file_and_field(tmp_path: Path, field: str)
     file.write_text(WRONG[field])
     message = refusal(lambda: FinishedRun.open(tmp_path))
     assert message.startswith(f"{file}: {field}")
+    assert "Input should be" not in message
     assert message.endswith(". Run the analysis again")

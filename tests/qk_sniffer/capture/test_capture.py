@@ -343,7 +343,7 @@ def test_the_folder_of_the_texts_is_refused(
     before = sorted(texts.iterdir())
     for flags in ({}, {"overwrite": "true"}, {"dry_run": "true"}):
         assert sniff(tmp_path / "no model", texts, texts, **flags) == 2
-        assert refusal(capsys).startswith(f"output.data_root: {texts}: holds the texts; choose")
+        assert refusal(capsys).startswith(f"output.data_root: {texts}: is also dataset.path")
     assert sorted(texts.iterdir()) == before
 
 
