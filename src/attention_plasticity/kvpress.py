@@ -10,12 +10,16 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from attention_plasticity.export.budget_file import (
+    PERCENTS,
+    read_curves,
+    read_provenance,
+    require_model,
+)
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import read_json
 
 try:
     import torch
@@ -27,8 +31,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = ["BudgetPress"]
-
-_PERCENTS = 99  # rows of a budget file
 
 
 @dataclass
@@ -49,7 +51,7 @@ class BudgetPress(BasePress):  # type: ignore[misc]
     press : ScorerPress
         Ranks the keys of a head, such as `SnapKVPress()`. It gets the same compression_ratio.
     file : str or Path
-        `OUT/budget.npy`. If PROVENANCE.json is beside it, the name of the model is compared.
+        `OUT/budget.npy`. If PROVENANCE.json is beside it, its sha256 and the model are compared.
     compression_ratio : float
         Share of all keys to prune, from 0 to 0.99.
     sink, window : int
@@ -64,6 +66,7 @@ class BudgetPress(BasePress):  # type: ignore[misc]
     sink: int = 4
     window: int = 64
     any_model: bool = False
+    _facts: Any = field(init=False, repr=False)  # of PROVENANCE.json
     _curves: Any = field(init=False, repr=False)  # (99, layers, key heads) shares to prune
 
     def __post_init__(self) -> None:
@@ -80,12 +83,13 @@ class BudgetPress(BasePress):  # type: ignore[misc]
                     "sink and window: expected integers of 0 or more, got "
                     f"{self.sink!r} and {self.window!r}"
                 )
-        self._curves = _read_curves(Path(self.file))
+        self._facts = read_provenance(Path(self.file), needed=not self.any_model)
+        self._curves = read_curves(Path(self.file), self._facts)
 
     def _require_ratio(self) -> None:
         """Kvpress may change the ratio of a press between two uses."""
         ratio: object = self.compression_ratio
-        if not (isinstance(ratio, int | float) and 0.0 <= ratio <= _PERCENTS / 100):
+        if not (isinstance(ratio, int | float) and 0.0 <= ratio <= PERCENTS / 100):
             raise ConfigError(f"compression_ratio: expected 0 to 0.99, got {ratio!r}")
 
     def post_init_from_model(self, model: Any) -> None:
@@ -102,28 +106,10 @@ class BudgetPress(BasePress):  # type: ignore[misc]
                 f"model has {own[0]} layers with {own[1]} key heads. Export the budgets of this "
                 "model"
             )
-        self._require_same_model(str(model.config.name_or_path))
+        if not self.any_model:
+            commit = getattr(model.config, "_commit_hash", None)
+            require_model(Path(self.file), self._facts, str(model.config.name_or_path), commit)
         _require_masks(config._attn_implementation)
-
-    def _require_same_model(self, name: str) -> None:
-        path = Path(self.file).with_name("PROVENANCE.json")
-        if self.any_model or not name or not path.is_file():
-            return
-        try:
-            facts = read_json(path)
-            if not isinstance(facts, dict):
-                raise ValueError("is not a JSON object")
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{path}: cannot be read: {error}. Export the budgets again, or give "
-                "any_model=True to leave it out"
-            ) from error
-        made_for = str(facts.get("model") or "")
-        if made_for and Path(made_for).name.lower() != Path(name).name.lower():
-            raise ConfigError(
-                f"{self.file}: has budgets of {made_for}, the model is {name}. Export the budgets "
-                "of this model, or give any_model=True to use these"
-            )
 
     def compress(
         self,
@@ -156,7 +142,7 @@ class BudgetPress(BasePress):  # type: ignore[misc]
     def _kept_numbers(self, layer: int, n: int) -> torch.Tensor:
         """(key heads,) keys that the heads of a layer keep; their sum is rounded once."""
         percent = 100.0 * self.compression_ratio
-        low = min(math.floor(percent + 1e-9), _PERCENTS - 1)
+        low = min(math.floor(percent + 1e-9), PERCENTS - 1)
         rows = np.vstack([np.zeros_like(self._curves[:1, layer]), self._curves[:, layer]])
         share = rows[low] + (percent - low) * (rows[low + 1] - rows[low])  # (key heads,)
         wanted = (1.0 - torch.as_tensor(share, dtype=torch.float32)).clamp(0.0, 1.0) * n
@@ -174,26 +160,6 @@ class BudgetPress(BasePress):  # type: ignore[misc]
         first[: self.sink] = n + 1
         order = scores.argsort(dim=-1, descending=True, stable=True)
         return order.gather(-1, first[order].argsort(dim=-1, descending=True, stable=True))
-
-
-def _read_curves(path: Path) -> Any:
-    """(99, layers, key heads) shares to prune."""
-    try:
-        with path.open("rb") as file:
-            curves = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise ConfigError(
-            f"{path}: cannot be read as an array of numbers: {error}. Give OUT/budget.npy of an "
-            "export"
-        ) from error
-    if not isinstance(curves, np.ndarray) or curves.ndim != 3 or len(curves) != _PERCENTS:
-        shape = getattr(curves, "shape", None)
-        raise ConfigError(
-            f"{path}: expected an array of the shape (99, layers, key heads), got {shape}"
-        )
-    if curves.dtype.kind != "f" or not ((curves >= 0.0) & (curves <= 1.0)).all():
-        raise ConfigError(f"{path}: expected shares from 0 to 1; at least one value is not")
-    return curves.astype(np.float64)
 
 
 def _require_masks(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from qk_sniffer.config import CaptureConfig, CaptureSettings
-from qk_sniffer.engines.hf.files import Note
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model
 from qk_sniffer.engines.hf.unloaded import shape_of
@@ -11,6 +10,7 @@ from qk_sniffer.rows.plan import RowPlan
 from qk_sniffer.rows.source import HfRows, RowSource
 from qk_sniffer.vllm.model import VllmModel, open_vllm
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.model_files import Note
 
 Model = LoadedModel | VllmModel
 

@@ -13,7 +13,6 @@ from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.refusals import refuse_other_settings
 from qk_sniffer.config import CaptureConfig, CaptureSettings
 from qk_sniffer.engines.engine import ModelLayout
-from qk_sniffer.engines.hf.files import Note
 from qk_sniffer.engines.hf.loading import load_tokenizer
 from qk_sniffer.rows.plan import RowPlan
 from qk_sniffer.rows.source import RowSource
@@ -26,6 +25,7 @@ from qk_sniffer.texts.sources import tokenize
 from qk_sniffer.texts.synthetic import TextSource, open_source
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
+from qk_toolkit.model_files import Note
 
 _MOST_SPECIAL = 64  # special tokens that a tokenizer adds to a text
 

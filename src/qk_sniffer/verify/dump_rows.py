@@ -21,8 +21,8 @@ from qk_sniffer.capture.batches import make_batch
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.setup import Setup, prepare
 from qk_sniffer.config import CaptureConfig, make_config
-from qk_sniffer.engines.hf.files import Note
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.model_files import Note
 
 TOLERANCES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 _OF_ENGINE = ("attn_implementation", "commit", "files", "device")  # in a plan, of its model

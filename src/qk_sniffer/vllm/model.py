@@ -18,7 +18,6 @@ from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.engines.engine import ModelLayout
-from qk_sniffer.engines.hf.files import Note, files_hash, require_unchanged
 from qk_sniffer.engines.hf.layout import decoder_config
 from qk_sniffer.engines.hf.loading import (
     commit_of,
@@ -34,6 +33,7 @@ from qk_sniffer.rows.plan import ForwardTexts, RowPlan
 from qk_sniffer.vllm.layers import VllmLayer, layout_in_vllm, window_notes
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import user_path
+from qk_toolkit.model_files import Note, files_hash, require_unchanged
 
 _WORKER = "qk_sniffer.vllm.worker.CaptureWorker"
 _TEXT = "attention_plasticity_text"  # as in the worker, which is imported by vLLM only

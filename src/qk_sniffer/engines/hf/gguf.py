@@ -16,10 +16,10 @@ import transformers
 from filelock import FileLock
 
 from qk_sniffer.config import ModelSettings
-from qk_sniffer.engines.hf.files import Note, files_hash
 from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import staged_folder, user_path
+from qk_toolkit.model_files import Note, files_hash
 
 _CONVERSION_VERSION = 1  # a change of this number makes cached checkpoints unused
 _DEFAULT_DTYPE = "float32"  # wide enough for every quantised weight

@@ -22,7 +22,6 @@ import transformers
 from torch import nn
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
-from qk_sniffer.engines.hf.files import Note, files_hash, require_unchanged
 from qk_sniffer.engines.hf.gguf import (
     add_special_tokens_of,
     converted_model,
@@ -42,6 +41,7 @@ from qk_sniffer.engines.hf.random_weights import random_model, spread_over
 from qk_sniffer.reachable import require_reachable
 from qk_toolkit.errors import ConfigError, SettingError, in_short
 from qk_toolkit.files import user_path
+from qk_toolkit.model_files import Note, files_hash, require_unchanged
 from qk_toolkit.raised_in import is_our_bug
 from qk_toolkit.settings import merged
 

@@ -9,9 +9,9 @@ import pytest
 
 from attention_plasticity.cli import main
 from qk_sniffer.config import ModelSettings
-from qk_sniffer.engines.hf.files import files_hash, hashes_file, require_unchanged
 from qk_sniffer.engines.hf.loading import load_model
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.model_files import files_hash, hashes_file, require_unchanged
 from sniffing import sniff
 from tiny_models import ARCHITECTURES
 from tiny_texts import save_gguf, save_texts, save_tiny_model
@@ -78,12 +78,12 @@ def test_hashes_of_files_at_rest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = some(tmp_path / "model")
-    monkeypatch.setattr("qk_sniffer.engines.hf.files._SETTLE_SECONDS", -1000.0)  # as if long ago
+    monkeypatch.setattr("qk_toolkit.model_files._SETTLE_SECONDS", -1000.0)  # as if long ago
     notes: list[str] = []
-    monkeypatch.setattr("qk_sniffer.engines.hf.files._LARGE_BYTES", 1 << 20)
+    monkeypatch.setattr("qk_toolkit.model_files._LARGE_BYTES", 1 << 20)
     expected = files_hash(folder, note=notes.append)
     assert ["hashing 0.0 GB of model files" in note for note in notes] == [True]
-    monkeypatch.setattr("qk_sniffer.engines.hf.files._sha256", lambda path: "read again")
+    monkeypatch.setattr("qk_toolkit.model_files._sha256", lambda path: "read again")
     assert files_hash(folder, note=notes.append) == expected
     assert len(notes) == 1
     hashes_file(folder).write_text("{")  # hashes that cannot be read count as none
