@@ -227,8 +227,12 @@ def _subfolders(path: DumpPath) -> list[DumpPath]:
 
 
 def _models_among(subfolders: Iterable[DumpPath]) -> dict[DumpPath, dict[HeadId, DumpPath]]:
-    """The subfolders with heads, and their heads."""
-    models = [folder for folder in subfolders if folder.is_dir() and folder.name != ATTENDED]
+    """The subfolders with heads, and their heads. Hidden ones are drafts of killed processes."""
+    models = [
+        folder
+        for folder in subfolders
+        if folder.is_dir() and folder.name != ATTENDED and not folder.name.startswith(".")
+    ]
     found = {folder: _find_heads(folder) for folder in models}
     return {folder: heads for folder, heads in found.items() if heads}
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from qk_dump.columns import ARGMAX_TOKEN, TOKEN_ID, VECTOR
 from qk_dump.examples import Example
+from qk_dump.folder_kinds import kinds_in
 from qk_dump.heads import HeadId, parse_head
-from qk_dump.manifest import MANIFEST_NAME, DumpManifest
+from qk_dump.manifest import DumpManifest
 from qk_dump.rows import Rows
 from qk_dump.side_files import write_side_files
 from qk_dump.writer import write_head
@@ -39,8 +40,8 @@ from qk_sniffer.rows.taker import RowTaker
 from qk_sniffer.sampling.heads import choose_heads
 from qk_sniffer.sampling.positions import SamplerType
 from qk_sniffer.texts.token_texts import token_texts
-from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import user_path
+from qk_toolkit.errors import ConfigError, OutputError
+from qk_toolkit.files import cannot_write, remove_drafts, resolved, staged_folder, user_path
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
 
@@ -230,25 +231,35 @@ class Tap:
     def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
         """Write the captured rows as a dump for the analysis, and return its folder.
 
-        With a tokenizer, the texts of their tokens are written to `tokens.parquet`.
+        The folder must be new or empty. It appears when the dump is complete. With a tokenizer, the
+        texts of the tokens are written to `tokens.parquet`.
         """
         place = user_path(folder)
-        if place.exists() and not place.is_dir():
-            raise ConfigError(f"{place}: is a file, not a folder; choose another folder")
-        if place.is_dir() and any(
-            parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in place.iterdir()
-        ):
-            raise ConfigError(f"{place}: already holds a dump; choose another folder")
+        _require_new(place)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            remove_drafts(resolved(place))
+            with staged_folder(resolved(place)) as draft:
+                self._write(draft, tokenizer)
+        except OutputError as error:  # of a file in the draft, which is removed
+            if not isinstance(error.__cause__, OSError):
+                raise
+            raise cannot_write(place, error.__cause__) from error
+        except OSError as error:
+            raise cannot_write(place, error) from error
+        return place
+
+    def _write(self, folder: Path, tokenizer: Any) -> None:
+        """Write all files of the dump."""
         ids: set[int] = set()
         for head in self._parts:
             rows = self.rows(head)
             known = head.layer in self._known_attention
-            write_head(place, head, stored_rows(head, rows, half=False, known_attention=known))
+            write_head(folder, head, stored_rows(head, rows, half=False, known_attention=known))
             ids |= _tokens_in(rows)
         texts = token_texts(tokenizer, sorted(ids)) if tokenizer is not None and ids else None
         examples = [Example(number, number, n, "") for number, n in enumerate(self.lengths)]
-        write_side_files(place, self._manifest(), list(self._parts), examples, texts)
-        return place
+        write_side_files(folder, self._manifest(), list(self._parts), examples, texts)
 
     def _manifest(self) -> DumpManifest:
         return capture_manifest(
@@ -347,6 +358,15 @@ class Tap:
         self._known_attention |= taken.known_attention
         self.lengths += self._lengths_now
         self._expect(None)
+
+
+def _require_new(place: Path) -> None:
+    """Refuse a place for a dump that is not a new or an empty folder."""
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{place}: is a file, not a folder; choose another folder")
+    if place.is_dir() and any(place.iterdir()):
+        found = "already holds a dump" if "dump" in kinds_in(place) else "is not empty"
+        raise ConfigError(f"{place}: {found}; choose another folder")
 
 
 def _model_name(model: nn.Module) -> str:

@@ -163,9 +163,12 @@ def staged_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_drafts(target: Path) -> None:
-    """Remove temporary files that killed processes left beside `target`."""
+    """Remove temporary files and folders that killed processes left beside `target`."""
     for draft in target.parent.glob(f".{target.name}.part-*"):
-        draft.unlink()
+        if draft.is_dir() and not draft.is_symlink():
+            shutil.rmtree(draft)
+        else:
+            draft.unlink()
 
 
 def require_writable(target: Path, remedy: str, setting: str = "") -> None:

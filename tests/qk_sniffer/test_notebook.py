@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from contextlib import ExitStack
 from functools import cache
@@ -20,7 +22,7 @@ from qk_dump.reader import read_attended
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens
 from qk_sniffer.engines.hf.layout import decoder_of
-from qk_toolkit.errors import ConfigError, ToolkitError
+from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from tiny_models import ARCHITECTURES, VOCABULARY
 from tiny_texts import tiny_tokenizer, vision_language_model
 
@@ -346,7 +348,7 @@ def test_tokens_that_are_not_known_or_not_wanted_are_left_out(wanted: bool, tmp_
     rows = tapped.queries(0, 0)
     assert "first_mass" in rows
     assert {"token_id", "argmax_token", "duplicate_mass", "induction_mass"}.isdisjoint(rows.columns)
-    dump = tapped.save(tmp_path, tokenizer=tiny_tokenizer())
+    dump = tapped.save(tmp_path, tokenizer=tiny_tokenizer())  # an empty folder
     assert read_tokens(dump) is None
     names = pq.read_schema(dump / "l00h00q" / "data.parquet").names
     assert "first_mass" in names
@@ -396,6 +398,48 @@ def test_a_model_that_overflows_is_not_saved(tmp_path: Path) -> None:
         model(input_ids=tokens(1, 12))
     with pytest.raises(ToolkitError, match=r"layer 2: NaN or infinity in the attention logits of"):
         tapped.save(tmp_path / "dump")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_that_fails_in_the_middle_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full at the sixth file. When there is room, the same rows are saved."""
+    model, fsync, files = some_model(), os.fsync, []
+
+    def until_full(number: int) -> None:
+        files.append(number)
+        if len(files) == 6:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(number)
+
+    with qk_sniffer.tap(model, layers=[0]) as tapped:
+        model(input_ids=tokens(1, 12))
+    with monkeypatch.context() as change:
+        change.setattr(os, "fsync", until_full)
+        with pytest.raises(OutputError) as caught:
+            tapped.save(tmp_path / "new" / "dump")
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'new' / 'dump'}: cannot be written: No space left")
+    assert [path.name for path in tmp_path.rglob("*")] == ["new"]
+    saved = open_dump(tapped.save(tmp_path / "new" / "dump"))
+    assert list(saved.folders) == tapped.heads
+
+
+def test_what_a_killed_save_leaves_is_no_dump(tmp_path: Path) -> None:
+    """No reader finds it, and the next save removes it."""
+    model = some_model()
+    with qk_sniffer.tap(model, layers=[0]) as tapped:
+        model(input_ids=tokens(1, 12))
+    whole = tapped.save(tmp_path / "other")
+    killed = tmp_path / "data" / ".mine.part-1-abcd"
+    killed.parent.mkdir()
+    whole.rename(killed)
+    (killed / "dump.json").unlink()
+    with pytest.raises(ConfigError, match="no heads found"):
+        open_dump(tmp_path / "data")
+    tapped.save(tmp_path / "data" / "mine")
+    assert [path.name for path in killed.parent.iterdir()] == ["mine"]
 
 
 def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
@@ -404,6 +448,8 @@ def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None
     tapped.save(tmp_path / "dump")
     with pytest.raises(ConfigError, match="already holds a dump; choose another folder"):
         tapped.save(tmp_path / "dump")
+    with pytest.raises(ConfigError, match="is not empty; choose another folder"):
+        tapped.save(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="is a file, not a folder"):
         tapped.save(tmp_path / "file")

@@ -59,7 +59,7 @@ FORMATS: dict[str, Format] = {
         "run",
         "budget.kvpress_budget",
         ("order", "rule"),
-        "budget.npy: how many keys each key head keeps, for BudgetPress and LUKVPress",
+        "budget.npy: the share of its keys that each key head loses, for BudgetPress and LUKVPress",
     ),
     "duo": Format(
         "run",
