@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from attention_plasticity.estimate.sizes import SINK_TOKENS
 from attention_plasticity.export.folder import (
@@ -17,20 +12,16 @@ from attention_plasticity.export.folder import (
     require_safetensors,
     tensors_file,
 )
-from attention_plasticity.export.queries import mean_and_error, query_moments, top_direction
+from attention_plasticity.export.queries import query_moments, top_direction
 from attention_plasticity.export.settings import ExportSettings
-from attention_plasticity.export.source import ExportSource, Head, HeadQueries
+from attention_plasticity.export.source import ExportSource, Head
 from attention_plasticity.read.texts import text_lengths
-from qk_dump.rotary import RotaryRecord, pair_dimensions
+from qk_dump.rotary import RotaryRecord
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 
 _TENSORS = "model.safetensors"
-_BANDS = "triattention.pt"
-_WRITERS, _WRITER = "attention_plasticity.export", "tensor-file"
-"""Entry point of the part of qk_sniffer that writes tensors, so that nothing here imports torch."""
-_STYLES = {"halves": "half", "interleaved": "interleaved"}
-_BEFORE_ROPE = "queries before RoPE, after q_norm, without the factor on cos and sin"
+BEFORE_ROPE = "queries before RoPE, after q_norm, without the factor on cos and sin"
 
 
 def expected_attention(source: ExportSource, settings: ExportSettings) -> Content:
@@ -54,7 +45,7 @@ def expected_attention(source: ExportSource, settings: ExportSettings) -> Conten
     dataset = (source.manifest.capture or {}).get("dataset")
     config = {
         **dict(zip(("num_layers", "num_heads", "head_dim"), mean.shape, strict=True)),
-        "dataset_name": _text(dataset, "path", "unknown"),
+        "dataset_name": text_of(dataset, "path", "unknown"),
         "model_name": source.manifest.model or source.dump.name,
         "num_samples": source.num_texts,
         "sample_seq_len": 0 if lengths is None else int(lengths.max()),
@@ -62,7 +53,7 @@ def expected_attention(source: ExportSource, settings: ExportSettings) -> Conten
     }
     tensors = {"query_mean": mean, "query_cov": source.table(covariances)}
     rules = source.rules(
-        vectors=_BEFORE_ROPE,
+        vectors=BEFORE_ROPE,
         left_out=f"the first {SINK_TOKENS} tokens of every text",
         sample_seq_len="tokens of the longest text; kvpress counts characters",
     )
@@ -98,63 +89,7 @@ def q_filters(source: ExportSource, settings: ExportSettings) -> Content:
     return Content(files, heads, rules)
 
 
-def triattention(source: ExportSource, settings: ExportSettings) -> Content:
-    """`q_mean_real`, `q_mean_imag` and `q_abs_mean` of every query head, (d/2,) each."""
-    write = _tensor_writer()
-    records = source.records("A file of TriAttention")
-    values: dict[Head, Array] = {}
-    heads: list[dict[str, Any]] = []
-    for head, queries in source.queries():
-        if not heads:
-            _require_one_pairing(records, queries.width, "TriAttention")
-        values[head], errors = _bands(queries, records[head[0]])
-        heads.append(queries.entry(errors))
-    table = source.table(values).astype(np.float32)  # (layers, heads, 3, bands)
-    every = [[layer, head] for layer in range(table.shape[0]) for head in range(table.shape[1])]
-    names = ("q_mean_real", "q_mean_imag", "q_abs_mean")
-    stats = {
-        f"layer{layer:02d}_head{head:02d}": dict(zip(names, table[layer, head], strict=True))
-        for layer, head in every
-    }
-    manifest = source.manifest
-    metadata = {
-        "num_traces": source.num_texts,
-        "head_dim": 2 * table.shape[-1],
-        "dtype": manifest.dtype or "float32",
-        "use_chat_template": False,
-        "system_prompt": "",
-        "attn_implementation": _text(
-            (manifest.capture or {}).get("model"), "attn_implementation", "unknown"
-        ),
-        "rope_style": _STYLES[records[0].pairing],
-        "rope_type": _text(manifest.rope_parameters, "rope_type", "default"),
-        "sampled_heads": every,
-    }
-    content = {"metadata": metadata, "stats": stats}
-    rules = source.rules(vectors=_BEFORE_ROPE)
-    return Content({_BANDS: lambda path: write(path, content)}, heads, rules)
-
-
-def _bands(queries: HeadQueries, record: RotaryRecord) -> tuple[Array, dict[str, float]]:
-    """(3, bands) real and imaginary part of the mean, and mean length; and their errors."""
-    vectors, weight, group = queries.before_rope.astype(np.float64), queries.weight, queries.group
-    first, second = (vectors[:, dimensions] for dimensions in pair_dimensions(record))
-    mean, mean_error = mean_and_error(np.hstack([first, second]), weight, group)
-    length, length_error = mean_and_error(np.hypot(first, second), weight, group)
-    found = np.stack([*np.split(mean, 2), length])  # (3, bands)
-    return found, {"mean_relative_error": mean_error, "length_relative_error": length_error}
-
-
-def _tensor_writer() -> Callable[[Path, dict[str, Any]], None]:
-    """Writes a .pt file. Raises a `ConfigError` if torch is not installed."""
-    writers = entry_points(group=_WRITERS)
-    if _WRITER not in writers.names:
-        raise ConfigError("the package was installed by an earlier version; install it again")
-    found: Callable[[Path, dict[str, Any]], None] = writers[_WRITER].load()()
-    return found
-
-
-def _text(facts: object, name: str, otherwise: str) -> str:
+def text_of(facts: object, name: str, otherwise: str) -> str:
     """A text that dump.json has under a name."""
     value = facts.get(name) if isinstance(facts, dict) else None
     return value if isinstance(value, str) else otherwise
@@ -167,10 +102,10 @@ def _require_halves(records: list[RotaryRecord], width: int, tool: str) -> None:
             raise ConfigError(
                 f"layer {layer}: RoPE turns neighbouring dimensions; {tool} turns halves"
             )
-    _require_one_pairing(records, width, tool)
+    require_one_pairing(records, width, tool)
 
 
-def _require_one_pairing(records: list[RotaryRecord], width: int, tool: str) -> None:
+def require_one_pairing(records: list[RotaryRecord], width: int, tool: str) -> None:
     """Refuse bands that do not cover the vector, and different pairings in one model."""
     for layer, record in enumerate(records):
         if record.pairing != records[0].pairing:

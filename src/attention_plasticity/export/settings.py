@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Missing = Literal["refuse", "mean"]
 Rule = Literal["cube", "square", "ramp"]
+Layout = Literal["official", "tensorrt-llm"]
 FormatName = Literal["triattention", "expected-attention", "q-filters", "kvpress-budget", "duo"]
 
 DEFAULT_ORDER = "aligned_plasticity"
@@ -39,8 +40,8 @@ _OF_DUMP = ("max_tokens_per_head", "rotary")
 FORMATS: dict[str, Format] = {
     "triattention": Format(
         "dump",
-        "formats.triattention",
-        _OF_DUMP,
+        "triattention.triattention",
+        (*_OF_DUMP, "layout"),
         "triattention.pt: mean query per rotary band, for TriAttention",
     ),
     "expected-attention": Format(
@@ -93,6 +94,12 @@ class ExportSettings(BaseModel):
         default=None,
         min_length=1,
         description="file with rotary records, from add-rotary --output",
+    )
+    layout: Layout = Field(
+        title=_DUMP,
+        default="official",
+        description="with triattention: the layout of the method's own tool, or the flat one of "
+        "TensorRT-LLM",
     )
     order: str = Field(
         title=_RUN,

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 import qk_sniffer
+from commands_here import run_here
 from tiny_models import VOCABULARY
 
 TEXTS, LENGTH = 8, 24
@@ -83,3 +84,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def provenance(folder: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((folder / "PROVENANCE.json").read_text())
     return content
+
+
+def exported(dump: Path, folder: Path, kind: str, *words: object) -> Path:
+    done = run_here("export", dump, folder, "--to", kind, *words)
+    assert (done.returncode, done.stdout) == (0, f"{folder}\n"), done.stderr
+    return folder

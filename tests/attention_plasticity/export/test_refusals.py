@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from commands_here import run_here
 from dumps import head_rows, make_dump, write_columns
-from export_dumps import dump_of, provenance, queries_of, read_safetensors
+from export_dumps import provenance, read_safetensors
 from qk_dump.heads import HeadId
 from qk_dump.rotary import RotaryRecord
-from tiny_models import ARCHITECTURES, Architecture
 
 ROTARY = ("triattention", "expected-attention")
 VECTORS = (*ROTARY, "q-filters")
@@ -133,22 +131,6 @@ def test_the_rule_is_the_mean_of_the_layer(tmp_path: Path) -> None:
         expected = whole[name].copy()
         expected[1, 2] = (whole[name][1, 0] + whole[name][1, 1] + whole[name][1, 3]) / 3
         assert part[name] == pytest.approx(expected, rel=1e-6)
-
-
-def test_an_interleaved_model(tmp_path: Path) -> None:
-    """Its bands are neighbouring dimensions."""
-    config = {**ARCHITECTURES["llama"].config, "num_hidden_layers": 2}
-    model = Architecture("cohere", config).model()
-    dump = dump_of(model, tmp_path / "dump")
-    done = run_here("export", dump, tmp_path / "out", "--to", "triattention")
-    assert done.returncode == 0, done.stderr
-    content = torch.load(tmp_path / "out" / "triattention.pt", weights_only=True)
-    assert content["metadata"]["rope_style"] == "interleaved"
-    rows = queries_of(model)[0][1, 3].reshape(-1, 16)
-    stats = content["stats"]["layer01_head03"]
-    assert stats["q_mean_real"].numpy() == pytest.approx(rows[:, ::2].mean(axis=0), abs=1e-4)
-    assert stats["q_mean_imag"].numpy() == pytest.approx(rows[:, 1::2].mean(axis=0), abs=1e-4)
-    assert "RoPE turns neighbouring dimensions" in refused(dump, "expected-attention")
 
 
 @pytest.mark.parametrize(
