@@ -51,12 +51,12 @@ in flags mean the same.
 """
 _ANALYZE_EXAMPLES = """\
 commands to paste:
-  attention-plasticity analyze --dataset_local_root path/to/dump
-  attention-plasticity analyze --dataset_local_root path/to/dump --dry_run
+  attention-plasticity analyze path/to/dump
+  attention-plasticity analyze path/to/dump results/mine --dry_run
   attention-plasticity analyze hf://datasets/owner/name@branch
-  attention-plasticity analyze s3://bucket/dump --output_dir results/dump
-  python analyze.py --config configs/qwen3-8b.yaml --dataset_local_root path/to/dump \\
-      --layers 0-3 --query_model full --output_dir out
+  attention-plasticity analyze s3://bucket/dump s3://bucket/results/dump
+  attention-plasticity analyze path/to/dump results/full --layers 0-3 --query_model full
+  python analyze.py --config configs/qwen3-8b.yaml
 
 A run that was interrupted continues with the same command. Commands with other --layers can share
 an output_dir; the tables have the heads of all of them.
@@ -131,22 +131,16 @@ def analyze() -> int:
 def _analyze(arguments: Sequence[str], program: str = "attention-plasticity analyze") -> int:
     from attention_plasticity.run.engines import LocalProcesses
 
-    dumps = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    arguments = arguments[len(dumps) :]
+    places = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    arguments = arguments[len(places) :]
     helps = {"-h", "--help", "--help_all", "--dry_run", "--dry-run"} & set(arguments)
     with LocalProcesses(started=0 if helps else 1) as workers:  # import while this process plans
-        from attention_plasticity.config import RunnerConfig, one_dump
+        from attention_plasticity.config import RunnerConfig, with_places
 
         parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
-        parser.usage = f"{program} [DUMP] [--FIELD VALUE …]"
+        parser.usage = f"{program} [DUMP [RUN]] [--FIELD VALUE …]"
         config = command_settings(parser, RunnerConfig, arguments, section="analysis")
-        if len(dumps) > 1:
-            raise ConfigError(
-                f"analyze takes one dump, got {len(dumps)}; for several, use attention-plasticity "
-                f"study {' '.join(dumps)}"
-            )
-        if dumps:
-            config = one_dump(config, dumps[0])
+        config = with_places(config, places)
         if config.dry_run:
             return _dry_run(config)
         workers.workers = config.workers

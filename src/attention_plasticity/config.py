@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from attention_plasticity.metrics import TableKind
 from attention_plasticity.roles import check_thresholds
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.limits import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
@@ -44,7 +46,7 @@ class RunnerConfig(BaseModel):
         *("model_dir", "rotary", "dataset_name", "dataset_revision", "dataset_cache_dir"),
         *("download_max_workers", "num_layers", "num_q_heads", "num_k_heads"),
         *("max_rel_dist", "normality_max_dims", "p_alpha", "role_thresholds"),
-        *("near", "first_query", "ray_address"),
+        *("near", "first_query", "ray_address", "output_csv", "bucket_csv", "component_csv"),
     )
 
     dataset_local_root: str | None = Field(
@@ -229,6 +231,26 @@ class RunnerConfig(BaseModel):
         description="folder of the run, or a URL such as s3://bucket/run (default: "
         "results/<name of the dump>)",
     )
+    output_csv: str | None = Field(
+        title=_RESULTS,
+        default=None,
+        min_length=1,
+        description="path of head_metrics.csv; without output_dir, its folder is that of the run",
+    )
+    bucket_csv: str | None = Field(
+        title=_RESULTS,
+        default=None,
+        min_length=1,
+        description="path of head_bucket_plasticity.csv; without output_dir and output_csv, its "
+        "folder is that of the run",
+    )
+    component_csv: str | None = Field(
+        title=_RESULTS,
+        default=None,
+        min_length=1,
+        description="path of head_component_weights.csv; without the three fields before, its "
+        "folder is that of the run",
+    )
     clean: bool = Field(
         title=_RESULTS,
         default=False,
@@ -272,6 +294,12 @@ class RunnerConfig(BaseModel):
         for value in vars(self).values():
             if isinstance(value, str) and is_remote(value):
                 refuse_password(value)
+        for name in TABLE_PATHS:
+            if is_remote(getattr(self, name) or ""):
+                raise ValueError(
+                    f"{name}: expected a path on this machine, got {getattr(self, name)}; "
+                    "output_dir can be a URL"
+                )
         if self.output_url is not None and is_hub_path(self.output_url):
             parse_place(self.output_url)
         return self
@@ -287,6 +315,13 @@ class RunnerConfig(BaseModel):
         """Number of worker processes; by default one per available CPU."""
         return self.max_workers or available_cpus()
 
+
+TABLE_PATHS: dict[str, TableKind] = {
+    "output_csv": "head_metrics",
+    "bucket_csv": "bucket_plasticity",
+    "component_csv": "component_weights",
+}
+"""Fields that are the path of a table, in the order in which they give the folder of the run."""
 
 ANALYSIS_FIELDS = (
     "single_example",
@@ -309,11 +344,33 @@ PLACEMENT_FIELDS = ("engine", "ray_address")
 """Fields that change where heads are computed, not their results."""
 
 
-def one_dump(config: RunnerConfig, dump: str) -> RunnerConfig:
-    """The config for one dump that is not given as `dataset_local_root`."""
-    if config.dataset_local_root is not None:
-        raise ConfigError("dataset_local_root: the dump is given twice; leave one out")
-    return config.model_copy(update={"dataset_local_root": dump})
+_OF_THE_HUB = ("dataset_name", "dataset_revision", "model_dir")
+"""Fields of which each names a place on the Hub, with the default of `dataset_name`."""
+
+
+def with_places(config: RunnerConfig, places: Sequence[str]) -> RunnerConfig:
+    """The config for the dump, and the folder of the run, that are given without a flag."""
+    if len(places) > 2:
+        raise ConfigError(
+            f"analyze takes a dump and a folder for the run, got {len(places)} places; for several "
+            f"dumps, use attention-plasticity study {' '.join(places)}"
+        )
+    given = dict(zip(("dataset_local_root", "output_dir"), places, strict=False))
+    for name in given:
+        if getattr(config, name) is not None:
+            what = {"dataset_local_root": "the dump", "output_dir": "the folder of the run"}[name]
+            raise ConfigError(f"{name}: {what} is given twice; leave one out")
+    return make_config(config.model_dump(exclude_unset=True), **given) if given else config
+
+
+def require_dump(config: RunnerConfig) -> None:
+    """Raise a `ConfigError` if nothing says where the dump is."""
+    if config.dataset_local_root is None and config.model_fields_set.isdisjoint(_OF_THE_HUB):
+        raise ConfigError(
+            "dataset_local_root: no dump is given. Type attention-plasticity analyze DUMP, where "
+            "DUMP is a folder, s3://bucket/dump or hf://datasets/owner/name@branch; "
+            "attention-plasticity demo analyses a dump that comes with the package"
+        )
 
 
 def make_config(values: dict[str, Any] | None = None, /, **fields: Any) -> RunnerConfig:

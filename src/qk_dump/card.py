@@ -60,7 +60,7 @@ from datasets import load_dataset
 ## Analyse
 
 ```bash
-attention-plasticity analyze --dataset_local_root path/to/this/folder --output_dir results
+attention-plasticity analyze path/to/this/folder results
 ```
 """
 
@@ -96,7 +96,7 @@ Attention queries and keys of transformers, one branch per model. This branch ho
 {lines}
 
 ```bash
-attention-plasticity analyze --dataset_local_root {path}
+attention-plasticity analyze {path}
 ```
 
 ```python

@@ -27,7 +27,7 @@ commands to paste:
   sniff-qk --model.name HuggingFaceTB/SmolLM2-135M --dataset.path book.txt \\
       --output.data_root data/book
   sniff-qk --config configs/capture/qwen3-8b.yaml --dry_run
-  attention-plasticity analyze --dataset_local_root data/book
+  attention-plasticity analyze data/book
 
 A capture that was interrupted continues with the same command (without --overwrite).
 Exit codes: 0 success, 1 the capture failed, 2 wrong usage or config, 130 interrupted.

@@ -65,8 +65,8 @@ def _print_dump(folder: Path) -> None:
     )
     if dump.query_heads and dump.key_heads:
         print(
-            f"next: attention-plasticity analyze --dataset_local_root {shlex.quote(str(folder))} "
-            f"--output_dir {shlex.quote(f'results/{folder.resolve().name}')}"
+            f"next: attention-plasticity analyze {shlex.quote(str(folder))} "
+            f"{shlex.quote(f'results/{folder.resolve().name}')}"
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attention_plasticity.config import ANALYSIS_FIELDS, RunnerConfig
+from attention_plasticity.config import ANALYSIS_FIELDS, TABLE_PATHS, RunnerConfig
 from qk_sniffer.config import CaptureConfig
 from qk_study.settings import REPEATED_LENGTH, StudyModel, StudySettings
 from qk_toolkit.errors import ConfigError, in_short
@@ -34,7 +34,7 @@ _GIVEN_BY_CAPTURES = {
 _GIVEN_BY_ANALYSES = {
     "dataset_local_root": "give it as dump of an entry",
     **dict.fromkeys(("dataset_name", "dataset_revision"), "give hf://… as dump of an entry"),
-    "output_dir": "tables are in the folders of the runs",
+    **dict.fromkeys(("output_dir", *TABLE_PATHS), "tables are in the folders of the runs"),
     "dry_run": "give it to the study",
 }
 _PLACEMENT_OF_CAPTURES = (  # fields that change where and how fast a capture runs

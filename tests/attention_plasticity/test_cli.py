@@ -74,7 +74,16 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "dump"], "dump: does not exist. Give the folder of a dump, "),
         (["analyze", "s3://AKIA:abc/SECRET@bucket"], "s3://…@bucket: a URL with a password"),
-        (["analyze", "a", "b"], "analyze takes one dump, got 2; for several, use attention-plast"),
+        (
+            ["analyze"],
+            "dataset_local_root: no dump is given. Type attention-plasticity analyze DUMP",
+        ),
+        (["analyze", "--seed", "1"], "dataset_local_root: no dump is given"),
+        (["analyze", "a", "b", "c"], "analyze takes a dump and a folder for the run, got 3 places"),
+        (
+            ["analyze", "a", "b", "--output_dir", "c"],
+            "output_dir: the folder of the run is given tw",
+        ),
         (["analyze", "--max-workers", "0"], "--max_workers: expected an integer of at least 1"),
     ],
 )

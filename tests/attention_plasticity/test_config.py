@@ -86,6 +86,7 @@ def test_every_other_field_changes_no_number_of_a_head() -> None:
         *("num_layers", "num_q_heads", "num_k_heads", "rotary", "repeated"),  # hashed as found
         *("dataset_local_root", "model_dir", "dataset_name", "dataset_revision"),
         *("dataset_cache_dir", "download_max_workers", "output_dir", "layers", "heads"),
+        *("output_csv", "bucket_csv", "component_csv"),
         *("max_workers", "engine", "ray_address", "clean", "dry_run"),
         *("fidelity", "near", "first_query", "role_thresholds"),  # of other tables
     }

@@ -60,7 +60,7 @@ def test_the_text_tells_what_was_captured_and_how_to_go_on() -> None:
         "- buckets: `type log, min_bucket_size 128`",
         "- vectors: `before the rotary embedding`",
         'load_dataset("path/to/this/folder", "l00h00k", split="train")',
-        "attention-plasticity analyze --dataset_local_root path/to/this/folder",
+        "attention-plasticity analyze path/to/this/folder",
     ):
         assert fact in body
 

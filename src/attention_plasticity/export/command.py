@@ -123,7 +123,7 @@ def _opened(place: str, settings: ExportSettings, note: Callable[[str], None]) -
     needed = f"--to {settings.to} needs a"
     a_dump = (
         f"{place}: is a dump; {needed} finished run. Make it with attention-plasticity analyze "
-        f"{place} --output_dir RUN"
+        f"{place} RUN"
     )
     of_dump = settings.format.reads == "dump"
     if is_hub_path(place) and not of_dump:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from attention_plasticity.config import RunnerConfig
-from attention_plasticity.metrics import TABLES, TableKind
+from attention_plasticity.config import TABLE_PATHS, RunnerConfig
+from attention_plasticity.metrics import IDS, TABLES, TableKind
 from attention_plasticity.run.records import FOLDER
 from attention_plasticity.tables.run_info import RUN_FILE
 from qk_dump.dump_files import refuse_inside_dump
@@ -15,9 +16,10 @@ from qk_dump.folder_kinds import refuse_other_output
 from qk_dump.heads import parse_head
 from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import require_writable, user_path
+from qk_toolkit.files import open_regular, require_writable, resolved, user_path
 
 _REMEDY = "Choose another output_dir."
+_BEGIN = ",".join(IDS).encode()  # of every table that a copy may replace
 _LONGEST_NAME = "x" * 80  # at least as long as the draft of a record
 _MOST_BYTES = 1 << 20  # of the log
 _END = b"The rest is left out.\n"
@@ -29,16 +31,26 @@ class RunFolder:
 
     folder: Path
     url: str | None = None  # where the files are sent, if the folder is a copy
+    copies: Mapping[str, Path] = field(default_factory=dict)  # of tables, by field of the config
 
     @classmethod
     def of(cls, config: RunnerConfig, dump_name: str) -> RunFolder:
-        """The folder of the config, or `results/<name of the dump>`."""
+        """The folder of the config, that of its first table, or `results/<name of the dump>`."""
+        given = {name: getattr(config, name) for name in TABLE_PATHS}
+        tables = {name: user_path(path) for name, path in given.items() if path is not None}
         url = config.output_url
         if url is not None:
-            return cls(folder_of_url(url, "runs"), url)
-        if config.output_dir is not None:
-            return cls(user_path(config.output_dir))
-        return cls(Path("results") / dump_name)
+            folder = folder_of_url(url, "runs")
+        elif config.output_dir is not None:
+            folder = user_path(config.output_dir)
+        elif tables:
+            folder = next(iter(tables.values())).parent
+        else:
+            folder = Path("results") / dump_name
+        place = cls(folder, url)
+        own = {name: resolved(place.table(TABLE_PATHS[name])) for name in tables}
+        copies = {name: path for name, path in tables.items() if resolved(path) != own[name]}
+        return cls(folder, url, copies)
 
     @property
     def place(self) -> str:
@@ -86,6 +98,30 @@ class RunFolder:
         for path in (self.run, *map(self.table, TABLES)):
             require_writable(path, _REMEDY)
         require_writable(self.folder / FOLDER / _LONGEST_NAME, _REMEDY)
+        self._require_usable_copies()
+
+    def _require_usable_copies(self) -> None:
+        """Raise a `ConfigError` if a copy of a table would replace a file of another kind."""
+        taken = {resolved(path) for path in (self.run, *map(self.table, TABLES))}
+        for name, path in self.copies.items():
+            refuse_inside_dump(path)
+            if resolved(path) in taken:
+                raise ConfigError(
+                    f"{name}: {path}: is another file of the run; choose another path"
+                )
+            taken.add(resolved(path))
+            require_writable(path, "Choose another path.", f"{name}: ")
+            if path.exists() and not _is_table(path):
+                raise ConfigError(
+                    f"{name}: {path}: exists, and is not a table of an analysis; choose another "
+                    "path, or move the file"
+                )
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file begins like a table with one row per head, or per part of a head."""
+    with open_regular(path) as file:
+        return file.read(len(_BEGIN)) == _BEGIN
 
 
 class WorkerLog:

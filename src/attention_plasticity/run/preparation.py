@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from attention_plasticity.config import RunnerConfig
+from attention_plasticity.config import RunnerConfig, require_dump
 from attention_plasticity.read.repeated import with_repeated
 from attention_plasticity.read.run_texts import first_query, run_texts
 from attention_plasticity.read.texts import DumpTexts
@@ -132,6 +132,7 @@ def _texts(dump: Dump, config: RunnerConfig, watcher: Watcher) -> DumpTexts:
 
 
 def _find(config: RunnerConfig, watcher: Watcher) -> Dump:
+    require_dump(config)
     source = DumpSource(
         config.dataset_local_root,
         config.model_dir,

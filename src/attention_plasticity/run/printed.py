@@ -32,6 +32,8 @@ def print_plan(run: PlannedRun) -> None:
         f"about {each:,.0f} MB per worker, {count(workers, 'worker')}: {workers * each:,.0f} MB",
     )
     print_line(console, "Output", run.place.place)
+    for name, path in run.place.copies.items():
+        print_line(console, "", f"{path} ({name})")
     for problem in needed.problems:
         print_line(console, "Will fail", problem)
     console.print("Nothing was computed or written.")

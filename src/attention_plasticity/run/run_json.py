@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.config import PLACEMENT_FIELDS, RunnerConfig
+from attention_plasticity.config import PLACEMENT_FIELDS, TABLE_PATHS, RunnerConfig
 from attention_plasticity.estimate.quantity import unknown
 from attention_plasticity.measure.key_heads import KeyHeadRow
 from attention_plasticity.measure.result import HeadResult
@@ -45,6 +45,7 @@ _UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
 _NOT_RECORDED = (
     *("dry_run", "clean", "layers", "heads", "output_dir", "max_workers"),
     *("fidelity", "near", "first_query", "dataset_cache_dir", "download_max_workers"),
+    *TABLE_PATHS,
 )
 """Settings that do not describe the tables: what a command computes, and where."""
 

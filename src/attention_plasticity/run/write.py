@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
+from attention_plasticity.config import TABLE_PATHS
 from attention_plasticity.measure.fidelity import fidelity_rows
 from attention_plasticity.measure.key_heads import key_head_row
 from attention_plasticity.measure.result import Failure
@@ -32,7 +34,7 @@ from attention_plasticity.run.role_labels import with_label
 from attention_plasticity.run.run_json import Collected, run_json
 from attention_plasticity.tables.run_info import RUN_FILE, read_run_info, sha256_of
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import cannot_write, sync_folder, write_through
+from qk_toolkit.files import cannot_write, staged, sync, sync_folder, write_through
 
 _ALWAYS: tuple[TableKind, ...] = (
     "head_metrics",
@@ -69,16 +71,36 @@ def write_run(run: PlannedRun, seconds: float) -> Outcome:
     place = run.place
     with run.records.tables_lock():
         found = recorded(run)
-        known = _written(place, _content(run, found))
-        if known is not None:
-            return Outcome(place, known)
-        for left in (place.folder / FOLDER).glob(f"{_DRAFTS}*"):  # by a killed process
-            shutil.rmtree(left, ignore_errors=True)
-        try:
-            with TemporaryDirectory(prefix=_DRAFTS, dir=place.folder / FOLDER) as folder:
-                return Outcome(place, _write(run, found, Path(folder), seconds))
-        except OSError as error:
-            raise cannot_write(place.run, error) from error
+        info = _written(place, _content(run, found))
+        if info is None:
+            info = _write_all(run, found, seconds)
+        _write_copies(place, info["tables"])
+        return Outcome(place, info)
+
+
+def _write_all(run: PlannedRun, found: Recorded, seconds: float) -> dict[str, Any]:
+    """Write the tables and run.json, whose content is returned."""
+    place = run.place
+    for left in (place.folder / FOLDER).glob(f"{_DRAFTS}*"):  # by a killed process
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        with TemporaryDirectory(prefix=_DRAFTS, dir=place.folder / FOLDER) as folder:
+            return _write(run, found, Path(folder), seconds)
+    except OSError as error:
+        raise cannot_write(place.run, error) from error
+
+
+def _write_copies(place: RunFolder, tables: Mapping[str, str]) -> None:
+    """Write the tables whose path is given there too. A table that there is not is removed."""
+    for name, path in place.copies.items():
+        kind = TABLE_PATHS[name]
+        if kind not in tables:
+            path.unlink(missing_ok=True)
+            continue
+        with staged(path) as draft:
+            shutil.copyfile(place.table(kind), draft)
+            with draft.open("rb") as file:
+                sync(file)
 
 
 def _write(run: PlannedRun, found: Recorded, folder: Path, seconds: float) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class FinishedRun:
                 )
             raise ConfigError(
                 f"{path}: does not exist; give the output_dir of an analysis, or run it first: "
-                f"attention-plasticity analyze --dataset_local_root DUMP --output_dir {path}"
+                f"attention-plasticity analyze DUMP {path}"
             )
         file = path / RUN_FILE
         try:
@@ -87,7 +87,7 @@ class FinishedRun:
                 if "dump" in kinds:
                     raise ConfigError(
                         f"{path}: is a dump; analyse it first: attention-plasticity analyze "
-                        f"{path} --output_dir RUN"
+                        f"{path} RUN"
                     ) from error
                 raise ConfigError(
                     f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an "

@@ -30,7 +30,7 @@ _PULL_EXAMPLES = """\
 commands to paste:
   attention-plasticity pull my-name/sniffed-qk@qwen3-8b
   attention-plasticity pull my-name/sniffed-qk@qwen3-8b --layers 0-3 --heads 0,5
-  attention-plasticity analyze --dataset_local_root hf://datasets/my-name/sniffed-qk@qwen3-8b
+  attention-plasticity analyze hf://datasets/my-name/sniffed-qk@qwen3-8b
 """
 
 

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from attention_plasticity.config import make_config
 from attention_plasticity.head_analysis import analyze_head
 from attention_plasticity.metrics import (
     HEAD_METRICS,
     WORDS,
 )
 from attention_plasticity.run import write
+from attention_plasticity.run.folder import RunFolder
 from attention_plasticity.run.head_record import csv_text
 from attention_plasticity.tables.csv_tables import read_table
 from dumps import add_rotary, make_dump
@@ -75,6 +77,74 @@ def test_a_folder_that_cannot_be_one_is_refused(
     with pytest.raises(ConfigError, match=f"{reason}.*Choose another output_dir"):
         analyse(dump, tmp_path / "out", watcher=bars)
     assert bars.names == set()  # the texts of heads are not read
+    assert content(tmp_path) == before
+
+
+# paths of single tables
+
+
+def test_the_folder_of_the_first_table_is_that_of_the_run() -> None:
+    paths = {"component_csv": "c/weights.csv", "bucket_csv": "b/head_bucket_plasticity.csv"}
+    place = RunFolder.of(make_config(paths), "dump")
+    assert place.folder == Path("b")
+    assert place.copies == {"component_csv": Path("c/weights.csv")}
+    place = RunFolder.of(make_config(paths, output_csv="heads.csv"), "dump")
+    assert place.folder == Path()
+    assert list(place.copies) == ["output_csv", "bucket_csv", "component_csv"]
+    place = RunFolder.of(make_config(paths, output_dir="s3://bucket/run"), "dump")
+    assert (place.url, len(place.copies)) == ("s3://bucket/run", 2)
+
+
+def test_a_copy_follows_its_table_also_when_nothing_is_computed(dump: Path, tmp_path: Path) -> None:
+    out, copy, later = tmp_path / "out", tmp_path / "a" / "heads.csv", tmp_path / "b" / "heads.csv"
+    analyse(dump, out, output_csv=str(copy), heads=[0])
+    assert copy.read_bytes() == (out / "head_metrics.csv").read_bytes()
+    analyse(dump, out, output_csv=str(copy))
+    assert copy.read_bytes() == (out / "head_metrics.csv").read_bytes()
+    assert computed(dump, out, output_csv=str(later)) == []
+    assert later.read_bytes() == copy.read_bytes()
+    assert "output_csv" not in run_info(out)["config"]
+
+
+def test_a_copy_does_not_outlast_its_table(dump: Path, tmp_path: Path) -> None:
+    dump = Path(shutil.copytree(dump, tmp_path / "dump"))
+    out, copy = tmp_path / "out", tmp_path / "heads.csv"
+    analyse(dump, out, output_csv=str(copy))
+    (dump / "l00h00k" / "data.parquet").write_text("junk")
+    analyse(dump, out, output_csv=str(copy))
+    assert not (out / "head_metrics.csv").exists()
+    assert not copy.exists()
+
+
+@pytest.mark.parametrize(
+    ("paths", "told"),
+    [
+        ({"output_csv": "notes.txt"}, "output_csv: notes.txt: exists, and is not a table"),
+        ({"bucket_csv": "out/run.json"}, "bucket_csv: out/run.json: is another file of the run"),
+        (
+            {"bucket_csv": "both.csv", "component_csv": "out/../both.csv"},
+            "component_csv: out/../both.csv: is another file of the run",
+        ),
+        ({"output_csv": "out"}, "output_csv: out: is a folder, not a file"),
+        ({"output_csv": "dump/l00h00q/x.csv"}, "dump/l00h00q/x.csv: is inside a dump"),
+        ({"output_csv": "s3://bucket/x.csv"}, "output_csv: expected a path on this machine, got"),
+    ],
+)
+def test_a_copy_replaces_no_other_file(
+    paths: dict[str, str],
+    told: str,
+    dump: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(dump, tmp_path / "dump")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    before = content(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        analyse(Path("dump"), Path("out"), **paths)
+    assert str(refused.value).startswith(told)
     assert content(tmp_path) == before
 
 
