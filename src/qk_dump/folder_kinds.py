@@ -10,6 +10,7 @@ from qk_dump.manifest import MANIFEST_NAME
 from qk_toolkit.errors import ConfigError
 
 UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
+PLAN = "plan.json"  # in it; the capture is unfinished as long as it is there
 
 FolderKind = Literal["study", "run", "dump"]
 

@@ -6,6 +6,7 @@ Keys that were drawn by attention are in `attended/l{LL}h{HH}k/`, beside the hea
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -13,9 +14,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from qk_dump.folder_kinds import UNFINISHED, kinds_in
+from qk_dump.folder_kinds import PLAN, UNFINISHED, kinds_in
 from qk_dump.heads import ATTENDED, HeadId, parse_head, require_head
-from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest
+from qk_dump.manifest import (
+    MANIFEST_NAME,
+    DumpManifest,
+    plan_difference,
+    read_manifest,
+    read_plan,
+)
 from qk_dump.remote import DumpPath, Listing, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import user_path
@@ -24,6 +31,7 @@ from qk_toolkit.store import Store
 if TYPE_CHECKING:
     from qk_dump.rotary import RotaryFile
 
+_OF_PLAN = (("model", "name"), ("dataset", "path"))
 MOST_SHARDS = 10_000  # Parquet files of one head
 
 
@@ -153,10 +161,12 @@ def open_url(url: str, model_dir: str | None = None) -> Dump:
 def _open(base: DumpPath, model: DumpPath | None) -> Dump:
     if model is not None:
         path = model
+        refuse_unfinished(path)
         folders = _find_heads(path) if path.is_dir() else {}
         if not folders:
             raise ConfigError(f"{path}: no heads found. {_where_heads_are(base)}")
     else:
+        refuse_unfinished(base)
         inside = _subfolders(base)
         path, folders = base, _heads_among(inside, base)
         if not folders:
@@ -164,8 +174,30 @@ def _open(base: DumpPath, model: DumpPath | None) -> Dump:
             if len(models) != 1:
                 raise ConfigError(f"{base}: no heads found. {_where_heads_are(base)}")
             ((path, folders),) = models.items()
+            refuse_unfinished(path)
     manifest = read_manifest(path / MANIFEST_NAME)
     return Dump(path, folders, manifest, attended=_attended_heads(path))
+
+
+def refuse_unfinished(folder: DumpPath) -> None:
+    """Raise a `ConfigError` if a capture in the folder has not written the whole dump.
+
+    Its plan is there until then. A plan beside the dump.json of the same capture is a leftover of a
+    process that was killed at the very end.
+    """
+    place = folder / UNFINISHED / PLAN
+    if not place.is_file():
+        return
+    plan = read_plan(place) or {}
+    manifest = read_manifest(folder / MANIFEST_NAME)
+    if manifest is not None and plan_difference(manifest.capture, plan) is None:
+        return
+    model, texts = ((plan.get(part) or {}).get(name) for part, name in _OF_PLAN)
+    words = [str(model or "MODEL"), str(texts or "TEXTS"), str(folder)]
+    raise ConfigError(
+        f"{folder}: its capture is not finished. Run the same command again with all its settings, "
+        f"and it continues: attention-plasticity capture {shlex.join(words)}"
+    )
 
 
 def _require_folder(base: Path) -> None:
@@ -239,11 +271,6 @@ def _models_among(subfolders: Iterable[DumpPath]) -> dict[DumpPath, dict[HeadId,
 
 def _where_heads_are(base: DumpPath) -> str:
     inside = _subfolders(base)
-    if (base / UNFINISHED).is_dir():
-        return (
-            "It holds a capture that is not finished: run the same sniff-qk command again. It "
-            "continues with the texts that are left, and then writes the heads."
-        )
     if _heads_among(inside, base):
         return f"The heads are in {base} itself: leave model_dir out."
     models = [folder.name for folder in _models_among(inside)]

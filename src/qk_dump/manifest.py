@@ -75,11 +75,7 @@ class DumpManifest(BaseModel):
 def read_manifest(path: DumpPath) -> DumpManifest | None:
     """The manifest at `path`, or None without the file."""
     try:
-        if isinstance(path, RemotePath):
-            content = parsed_json(path.read_bounded(MOST_MANIFEST_BYTES))
-        else:
-            content = read_json(path, most_bytes=MOST_MANIFEST_BYTES)
-        manifest = DumpManifest.model_validate(content, strict=True)
+        manifest = DumpManifest.model_validate(_content(path), strict=True)
         _check_factors(manifest)
         _check_rotary(manifest)
         return manifest
@@ -90,6 +86,13 @@ def read_manifest(path: DumpPath) -> DumpManifest | None:
             f"{path}: {json_problem(error)}. Repair or remove the file; reading a dump works "
             "without it."
         ) from error
+
+
+def _content(path: DumpPath) -> Any:
+    """The value in a JSON file."""
+    if isinstance(path, RemotePath):
+        return parsed_json(path.read_bounded(MOST_MANIFEST_BYTES))
+    return read_json(path, most_bytes=MOST_MANIFEST_BYTES)
 
 
 def json_problem(error: OSError | ValueError) -> str:
@@ -157,10 +160,10 @@ def json_text(content: object) -> str:
     return _FREQUENCIES.sub(lambda found: " ".join(found[0].split()), text) + "\n"
 
 
-def read_plan(path: Path) -> dict[str, Any] | None:
+def read_plan(path: DumpPath) -> dict[str, Any] | None:
     """The plan of an unfinished capture, or None without the file."""
     try:
-        return dict(read_json(path))
+        return dict(_content(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:

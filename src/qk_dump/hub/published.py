@@ -24,7 +24,6 @@ from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import read_json, require_regular
 
-_UNFINISHED = ".capture/plan.json"
 _RUN_FILE, _PAGE = "run.json", "report.html"
 _MOST_RUN_BYTES = 64 << 20
 _TABLE = re.compile(r"\w[\w-]*\.csv", re.ASCII)
@@ -33,13 +32,9 @@ _TABLE = re.compile(r"\w[\w-]*\.csv", re.ASCII)
 def dump_files(dump: Dump) -> dict[str, LocalFile]:
     """The files of the dump without its card, by path on the branch; heads are in its root.
 
-    Raises an error for an incomplete dump and for a file that cannot be read.
+    Raises an error for a file that cannot be read.
     """
     home = local(dump.path)
-    if (home / _UNFINISHED).exists():
-        raise ConfigError(
-            f"{dump.path}: its capture is not finished; run the same capture again, then push"
-        )
     files: dict[str, LocalFile] = {}
     for head, folder in dump.all_folders.items():
         shards = dump.files(head)

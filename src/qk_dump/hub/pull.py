@@ -9,6 +9,7 @@ from typing import Any
 
 from qk_dump.card import CARD_FILE
 from qk_dump.dump_files import FILES_BESIDE_HEADS
+from qk_dump.folder_kinds import PLAN, UNFINISHED
 from qk_dump.heads import HeadId
 from qk_dump.hub.cache import CachedCommit, current_commit, last_commit
 from qk_dump.hub.client import hub_api, hub_errors, repeated
@@ -16,10 +17,12 @@ from qk_dump.hub.files import commit_id, list_files
 from qk_dump.hub.heads import HeadChoice as HeadChoice
 from qk_dump.hub.heads import find_heads, selected, with_folder
 from qk_dump.hub.place import HubPlace
+from qk_dump.layout import refuse_unfinished
 from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_toolkit.files import user_path
 
 _WORKERS = 8
+_PLAN = f"{UNFINISHED}/{PLAN}"
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,10 @@ def _fetch(
 ) -> Fetched:
     place = with_folder(copy.place, copy.files)
     heads = find_heads(place, copy.files)
-    beside = [place.inside(name) for name in (*FILES_BESIDE_HEADS, CARD_FILE)]
+    beside = [place.inside(name) for name in (*FILES_BESIDE_HEADS, CARD_FILE, _PLAN)]
     copy.fetch([path for path in beside if path in copy.files], workers)
+    if place.inside(_PLAN) in copy.files:
+        refuse_unfinished(copy.local(place.folder or ""))
     path = place.inside(MANIFEST_NAME)
     manifest = read_manifest(copy.local(path)) if path in copy.files else None
     copy.fetch(selected(heads, choice, manifest, place), workers, on_bytes)

@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from qk_dump.card import CARD_FILE, is_card
 from qk_dump.dump_files import FILES_BESIDE_HEADS
-from qk_dump.folder_kinds import UNFINISHED
+from qk_dump.folder_kinds import PLAN, UNFINISHED
 from qk_dump.heads import ATTENDED, parse_head
 from qk_dump.layout import parquet_files
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference, read_manifest, read_plan
@@ -28,7 +28,6 @@ from qk_sniffer.capture.segments import saved_chunks
 from qk_sniffer.capture.work_folder import (
     CHUNKS,
     ENDED,
-    PLAN,
     PROCESSES,
     SEGMENTS,
     locked_work_folder,
@@ -287,12 +286,12 @@ def _head_folders(folder: Path) -> list[Path]:
 
 
 def _discard(folder: Path) -> None:
-    """Remove the files of a finished or unfinished dump, and no other files."""
+    """Remove the files of a finished or unfinished dump, and no other files.
+
+    dump.json and the plan go last: with them, a dump that was removed in part is recognized.
+    """
     for name in (SEGMENTS, CHUNKS):
         shutil.rmtree(folder / UNFINISHED / name, ignore_errors=True)
-    work = (f"{UNFINISHED}/{PLAN}", f"{UNFINISHED}/{ENDED}")
-    for name in (*work, *FILES_BESIDE_HEADS):
-        (folder / name).unlink(missing_ok=True)
     if is_card(folder / CARD_FILE):
         (folder / CARD_FILE).unlink()
     for head in _head_folders(folder):
@@ -305,3 +304,6 @@ def _discard(folder: Path) -> None:
             head.rmdir()
     with suppress(OSError):  # there is none, or it has other files
         (folder / ATTENDED).rmdir()
+    work = (f"{UNFINISHED}/{ENDED}", f"{UNFINISHED}/{PLAN}")
+    for name in (*sorted(FILES_BESIDE_HEADS, key=MANIFEST_NAME.__eq__), *work):
+        (folder / name).unlink(missing_ok=True)

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from qk_dump.folder_kinds import UNFINISHED
+from qk_dump.folder_kinds import PLAN, UNFINISHED
 from qk_dump.manifest import MANIFEST_NAME, read_manifest, read_plan
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import exclusive_folder, remove_exclusive_folder
 
-PLAN = "plan.json"
 SEGMENTS = "segments"  # the rows of finished chunks
 CHUNKS = "chunks"  # a lock for every chunk, held by the process that runs it
 PROCESSES = "processes"  # a lock for every process, held while it works here

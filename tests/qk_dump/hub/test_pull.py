@@ -25,6 +25,7 @@ from qk_dump.hub.pull import Fetched, HeadChoice, fetch_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens, write_tokens
+from qk_toolkit.errors import ConfigError
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
 MANIFEST = DumpManifest(model="m", num_layers=2, num_q_heads=4, num_k_heads=2)
@@ -337,3 +338,18 @@ def test_a_cache_that_others_changed(
     (tmp_path / "file").write_text("a file")
     client.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
     assert "cannot be written: " in pull_refusal()
+
+
+@pytest.mark.usefixtures("client")
+def test_an_unfinished_capture_on_the_hub_is_refused(
+    hub: HubServer, local: Path, tmp_path: Path
+) -> None:
+    dump = shutil.copytree(local, tmp_path / "dump")
+    (dump / "dump.json").unlink()
+    (dump / ".capture").mkdir()
+    (dump / ".capture" / "plan.json").write_text('{"model": {"name": "tiny"}}')
+    upload(hub, dump)
+    hub.log.clear()
+    with pytest.raises(ConfigError, match=r"its capture is not finished\..* capture tiny TEXTS"):
+        open_dump(f"hf://datasets/{REPO}@tiny")
+    assert not [path for path in downloads(hub) if path.endswith(".parquet")]

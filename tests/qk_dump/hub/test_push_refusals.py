@@ -83,7 +83,7 @@ def test_an_incomplete_dump_is_refused(hub: HubServer, dump: Path) -> None:
     assert "caf\\udce9.parquet: its name is not UTF-8; rename it" in refused_unsent(hub, dump)
     (dump / ".capture").mkdir()
     (dump / ".capture" / "plan.json").write_text("{}")
-    assert "capture is not finished; run the same capture again" in refused_unsent(hub, dump)
+    assert "its capture is not finished. Run the same command again" in refused_unsent(hub, dump)
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_the_analysis_of_an_unfinished_capture_says_how_to_continue(
     model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sniff_first(monkeypatch, 3, model, texts, tmp_path / "dump")
-    with pytest.raises(ConfigError, match=r"not finished: run the same sniff-qk command again"):
+    with pytest.raises(ConfigError, match=r"its capture is not finished\. Run the same"):
         open_dump(tmp_path / "dump")
 
 
