@@ -218,7 +218,7 @@ ROLES = Table(
     "head with known attention of its queries",
     with_errors(
         *_IDS,
-        Metric("role", "role", "what the head does, by thresholds; unsure if an interval contains a threshold that decides", format="text"),
+        Metric("role", "role", "what the head does, by thresholds; unsure if an interval that decides contains its threshold or is not known", format="text"),
         Metric("likely_role", "likely role", "the role by the values alone", format="text"),
         Metric("n_queries", "queries", "number of queries with known attention", format="count"),
         Metric("n_groups", "groups", "number of groups of texts of these queries", format="count"),

@@ -51,8 +51,11 @@ ROLES = (
 RESTING = ("far", "sink", MIXED)
 """Roles of a head whose attention rests somewhere while no token repeats. An induction head can
 look like one of these on texts; only its score on repeated tokens tells them apart."""
+OPEN = "unsure: an interval contains a threshold"
 REPEATED_DECIDE = "unsure: repeated tokens decide"
-"""What is said of a head with such a role if repeated tokens are not known."""
+NO_ERRORS = "unsure: too few texts for errors"
+"""Why a role is unsure. The second is said of a head with a resting role if repeated tokens are not
+known, the third if the scores of a head have no errors."""
 NAMES = (*(role.name for role in ROLES), MIXED)
 """The labels of heads in the order of legends; also `unsure`."""
 
@@ -83,7 +86,7 @@ def check_thresholds(given: Mapping[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Label:
-    """The role of a head, `unsure` if an interval contains a threshold, and the likely role."""
+    """The role of a head, `unsure` if the intervals allow others, and the likely role."""
 
     role: str
     likely_role: str
@@ -94,7 +97,7 @@ def label(
 ) -> Label:
     """The label of a head from its scores by column, and half the widths of their intervals."""
     possible = possible_roles(values, half_widths, thresholds)
-    likely = _roles_in_intervals(values, {}, thresholds)[0]
+    likely = _roles_in_intervals(values, dict.fromkeys(values, 0.0), thresholds)[0]
     return Label(likely if len(possible) == 1 else UNSURE, likely)
 
 
@@ -103,9 +106,9 @@ def possible_roles(
 ) -> list[str]:
     """The roles that a head can have if each score is somewhere in its interval.
 
-    A score that is NaN does not give a role. A half width that is NaN is not known, and the value
-    alone decides. Without scores on repeated tokens, a head with a resting role can also be an
-    induction head.
+    A score that is NaN does not give a role. A score whose half width is NaN can be anywhere: its
+    role is possible, but not sure. Without scores on repeated tokens, a head with a resting role
+    can also be an induction head.
     """
     found = _roles_in_intervals(values, half_widths, thresholds)
     induction = ROLES[0].name
@@ -132,7 +135,7 @@ def _roles_in_intervals(
         value, half = values.get(column, math.nan), half_widths.get(column, math.nan)
         if math.isnan(value):
             continue
-        open_ = half > 0 and abs(value - limit) <= half  # false if the half width is NaN
+        open_ = math.isnan(half) or (half > 0 and abs(value - limit) <= half)
         if value >= limit or open_:
             found.append(role.name)
         if value >= limit and not open_:

@@ -15,6 +15,7 @@ from attention_plasticity.roles import (
     RESTING,
     ROLES,
     UNSURE,
+    Label,
     Role,
     check_thresholds,
     default_thresholds,
@@ -34,23 +35,28 @@ SCORES = st.dictionaries(
 )
 
 
+def sure_label(values: dict[str, float]) -> Label:
+    """The label of a head whose scores have no error."""
+    return label(values, dict.fromkeys(values, 0.0), LIMITS)
+
+
 def test_the_first_role_that_reaches_its_threshold_is_the_label() -> None:
-    assert label(REPEATED, {}, LIMITS).role == MIXED
+    assert sure_label(REPEATED).role == MIXED
     for role in ROLES:
         known = REPEATED if role.repeated_column is None else {"repeated_induction": math.nan}
-        assert label({**known, role.column: role.threshold}, {}, LIMITS).role == role.name
+        assert sure_label({**known, role.column: role.threshold}).role == role.name
         below = math.nextafter(role.threshold, 0)
-        assert label({**known, role.column: below}, {}, LIMITS).likely_role == MIXED
+        assert sure_label({**known, role.column: below}).likely_role == MIXED
     both = {role.column: 0.9 for role in ROLES}
-    assert label(both, {}, LIMITS).role == "induction"
+    assert sure_label(both).role == "induction"
 
 
 def test_scores_on_repeated_tokens_decide_if_they_are_known() -> None:
     on_texts = {"induction_excess": 0.9}
-    assert label(on_texts, {}, LIMITS).role == "induction"
-    assert label({**on_texts, "repeated_induction": 0.1}, {}, LIMITS).role == MIXED
-    assert label({**on_texts, "repeated_induction": math.nan}, {}, LIMITS).role == "induction"
-    assert label({"repeated_duplicate": 0.5}, {}, LIMITS).role == "duplicate"
+    assert sure_label(on_texts).role == "induction"
+    assert sure_label({**on_texts, "repeated_induction": 0.1}).role == MIXED
+    assert sure_label({**on_texts, "repeated_induction": math.nan}).role == "induction"
+    assert sure_label({"repeated_duplicate": 0.5}).role == "duplicate"
 
 
 @pytest.mark.parametrize("unknown", [{}, {"repeated_induction": math.nan}], ids=str)
@@ -60,34 +66,49 @@ def test_without_repeated_tokens_a_resting_head_is_unsure(
 ) -> None:
     """An induction head rests while no token repeats, so that it can look like one of these."""
     for values, likely in (({role.column: 0.9}, role.name), ({role.column: 0.0}, MIXED)):
-        found = label({**unknown, **values}, {}, LIMITS)
+        found, widths = sure_label({**unknown, **values}), dict.fromkeys(values, 0.0)
         assert (found.role, found.likely_role) == (UNSURE, likely)
-        assert possible_roles({**unknown, **values}, {}, LIMITS) == ["induction", likely]
+        assert possible_roles({**unknown, **values}, widths, LIMITS) == ["induction", likely]
         assert repeated_decide(unknown, [likely])
-        assert label({**values, "repeated_induction": 0.1}, {}, LIMITS).role == likely
-        assert label({**values, "repeated_induction": 0.5}, {}, LIMITS).role == "induction"
+        assert sure_label({**values, "repeated_induction": 0.1}).role == likely
+        assert sure_label({**values, "repeated_induction": 0.5}).role == "induction"
     previous = {**unknown, "previous_mass": 0.9, role.column: 0.9}
-    assert label(previous, {}, LIMITS).role == "previous"
+    assert sure_label(previous).role == "previous"
     assert not repeated_decide(unknown, ["previous", "self", "local"])
+
+
+def test_a_score_without_an_error_makes_no_role_sure() -> None:
+    """With 1 to 3 texts a score has a value and no error."""
+    values = {**REPEATED, "previous_mass": 0.95, "sink_rate": 0.02}
+    known = dict.fromkeys(values, 0.01)
+    assert label(values, known, LIMITS).role == "previous"
+    for missing in ("previous_mass", "repeated_induction"):
+        widths = {**known, missing: math.nan}
+        found = label(values, widths, LIMITS)
+        assert (found.role, found.likely_role) == (UNSURE, "previous"), missing
+    assert label(values, {}, LIMITS) == Label(UNSURE, "previous")
+    # a later score does not matter
+    assert label(values, {**known, "sink_rate": math.nan}, LIMITS).role == "previous"
 
 
 def test_an_interval_that_contains_a_threshold_is_unsure() -> None:
     values = {**REPEATED, "previous_mass": 0.45, "sink_rate": 0.9}
-    assert label(values, {"previous_mass": 0.04}, LIMITS).role == "previous"
-    found = label(values, {"previous_mass": 0.06}, LIMITS)
+    widths = dict.fromkeys(values, 0.0)
+    assert label(values, {**widths, "previous_mass": 0.04}, LIMITS).role == "previous"
+    found = label(values, {**widths, "previous_mass": 0.06}, LIMITS)
     assert (found.role, found.likely_role) == (UNSURE, "previous")
     # the head may also be a previous-token head, so that it is not surely a sink
-    found = label({**values, "previous_mass": 0.38}, {"previous_mass": 0.06}, LIMITS)
+    found = label({**values, "previous_mass": 0.38}, {**widths, "previous_mass": 0.06}, LIMITS)
     assert (found.role, found.likely_role) == (UNSURE, "sink")
     # a later threshold does not matter
-    assert label(values, {"sink_rate": 0.6}, LIMITS).role == "previous"
+    assert label(values, {**widths, "sink_rate": 0.6}, LIMITS).role == "previous"
 
 
 @given(SCORES, st.floats(0, 0.5))
 def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
     values: dict[str, float], half: float
 ) -> None:
-    found = label(values, {}, LIMITS)
+    found = sure_label(values)
     unknown = repeated_decide(values, [found.likely_role])
     assert found.role == (UNSURE if unknown else found.likely_role)
     assert found.likely_role in NAMES
@@ -104,7 +125,7 @@ def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
             name: value + half * step
             for (name, value), step in zip(values.items(), steps, strict=True)
         }
-        seen.add(label(moved, {}, LIMITS).role)
+        seen.add(sure_label(moved).role)
     assert seen - {UNSURE} <= set(possible)
 
 

@@ -91,7 +91,9 @@ def test_the_card_has_the_sentence_and_the_scores(page: Page, runs: dict[str, Fi
     assert page.locator("[data-score=repeated_induction] td").all_text_contents()[2] == "0.4"
     show(page, f"run=full&head={UNSURE_HEAD[0]}.{UNSURE_HEAD[1]}&metric=role")
     expect(sentence).to_contain_text("Unsure, likely a previous-token head: the 95 % interval of")
-    expect(page.locator("#head-role")).to_have_text("unsure, likely previous")
+    expect(page.locator("#head-role")).to_have_text(
+        "unsure: an interval contains a threshold, likely previous"
+    )
 
 
 def test_words_show_spaces(page: Page) -> None:

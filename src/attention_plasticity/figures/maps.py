@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,12 +37,8 @@ from attention_plasticity.figures.style import (
 )
 from attention_plasticity.metric import Metric
 from attention_plasticity.metrics import ALIGNED_DROP
-from attention_plasticity.roles import MIXED, NAMES, REPEATED_DECIDE, ROLES
-from attention_plasticity.tables.head_roles import (
-    COLOURS,
-    is_unsure,
-    repeated_decides,
-)
+from attention_plasticity.roles import MIXED, NAMES, ROLES
+from attention_plasticity.tables.head_roles import COLOURS, is_unsure, why_unsure
 from attention_plasticity.tables.intervals import quantity_groups
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
@@ -205,7 +202,7 @@ def roles(request: Request) -> Drawing:
     grid, unsure = HeadGrid.of(table), np.asarray(is_unsure(table), np.bool_)  # (heads,)
     colours = np.array([to_rgb(COLOURS[name]) for name in table["likely_role"]])  # (heads, rgb)
     picture = grid.place(np.where(unsure[:, None], _FADED + (1 - _FADED) * colours, colours))
-    number, undecided = int(unsure.sum()), int(repeated_decides(table).sum())
+    number, reasons = int(unsure.sum()), Counter(why_unsure(table)[unsure])
     counts = table["role"].value_counts()
     drawn = [name for name in NAMES if (table["likely_role"] == name).any()]
     entries: list[Entry] = [
@@ -223,8 +220,7 @@ def roles(request: Request) -> Drawing:
     missing = int(np.isnan(picture[..., 0]).sum())
     notes = [
         f"{missing:,} without known attention or not captured: blank" if missing else None,
-        f"{REPEATED_DECIDE} in {count(undecided, 'head')}" if undecided else None,
-        "unsure: a 95 % interval contains a threshold" if number > undecided else None,
+        *(f"{reason} in {count(heads, 'head')}" for reason, heads in reasons.items()),
     ]
     meanings = "; ".join(f"{role.name} ({role.meaning})" for role in ROLES)
     return Drawing(

@@ -31,7 +31,7 @@ from attention_plasticity.page.tables import (
 from attention_plasticity.roles import ROLES, default_thresholds
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.head_roles import repeated_decides
+from attention_plasticity.tables.head_roles import why_unsure
 from attention_plasticity.tables.intervals import mean_half_width
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
@@ -101,7 +101,7 @@ def _add_own_tables(run: FinishedRun, heads: pd.DataFrame, tables: Tables) -> No
         roles = ordered(run.table("roles"), HEAD, run.path("roles"))
         texts = sentences(run, roles, heads, _distant_from(run), _thresholds(run))
         tables["roles"]["sentence"] = np.array([*texts], object)
-        tables["roles"]["repeated_decide"] = repeated_decides(roles)
+        tables["roles"]["why_unsure"] = why_unsure(roles)
         if run.has("words"):
             tables["words"] = word_columns(run)
     if run.has("kernel"):

@@ -16,7 +16,7 @@ from attention_plasticity.metrics import shown_groups
 from attention_plasticity.page.cells import kinds
 from attention_plasticity.page.payload import Header, compressed
 from attention_plasticity.page.tables import words_of_tables
-from attention_plasticity.roles import NAMES, REPEATED_DECIDE, ROLES, UNSURE
+from attention_plasticity.roles import NAMES, ROLES, UNSURE
 from attention_plasticity.tables.head_roles import COLOURS, DARK_COLOURS
 from attention_plasticity.tables.names import FIDELITY_CAUTION, SCORE_WORDS
 
@@ -44,7 +44,6 @@ def page_html(
         "roles": {
             "names": [*NAMES, UNSURE],
             "meanings": {role.name: role.meaning for role in ROLES},
-            "decide": REPEATED_DECIDE,
             "colours": {"light": COLOURS, "dark": DARK_COLOURS},
         },
         "scores": {"words": SCORE_WORDS, "caution": FIDELITY_CAUTION},

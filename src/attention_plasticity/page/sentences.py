@@ -11,7 +11,14 @@ import pandas as pd
 
 from attention_plasticity.metrics import ALIGNED, PHASE
 from attention_plasticity.metrics import ROLES as TABLE
-from attention_plasticity.roles import MIXED, REPEATED_DECIDE, ROLES, UNSURE, repeated_decide
+from attention_plasticity.roles import (
+    MIXED,
+    NO_ERRORS,
+    REPEATED_DECIDE,
+    ROLES,
+    UNSURE,
+    repeated_decide,
+)
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import SCORES
 from attention_plasticity.tables.intervals import head_half_width, row_half_width
@@ -155,14 +162,17 @@ def order_words(aligned: Measured, phase: Measured, bin_size: int | None) -> str
 
 
 def doubtful_scores(likely: str, scores: Scores, thresholds: Mapping[str, float]) -> list[str]:
-    """Columns whose 95 % interval contains the threshold of the likely role or of one before it."""
+    """Columns that leave open whether a head has the likely role or one before it.
+
+    Their 95 % interval contains the threshold, or is not known.
+    """
     found = []
     for role in ROLES:
         column = role.column
         if role.repeated_column is not None and scores[role.repeated_column].known:
             column = role.repeated_column
         value, half = scores[column]
-        if abs(value - thresholds[column]) <= half:  # false for NaN
+        if not math.isnan(value) and not abs(value - thresholds[column]) > half:
             found.append(column)
         if role.name == likely:
             break
@@ -173,7 +183,10 @@ def _role_words(role: str, likely: str, scores: Scores, thresholds: Mapping[str,
     name = _NAMES[likely]
     if role == UNSURE:
         probably = f"likely {'an' if name[0] in 'aeiou' else 'a'} {name}"
-        labels = [f"“{_LABELS[column]}”" for column in doubtful_scores(likely, scores, thresholds)]
+        doubtful = doubtful_scores(likely, scores, thresholds)
+        if any(math.isnan(scores[column].half) for column in doubtful):
+            return f"{_sentence(NO_ERRORS)}; {probably}."
+        labels = [f"“{_LABELS[column]}”" for column in doubtful]
         reason = f"the 95 % interval of {' and of '.join(labels)} contains its threshold"
         if repeated_decide({column: score.value for column, score in scores.items()}, [likely]):
             return f"{_sentence(REPEATED_DECIDE)}; {probably}{f', and {reason}' if labels else ''}."

@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from attention_plasticity.estimate.quantity import MIN_GROUPS
 from attention_plasticity.metrics import ROLES
-from attention_plasticity.roles import RESTING, UNSURE
+from attention_plasticity.roles import NO_ERRORS, OPEN, REPEATED_DECIDE, RESTING, UNSURE
 from attention_plasticity.roles import ROLES as ROLES_OF_HEADS
 
 SCORES = tuple(metric for metric in ROLES.columns if metric.error)
@@ -41,8 +42,17 @@ def is_unsure(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.asarray(table["role"] == UNSURE)
 
 
-def repeated_decides(table: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """(heads,) whether a role is unsure because scores on repeated tokens are not known."""
+def why_unsure(table: pd.DataFrame) -> npt.NDArray[np.object_]:
+    """(heads,) why a role is unsure: a sentence of `roles.py`; empty if the role is sure."""
     column = ROLES_OF_HEADS[0].repeated_column
-    unknown = table.reindex(columns=[column])[column].isna()
-    return np.asarray(is_unsure(table) & unknown & table["likely_role"].isin(RESTING))
+    without_repeated = table.reindex(columns=[column])[column].isna()
+    reasons = np.select(
+        [
+            ~is_unsure(table),
+            ~(table["n_groups"] >= MIN_GROUPS),
+            without_repeated & table["likely_role"].isin(RESTING),
+        ],
+        ["", NO_ERRORS, REPEATED_DECIDE],
+        OPEN,
+    )
+    return np.asarray(reasons, np.object_)

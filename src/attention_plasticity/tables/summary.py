@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_plasticity.metrics import ATTENDED, METRICS, PHASE, POOLED
-from attention_plasticity.roles import NAMES, UNSURE
+from attention_plasticity.roles import NAMES, NO_ERRORS, REPEATED_DECIDE, UNSURE
 from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.baselines import baseline_lines
 from attention_plasticity.tables.fidelity import LIMITS
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_means import MeanEstimate
-from attention_plasticity.tables.head_roles import repeated_decides
+from attention_plasticity.tables.head_roles import why_unsure
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     head_column,
@@ -219,8 +219,10 @@ def _roles(run: FinishedRun) -> Iterator[Line]:
     table = run.table("roles")
     numbers = table["role"].value_counts()
     text = ", ".join(f"{name} {numbers[name]}" for name in (*NAMES, UNSURE) if name in numbers)
-    undecided = int(repeated_decides(table).sum())
-    if undecided:
+    reasons = why_unsure(table)
+    if few := int((reasons == NO_ERRORS).sum()):
+        text += f"; the texts are too few to be sure about {few} of them"
+    if undecided := int((reasons == REPEATED_DECIDE).sum()):
         text += f"; a dump of repeated tokens (analyze --repeated) decides {undecided} of them"
     yield "Roles", text
 

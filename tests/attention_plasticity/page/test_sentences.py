@@ -80,7 +80,7 @@ def test_unsure_heads_say_so() -> None:
     )
     assert "41 ± 3 %" in found
     assert sentence("unsure", "previous", previous_mass=Measured(0.5)).startswith(
-        "Unsure, likely a previous-token head: an interval contains a threshold."
+        "Unsure: too few texts for errors; likely a previous-token head."
     )
 
 

@@ -17,10 +17,9 @@ import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
 from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.page.content import run_content
+from attention_plasticity.roles import NO_ERRORS, OPEN, REPEATED_DECIDE
 from attention_plasticity.tables.fidelity import means_of_key_heads
-from attention_plasticity.tables.head_roles import (
-    repeated_decides,
-)
+from attention_plasticity.tables.head_roles import why_unsure
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     half_width,
@@ -146,12 +145,16 @@ def test_repeated_tokens_decide_if_their_scores_are_not_known() -> None:
         {
             "role": ["unsure", "unsure", "unsure", "sink", "unsure"],
             "likely_role": ["sink", "far", "previous", "sink", "mixed"],
+            "n_groups": 4,
             "repeated_induction": [np.nan, 0.1, np.nan, np.nan, np.nan],
         }
     )
-    assert repeated_decides(table).tolist() == [True, False, False, False, True]
+    assert why_unsure(table).tolist() == [REPEATED_DECIDE, OPEN, OPEN, "", REPEATED_DECIDE]
     without = table.drop(columns="repeated_induction")
-    assert repeated_decides(without).tolist() == [True, True, False, False, True]
+    assert why_unsure(without).tolist() == [REPEATED_DECIDE] * 2 + [OPEN, "", REPEATED_DECIDE]
+    for groups in (3, np.nan):
+        few = [NO_ERRORS] * 3 + ["", NO_ERRORS]
+        assert why_unsure(table.assign(n_groups=groups)).tolist() == few
 
 
 UNKNOWN = [math.nan, [math.nan] * 16, 0]

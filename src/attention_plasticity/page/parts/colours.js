@@ -100,14 +100,14 @@ function roleScale(shown) {
 
 /** A swatch in the colour of the likely role, and the role; `unsure (far)` in a narrow place. */
 export function roleMark(run, key, narrow = false) {
-  const { role, likely, decide } = roleOf(run, key), swatch = make("i", "", { class: role === UNSURE ? "swatch unsure" : "swatch", "aria-hidden": "true" });
+  const { role, likely, why } = roleOf(run, key), swatch = make("i", "", { class: role === UNSURE ? "swatch unsure" : "swatch", "aria-hidden": "true" });
   swatch.style.background = theme.roles[likely];
-  return make("span", "", { class: "role", title: roleMeaning(role, likely, decide) }, [swatch, narrow && role === UNSURE ? `${UNSURE} (${likely})` : roleWords(run, key)]);
+  return make("span", "", { class: "role", title: roleMeaning(role, likely, why) }, [swatch, narrow && role === UNSURE ? `${UNSURE} (${likely})` : roleWords(run, key)]);
 }
 
-function roleMeaning(role, likely, decide) {
+function roleMeaning(role, likely, why) {
   const meaning = page.roles.meanings[likely] ? `the head attends to ${page.roles.meanings[likely]}` : "no score reaches its threshold";
-  return role === UNSURE ? `${decide ? page.roles.decide : "a 95 % interval contains a threshold"}; by the values alone: ${meaning}` : meaning;
+  return role === UNSURE ? `${why}; by the values alone: ${meaning}` : meaning;
 }
 
 /** The colour of a type other than full attention. Each type has its own, the same in all runs of the page. */

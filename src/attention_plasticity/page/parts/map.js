@@ -257,7 +257,7 @@ function noIntervals(run) {
 function switchWords(run) {
   const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
   const counted = `${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}`;
-  if (state.metric === ROLE) return `Fade heads whose role is unsure: a 95 % interval contains a threshold, or repeated tokens are not known: ${counted}.`;
+  if (state.metric === ROLE) return `Fade heads whose role is unsure: a 95 % interval contains a threshold or is not known, or repeated tokens decide: ${counted}.`;
   if (isDrop(state.metric)) return `Fade heads whose drop does not differ from 0, with a correction for the number of heads (false discovery rate 5 %): ${counted}.`;
   const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
   return `Fade heads that these texts do not tell from the others: their 95 % interval is wider than the spread between heads (interquartile range, ${spread}): ${counted}.`;

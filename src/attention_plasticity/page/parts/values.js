@@ -108,18 +108,18 @@ export function commonReason(run, name) {
   return reasons.size === 1 ? [...reasons][0] : undefined;
 }
 
-/** The role and the likely role of a head, and whether repeated tokens decide; null if they are not known. */
+/** The role and the likely role of a head, and why it is unsure; null if they are not known. */
 export function roleOf(run, key) {
   if (!hasRows(run, "roles", key)) return null;
-  const { role, likely_role: likely, repeated_decide: decide } = run.tables.roles.columns, [row] = run.ranges.roles.get(key);
-  return { role: role[row], likely: likely[row], decide: Boolean(decide[row]) };
+  const { role, likely_role: likely, why_unsure: why } = run.tables.roles.columns, [row] = run.ranges.roles.get(key);
+  return { role: role[row], likely: likely[row], why: why[row] };
 }
 
-/** `induction`, `unsure, likely induction` or `unsure: repeated tokens decide, likely far`. */
+/** `induction`, or why it is unsure: `unsure: repeated tokens decide, likely far`. */
 export function roleWords(run, key) {
   const found = roleOf(run, key);
   if (!found) return NONE;
-  return found.role === UNSURE ? `${found.decide ? page.roles.decide : UNSURE}, likely ${found.likely}` : found.role;
+  return found.role === UNSURE ? `${found.why}, likely ${found.likely}` : found.role;
 }
 
 const isUnsureRole = (run, key) => roleOf(run, key)?.role === UNSURE;
