@@ -19,6 +19,7 @@ from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array, Ints, Vectors
 
 INSIDE_LAST_BIN = "distant_from is inside the last bin of mass_by_distance"
+NOTHING_DISTANT = "no captured query has keys distant_from tokens or more before it"
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,13 @@ def attention_columns(queries: Queries, known: KnownAttention | None, distant_fr
     )
     distant = distant_mass(kept[MASSES], distant_from)
     far = far_mass(distant, sinks, known.position, distant_from)
+    why = INSIDE_LAST_BIN if np.isnan(distant).any() else NOTHING_DISTANT
+    if known.position.max() < distant_from:
+        distant = np.full(len(distant), np.nan)
     values = np.column_stack([entropy, sinks, distant, largest, far])  # as ATTENTION_MEANS
     means = ratio_of_means(values, known.weight, known.group)
     for place, name in enumerate(ATTENTION_MEANS):
-        found.add_quantity(name, means.at(place), INSIDE_LAST_BIN, queries.no_errors)
+        found.add_quantity(name, means.at(place), why, queries.no_errors)
     masses = common_bins(kept[MASSES])  # (n, 24)
     found.tables["attention"] = _bucket_columns(
         known, np.column_stack([entropy, sinks, largest, masses])
@@ -136,8 +140,11 @@ def far_mass(distant: Array, sink_mass: Array, position: Array, distant_from: in
     """(n,) the attention of `distant_mass` without tokens 0 to 3.
 
     A query at `distant_from + 3` or later has all four tokens at these distances, so their mass is
-    subtracted. An earlier query has no other tokens there, so its far mass is zero.
+    subtracted. An earlier query has no other tokens there, so its far mass is zero. NaN if all
+    queries are so early that far mass cannot be measured.
     """
+    if position.max(initial=0) < distant_from + SINK_TOKENS:
+        return np.full(len(distant), np.nan)
     far = np.maximum(distant - sink_mass, 0.0)  # both are rounded
     far[(position < distant_from + SINK_TOKENS - 1) & ~np.isnan(distant)] = 0.0
     return far

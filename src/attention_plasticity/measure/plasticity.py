@@ -24,7 +24,7 @@ from attention_plasticity.estimate.score import (
     score_sums,
     without_each,
 )
-from attention_plasticity.estimate.sizes import FIFTHS, GROUPS
+from attention_plasticity.estimate.sizes import FIFTHS, GROUPS, SINK_TOKENS
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.bin_pairs import (
     FEWEST_PAIRS,
@@ -57,12 +57,17 @@ from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.unknown import Unknown
 from qk_toolkit.arrays import Array, Ints
 
+FEWEST_TOKENS = 2 * SINK_TOKENS  # of a fifth of the context, if there is a drop
 NO_BINS = "the bins of the run are not known"
 NO_QUERY_BIN = "no bin except the first has two queries"
 NO_EARLIER_KEYS = "no bin of queries sees keys of an earlier bin"
 NO_PAIRS = "no bin of queries sees two keys that make a pair"
 FEW_TEXTS = "no bin with key pairs has queries of 4 texts"
 EMPTY_FIFTH = "no bin with key pairs has queries in this fifth of the context"
+SHORT_CONTEXT = (
+    f"a fifth of the context has fewer than {FEWEST_TOKENS} tokens, of which {SINK_TOKENS} are the "
+    "first of the text"
+)
 NO_COUNTS = "in every bin, all queries are of one group of texts"
 FEW_VISIBLE = (
     f"no bin has queries that see {FEWEST_PAIRS} pairs of keys from 4 texts; capture more keys per "
@@ -202,8 +207,11 @@ def _add_means(found: Found, grid: Grid, pairs: BinPairs, aligned: Scored, poole
     found.add_quantity(ALIGNED, whole, why, no_errors)
     found.add_quantity(ALIGNED_FIRST, first, why, no_errors)
     found.add_quantity(ALIGNED_LAST, last, why, no_errors)
+    drop: Quantity | Unknown = first.minus(last)
+    if not none and grid.bins.context < FIFTHS * FEWEST_TOKENS:
+        drop = Unknown(SHORT_CONTEXT)
     no_drop = why if none else _why_no_drop(first, last)
-    found.add_quantity(ALIGNED_DROP, first.minus(last), no_drop, no_errors)
+    found.add_quantity(ALIGNED_DROP, drop, no_drop, no_errors)
     found.add_quantity(ALIGNED_COUNTED, counted, why if none else NO_COUNTS, no_errors)
     found.add_quantity(POOLED, over, why, no_errors)
     found.add_quantity(PHASE, over.minus(whole), why, no_errors)

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attention_plasticity.metrics import ATTENDED, METRICS, PHASE, POOLED
+from attention_plasticity.metrics import ALIGNED_DROP, ATTENDED, METRICS, PHASE, POOLED
 from attention_plasticity.roles import NAMES, NO_ERRORS, REPEATED_DECIDE, UNSURE
 from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.baselines import baseline_lines
@@ -53,6 +53,8 @@ NOTES = (
 _OTHER_PAIRS = PAIR_WORDS.keys() - {"bucket"}  # than the default
 _EXTREMES = 3
 _MOST_NAMES = 4
+_FAR = "attn_far_mass"
+_NOT_MEASURABLE = (ALIGNED_DROP, _FAR)
 
 
 def print_summary(
@@ -119,7 +121,11 @@ def _print_level(run: FinishedRun, shown: PlasticityColumns, console: Console) -
 
 def _drop(run: FinishedRun, shown: PlasticityColumns) -> Iterator[Line]:
     """Plasticity in the first and the last fifth, and the drop between them."""
-    if shown.drop is None or not (drop := mean_over_heads(run, shown.drop)).heads:
+    if shown.drop is None:
+        return
+    if not (drop := mean_over_heads(run, shown.drop)).heads:
+        if reason := _why_unknown(run, shown.drop):
+            yield "Drop", f"not measurable: {reason}"
         return
     ends = zip(FIFTH_WORDS, shown.fifths, strict=True)
     told = ", ".join(f"{words} {_mean(run, name, drop.heads)}" for words, name in ends)
@@ -203,11 +209,15 @@ def _attention(run: FinishedRun) -> Iterator[Line]:
     away = f" ({distance:,}+ tokens)" if isinstance(distance, int) else ""
     words = (
         ("attn_sink_mass", "sinks ", ""),
-        ("attn_far_mass", "far ", away),
+        (_FAR, "far ", away),
         (ATTENDED, "attended plasticity ", ""),
     )
-    found = [(before, _mean(run, name, heads), after) for name, before, after in words]
-    parts = [f"{before}{text}{after}" for before, text, after in found if text is not None]
+    parts = []
+    for name, before, after in words:
+        if (text := _mean(run, name, heads)) is not None:
+            parts.append(f"{before}{text}{after}")
+        elif name == _FAR and (reason := _why_unknown(run, name)):
+            parts.append(f"{before}not measurable{after}: {reason}")
     if parts:
         yield "Attention", ", ".join(parts)
 
@@ -256,7 +266,10 @@ def _missing(run: FinishedRun) -> Iterator[Line]:
     told = {reason for record in warnings for reason in record.get("reasons") or []}
     no_errors = any(record.get("kind") == "no_errors" for record in warnings)
     by_reason: dict[str, list[str]] = {}
+    lines = {name for name in _NOT_MEASURABLE if _why_unknown(run, name)}  # have a line already
     for record in run.info.get("missing") or []:
+        if lines.intersection(record["columns"]):
+            continue
         if record["table"] == "head_metrics" and record["reason"] not in told:
             names = _main_columns(record, no_errors=no_errors)
             heads = count(record["heads"], "head")
@@ -276,6 +289,18 @@ def _main_columns(record: Mapping[str, Any], *, no_errors: bool) -> list[str]:
         for name in record["columns"]
         if errors.get(name) is None or not (no_errors or errors[name] in record["columns"])
     ]
+
+
+def _why_unknown(run: FinishedRun, column: str) -> str | None:
+    """Why no head has a value of a column, if there is one reason."""
+    records = [
+        record
+        for record in run.info.get("missing") or []
+        if record["table"] == "head_metrics" and column in record["columns"]
+    ]
+    if len(records) != 1 or records[0]["heads"] != len(run.head_metrics):
+        return None
+    return str(records[0]["reason"])
 
 
 def _left_out(run: FinishedRun) -> Iterator[Line]:

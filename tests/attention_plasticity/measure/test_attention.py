@@ -14,7 +14,7 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import make_config
-from attention_plasticity.measure.attention import INSIDE_LAST_BIN
+from attention_plasticity.measure.attention import INSIDE_LAST_BIN, NOTHING_DISTANT
 from attention_plasticity.metrics import ATTENTION_BY_BUCKET, ATTENTION_MEANS, IDS
 from attention_plasticity.read.layer import NO_COLUMNS
 from head_pairs import analyze
@@ -68,8 +68,11 @@ class Rows:
             distant.append(sum(masses[first:]))
             tokens = p - distant_from + 1  # at distances from distant_from on
             far.append(max(distant[-1] - sinks, 0.0) if tokens > 4 else 0.0)
-        if first >= len(self.columns["mass_by_distance"][0]):  # inside the last bin
-            distant = far = [math.nan] * len(far)
+        latest = self.position.max()
+        if first >= len(self.columns["mass_by_distance"][0]) or latest < distant_from:
+            distant = [math.nan] * len(far)  # inside the last bin, or never so late
+        if math.isnan(distant[0]) or latest < distant_from + 4:
+            far = [math.nan] * len(far)
         return distant, far
 
     def bin(self, number: int) -> list[float]:
@@ -98,7 +101,9 @@ def test_every_column_equals_the_reference(
             assert_quantity(result, name, rows.mean(values), 1e-9)
         assert_reasons_are_complete(result)
     reasons = result.missing["head_metrics"]
-    assert reasons.get("attn_far_mass") == (INSIDE_LAST_BIN if dump.get("bins") == 4 else None)
+    assert reasons["attn_far_mass"] == (
+        INSIDE_LAST_BIN if dump.get("bins") == 4 else NOTHING_DISTANT
+    )
     table = result.tables["attention"]
     assert (*IDS, *table) == ATTENTION_BY_BUCKET.names
     assert table["q_bucket"] == sorted(set(rows.bucket.tolist()))
@@ -114,6 +119,18 @@ def test_every_column_equals_the_reference(
             found = [table[column][place] for column in (name, f"{name}_se")]
             expected = rows.mean(values, inside)[:2]
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_short_texts_have_no_far_attention(tmp_path: Path) -> None:
+    """In texts of 20 tokens nothing is 256 tokens back."""
+    root = make_attention_dump(tmp_path, length=20)
+    short = analyze(root)
+    for name in ("attn_far_mass", "attn_distant_mass"):
+        assert math.isnan(short.metrics[name]), name
+        assert math.isnan(short.metrics[f"{name}_se"]), name
+        assert short.missing["head_metrics"][name] == NOTHING_DISTANT
+    assert math.isnan(short.tables["roles"]["far_mass"][0])
+    assert math.isfinite(analyze(root, distant_from=8).metrics["attn_far_mass"])
 
 
 def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Path) -> None:

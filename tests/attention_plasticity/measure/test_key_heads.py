@@ -205,7 +205,7 @@ def placed_mean(listed: Any, used: list[int], keeps: Callable[[int], bool]) -> f
 def test_attended_pairs_against_a_loop(tmp_path: Path) -> None:
     """Keys in proportion to the attention of both heads of the group over their inclusion."""
     root = make_attention_dump(tmp_path, q_heads=2, share=0.35, received=True, texts=5, length=40)
-    row, loops = row_of(root, 2), Loops(root)
+    row, loops = row_of(root, 2, distant_from=8), Loops(root)
     pool = read_pool(loops.dump, 0, 0, loops.keys, loops.config)
     assert pool is not None
     weight = np.where(pool.keys.position >= 4, pool.received.sum(axis=1), 0.0) * pool.keys.weight
@@ -213,7 +213,8 @@ def test_attended_pairs_against_a_loop(tmp_path: Path) -> None:
     assert row.values["n_attended_pairs"] == number > 50
     assert 0 < row.values["received_half"] < 0.5
     assert 0 < row.values["received_gini"] < 1
-    heads = [ap.analyze_head(0, head, 0, loops.dump, loops.config) for head in range(2)]
+    config = ap.make_config(distant_from=8)
+    heads = [ap.analyze_head(0, head, 0, loops.dump, config) for head in range(2)]
     far = [influences_of(head)["attn_far_mass", None] for head in heads]
     assert row.values["far_mass"] == pytest.approx(np.mean([one["value"] for one in far]))
     influences = np.mean([[one[f"group_{g:02d}"] for g in range(16)] for one in far], axis=0)

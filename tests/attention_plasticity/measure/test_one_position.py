@@ -14,7 +14,7 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.measure import grid
-from attention_plasticity.measure.plasticity import COLUMNS
+from attention_plasticity.measure.plasticity import COLUMNS, SHORT_CONTEXT
 from attention_plasticity.read.layer import NO_CHUNK_SIZE
 from dumps import head_rows
 from head_pairs import analyze, without_rope, write_pair
@@ -47,6 +47,21 @@ def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(tmp_path: Path
     assert "bins" not in result.tables
     missing = analyze(write_dump(tmp_path, type="chunked_attention")).missing["head_metrics"]
     assert missing["ap_aligned"] == NO_CHUNK_SIZE
+
+
+def test_a_fifth_of_few_tokens_gives_no_drop(tmp_path: Path) -> None:
+    """In texts of 20 tokens the first fifth is the first four tokens."""
+    entry = Layer().entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}}
+    for length in (20, 39, 40):
+        root = make_attention_dump(
+            tmp_path / f"{length}", texts=16, length=length, manifest={"layers": [entry]}
+        )
+        found = analyze(root)
+        assert math.isfinite(found.metrics["ap_aligned_first20"])
+        known = length == 40
+        for name in ("ap_aligned_drop", "ap_aligned_drop_se"):
+            assert math.isfinite(found.metrics[name]) == known
+            assert found.missing["head_metrics"].get(name) == (None if known else SHORT_CONTEXT)
 
 
 SIMILAR = (1000, 1010, 1024, 985, 1040, 990)  # tokens; two of these texts reach the bin from 1,024

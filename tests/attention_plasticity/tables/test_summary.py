@@ -135,6 +135,21 @@ def test_position_attention_and_roles_have_a_line_each(tmp_path: Path) -> None:
     assert line(folder, "Roles") == "induction 6, previous 5, far 5, sink 6, mixed 6, unsure 1"
 
 
+def test_what_cannot_be_measured_is_said_where_it_is_looked_for(at_one_position: Path) -> None:
+    unknown = {
+        name: np.nan for column in (DROP, "attn_far_mass") for name in (column, f"{column}_se")
+    }
+    add_attention(at_one_position)
+    edit_table(at_one_position, "metrics", lambda table: table.assign(**unknown))
+    records = [missing(name, f"why {name}") for name in (DROP, "attn_far_mass")]
+    edit_info(at_one_position, missing=[{**one, "heads": 12} for one in records])
+    assert line(at_one_position, "Drop") == f"not measurable: why {DROP}"
+    assert "far not measurable (256+ tokens): why attn_far_mass" in line(
+        at_one_position, "Attention"
+    )
+    assert "Missing" not in printed(at_one_position)
+
+
 def test_types_of_layers_have_means_of_their_own(over_buckets: Path) -> None:
     assert "By type" not in printed(over_buckets)
     table = FinishedRun.open(add_windows(over_buckets)).head_metrics
