@@ -1,10 +1,9 @@
-"""Files of key heads, from a run: budgets for kvpress, and gates for DuoAttention."""
+"""Budgets of key heads for kvpress, from a run."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,15 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from attention_plasticity.export.division import PERCENTS, RULES, default_rule, prune_curves
-from attention_plasticity.export.folder import CONFIG, Content, array_file, json_file, text_file
-from attention_plasticity.export.order import UNIFORM, OrderedHeads, is_share
+from attention_plasticity.export.folder import Content, array_file, text_file
+from attention_plasticity.export.order import UNIFORM, OrderedHeads
 from attention_plasticity.export.settings import ExportSettings
 from attention_plasticity.tables.intervals import half_width
 from qk_toolkit.arrays import Array
-from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count, index_ranges
 
-_CURVES, _TABLE, _GATES = "budget.npy", "budget.csv", "full_attention_heads.tsv"
+_CURVES, _TABLE = "budget.npy", "budget.csv"
 _WHERE = (
     "In kvpress 0.5.5 with SmolLM2-135M-Instruct (4-bit weights; contexts of 2,048 to 7,168 tokens "
     "of English prose; five scorers; 25 to 90 % compression; rule cube; "
@@ -45,9 +43,6 @@ EVIDENCE = {
 }
 """What was measured with an order."""
 _NOT_MEASURED = "Budgets in this order were not measured."
-_GATES_NOT_MEASURED = (
-    "How well gates from these values keep the output of a model was not measured."
-)
 _BUDGETS = (
     "share of its keys that a head loses, for every percent of total compression; the total is "
     "that of the counted heads, and a head with a larger value never loses more"
@@ -89,65 +84,7 @@ def kvpress_budget(heads: OrderedHeads, settings: ExportSettings) -> Content:
         console.print(Text(f'press = BudgetPress(SnapKVPress(), "{file}", compression_ratio=0.5)'))
 
     files = {_CURVES: array_file(by_layer), _TABLE: text_file(csv)}
-    return Content(files, _entries(table), rules, evidence, show)
-
-
-def duo(heads: OrderedHeads, settings: ExportSettings) -> Content:
-    """`full_attention_heads.tsv`, one row per layer and one column per key head.
-
-    A gate of 1 keeps full attention, one of 0 sees the first and the last tokens. Heads of layers
-    with a window or chunks have the gate 1: they stay as they are.
-    """
-    threshold, share = settings.threshold, settings.share
-    if heads.order == UNIFORM:
-        raise ConfigError(f"--order: {UNIFORM} has no values, and --to duo needs them")
-    if threshold is None and share is None and not is_share(heads.order):
-        raise ConfigError(
-            f"--order: values of {heads.order} are not from 0 to 1, as gates are; give --share or "
-            "--threshold"
-        )
-    gate = np.ones(len(heads.value))  # (n,)
-    gate[heads.counted] = gates(heads.value[heads.counted], threshold, share)
-    rows = gate.reshape(heads.shape)  # (layers, key heads)
-    text = "".join("\t".join(f"{one:.6g}" for one in row) + "\n" for row in rows)
-    if threshold is not None:
-        rule = f"1 for values of {threshold:g} or more, else 0"
-    elif share is not None:
-        rule = f"1 for the share {share:g} of the others with the largest values"
-    else:
-        rule = "the values themselves, limited to 0 to 1"
-    rules = {
-        **heads.rules(),
-        "gates": f"{rule}; 1 for heads of layers with a window or chunks",
-        "full_attention_heads": int(np.count_nonzero(gate == 1.0)),
-    }
-    config = {"sink_size": settings.sink_size, "recent_size": settings.recent_size}
-    files = {_GATES: text_file(text), CONFIG: json_file(config)}
-    return Content(files, _entries(heads.table(gate=gate)), rules, _GATES_NOT_MEASURED)
-
-
-def gates(values: Array, threshold: float | None, share: float | None) -> Array:
-    """(n,) gates from 0 to 1, of values of which larger ones need full attention.
-
-    With `threshold`, 1 for values of at least this size, else 0. With `share`, 1 for this share of
-    key heads, those with the largest values; of equal values the first in the order of layers and
-    heads. With neither, the values themselves, limited to 0 to 1.
-    """
-    if threshold is not None:
-        return np.where(values >= threshold, 1.0, 0.0)
-    if share is None:
-        return np.clip(values, 0.0, 1.0)
-    found = np.zeros(len(values))
-    found[np.argsort(-values, kind="stable")[: round(share * len(values))]] = 1.0
-    return found
-
-
-def _entries(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table for `PROVENANCE.json`; null: not known."""
-    return [
-        {str(name): None if value != value else value for name, value in row.items()}
-        for row in table.to_dict("records")
-    ]
+    return Content(files, heads.entries(table), rules, evidence, show)
 
 
 def _print_budget(heads: OrderedHeads, rule: str, table: pd.DataFrame, console: Console) -> None:

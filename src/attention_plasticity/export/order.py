@@ -107,6 +107,14 @@ class OrderedHeads:
         flags = {"counted": self.counted.astype(np.int64), "filled": self.filled.astype(np.int64)}
         return pd.DataFrame({**ids, **own, **columns, **flags})
 
+    @staticmethod
+    def entries(table: pd.DataFrame) -> list[dict[str, Any]]:
+        """The rows of a table for `PROVENANCE.json`; null: not known."""
+        return [
+            {str(name): None if value != value else value for name, value in row.items()}
+            for row in table.to_dict("records")
+        ]
+
     def rules(self) -> dict[str, Any]:
         """What `PROVENANCE.json` says about the values."""
         file = KEY_HEADS.file if self.order in _OF_KEY_HEADS else HEAD_METRICS.file

@@ -64,8 +64,8 @@ FORMATS: dict[str, Format] = {
     ),
     "duo": Format(
         "run",
-        "budget.duo",
-        ("order", "share", "threshold", "sink_size", "recent_size"),
+        "gates.duo",
+        ("order", "share", "threshold", "window_copying", "sink_size", "recent_size"),
         "full_attention_heads.tsv: which key heads need full attention",
     ),
 }
@@ -126,6 +126,11 @@ class ExportSettings(BaseModel):
         default=None,
         allow_inf_nan=False,
         description="with duo: gate 1 for values from X, else 0",
+    )
+    window_copying: bool = Field(
+        title=_RUN,
+        default=False,
+        description="with duo: heads that copy (induction, duplicate) may have a window, too",
     )
     sink_size: int = Field(
         title=_RUN, default=4, ge=0, description="with duo: first tokens that are kept"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -48,10 +47,6 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     done = analyze_here(add_rotary(dump), "--output_dir", folder / "run", *words)
     assert done.returncode == 0, done.stderr
     return dump, folder / "run"
-
-
-def gates_in(folder: Path) -> np.ndarray:
-    return np.loadtxt(folder / "full_attention_heads.tsv", dtype=float, delimiter="\t", ndmin=2)
 
 
 @pytest.mark.parametrize("rule", [None, *RULES])
@@ -104,10 +99,6 @@ def test_layers_with_a_window_lose_no_keys(run: Path, tmp_path: Path) -> None:
     rules = provenance(tmp_path / "out")["rules"]
     assert rules["not_counted_layers"] == [0]
     assert "lose no keys" in rules["not_counted"]
-    found = gates_in(exported(run, tmp_path / "half", DUO, "--share", 0.5))
-    assert found.tolist() == [[1, 1], [0, 1], [0, 1]]  # half of the four others
-    found = gates_in(exported(run, tmp_path / "values", DUO))
-    assert found == pytest.approx(np.vstack([[1, 1], TABLE[1:]]))
 
 
 def test_what_is_printed(run: Path, tmp_path: Path) -> None:
@@ -121,31 +112,6 @@ def test_what_is_printed(run: Path, tmp_path: Path) -> None:
     assert rows == [["1", "1", "0.4", half, "1", "1", "1", "0.9"]]
     assert f'"{out}/budget.npy", compression_ratio=0.5)' in press
     assert last == str(out)
-
-
-def test_gates_are_the_values(run: Path, tmp_path: Path) -> None:
-    out = exported(run, tmp_path / "out", DUO)
-    assert gates_in(out) == pytest.approx(TABLE)
-    assert json.loads((out / "config.json").read_text()) == {"sink_size": 4, "recent_size": 256}
-    facts = provenance(out)
-    assert facts["heads"][1] == {
-        **{"layer": 0, "k_head": 1, "value": 0.1, "value_se": 0.004},
-        **{"gate": 0.1, "counted": 1, "filled": 0},
-    }
-    assert "was not measured" in facts["evidence"]
-    other = exported(run, tmp_path / "other", DUO, "--order", "static_error")
-    assert gates_in(other).ravel() == pytest.approx(VALUES[::-1])
-
-
-def test_threshold_and_share(run: Path, tmp_path: Path) -> None:
-    words = ("--threshold", 0.25, "--sink_size", 16, "--recent_size", 100)
-    by_threshold = exported(run, tmp_path / "a", DUO, *words)
-    by_share = exported(run, tmp_path / "b", DUO, "--share", 0.5)
-    expected = (TABLE > 0.25).astype(float).tolist()
-    assert gates_in(by_threshold).tolist() == gates_in(by_share).tolist() == expected
-    sizes = json.loads((by_threshold / "config.json").read_text())
-    assert sizes == {"sink_size": 16, "recent_size": 100}
-    assert provenance(by_share)["rules"]["full_attention_heads"] == 3
 
 
 def test_a_dump_that_changed_since_is_told_by_both_formats(
@@ -183,16 +149,3 @@ def test_a_dump_or_a_run_in_place_of_the_other(analysed: tuple[Path, Path], tmp_
     (tmp_path / "empty").mkdir()
     assert "holds neither run.json nor tables" in refusal(tmp_path / "empty", BUDGET)
     assert "does not exist" in refusal(tmp_path / "absent", DUO)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--threshold", 0.5, "--share", 0.5), "--threshold: cannot be used together with"),
-        (("--threshold", "nan"), "--threshold: expected a number, got nan"),
-        (("--order", "ap_aligned_drop"), "ap_aligned_drop are not from 0 to 1, as gates are; give"),
-        (("--rotary", "x"), "--rotary: can only be used with --to triattention or expected-"),
-    ],
-)
-def test_refusals(run: Path, words: tuple[object, ...], message: str) -> None:
-    assert message in refusal(run, DUO, *words)
