@@ -164,7 +164,7 @@ from attention_plasticity.estimate.quantity import ratio_of_means
 _LAST_COLUMN = next(  # of head_metrics.csv
     line
     for line in (ROOT / "src" / "attention_plasticity" / "metrics.py").read_text().splitlines()
-    if f'("{HEAD_METRICS.columns[-2].column}"' in line
+    if f'"{HEAD_METRICS.columns[-2].label}"' in line
 )
 
 

@@ -44,6 +44,8 @@ _attention = partial(Metric, group=ATTENTION, error=True, averaged=True, optiona
 ALIGNED, ALIGNED_COUNTED, ALIGNED_DROP = "ap_aligned", "ap_aligned_counted", "ap_aligned_drop"
 ALIGNED_FIRST, ALIGNED_LAST = "ap_aligned_first20", "ap_aligned_last20"
 """Plasticity at one position in the first and in the last fifth of the longest text."""
+DROP_POSITION, DROP_DISTANCE = "ap_aligned_drop_position", "ap_aligned_drop_distance"
+"""The parts of the drop: at equal distances of keys, and from other distances. Their sum is it."""
 POOLED, PHASE, ATTENDED = "ap_pooled", "ap_phase", "ap_attended"
 ATTENTION_MEANS = (
     *("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass"),
@@ -97,9 +99,9 @@ HEAD_METRICS = Table(
         Metric("layer_type", "type of the layer", "type of the layer, such as full_attention, sliding_attention or chunked_attention", format="text"),
         Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="a value can have fewer"),
         _plasticity(ALIGNED, "plasticity at one position", "plasticity at one position: every query of a bin is turned to one position, so that RoPE does not count; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", shown_after=FIRST),
-        _plasticity(ALIGNED_FIRST, "at one position, first fifth", "in the first fifth of the longest text", shown_after=ALIGNED_DROP),
+        _plasticity(ALIGNED_FIRST, "at one position, first fifth", "in the first fifth of the longest text", shown_after=DROP_DISTANCE),
         _plasticity(ALIGNED_LAST, "at one position, last fifth", "in the last fifth of the longest text", shown_after=ALIGNED_FIRST),
-        _change(ALIGNED_DROP, "drop at one position", "the first fifth of the longest text minus the last fifth; positive: plasticity falls with position", shown_after=ALIGNED),
+        _change(ALIGNED_DROP, "drop at one position", "the first fifth of the longest text minus the last fifth; most of it can come from distance: queries of the last fifth have farther keys", shown_after=ALIGNED),
         _plasticity(ALIGNED_COUNTED, "counted at one position", "from counts of queries, without a Gaussian", shown_after=ALIGNED_LAST),
         _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", shown_after=PHASE),
         _change(PHASE, "rotary phase", "plasticity over a bin minus plasticity at one position: what RoPE inside a bin adds", shown_after=ALIGNED_COUNTED),
@@ -113,6 +115,8 @@ HEAD_METRICS = Table(
         _attention("attn_distant_mass", "distant attention", "mean distant attention: on keys distant_from tokens (256 by default) or more before the query", format="share"),
         _attention("attn_max_logit", "largest logit", "mean over queries of the largest logit", shown_after="attn_entropy"),
         _attention("attn_far_mass", "far attention", "mean far attention: on keys distant_from tokens (256 by default) or more before the query, without the first four tokens", format="share", shown_after="attn_sink_mass"),
+        _change(DROP_POSITION, "drop from position", "part of the drop at equal distances from query to key; positive: the query decides less at later positions", shown_after=ALIGNED_DROP),
+        _change(DROP_DISTANCE, "drop from distance", "part of the drop from distances, because queries of the last fifth have farther keys; both parts sum to the drop", shown_after=DROP_POSITION),
     ),
 )
 
@@ -167,8 +171,34 @@ COMPONENT_WEIGHTS = Table(
         Metric("r2", "R²", "R² of predicting this dimension from position"),
     ),
 )
+DISTANCES_OF_KEYS = Table(
+    "head_distance.csv",
+    "head and distance of the bin of keys from the bin of queries, if plasticity at one position is known",
+    (
+        *_IDS,
+        Metric("distance_bin", "distance in bins", "number of the query bin minus number of the key bin", format="index"),
+        Metric("first_distance", "first distance", "smallest distance in tokens from a query to the nearer key of a pair", format="count"),
+        Metric("last_distance", "last distance", "largest distance in tokens from a query to the nearer key of a pair", format="count"),
+        Metric("distance", "distance", "mean distance in tokens from the query to the middle of both keys", format="count"),
+        Metric("plasticity", "plasticity", "plasticity at one position of all cells at this distance, a mean over the tokens of their queries", format="share"),
+        Metric("plasticity_se", "error", "its standard error", format="error"),
+        Metric("pooled", "plasticity over the bin", "the same pairs with the queries as captured", format="share"),
+        Metric("pooled_se", "error over the bin", "its standard error", format="error"),
+        Metric("first20", "first fifth", "plasticity at one position at this distance for queries of the first fifth of the longest text", format="share", nan="no such query sees keys at this distance"),
+        Metric("first20_se", "error of the first fifth", "its standard error", format="error", nan="as before, or fewer than 4 groups of texts"),
+        Metric("first20_share", "share of the first fifth", "share of this distance in plasticity of the first fifth", format="share", nan="the first fifth has no value"),
+        Metric("last20", "last fifth", "the same for the last fifth", format="share", nan="no such query sees keys at this distance"),
+        Metric("last20_se", "error of the last fifth", "its standard error", format="error", nan="as before, or fewer than 4 groups of texts"),
+        Metric("last20_share", "share of the last fifth", "share of this distance in plasticity of the last fifth", format="share", nan="the last fifth has no value"),
+        _PAIRS,
+        Metric("n_groups", "groups", "number of groups of texts behind the plasticity", format="count"),
+    ),
+)
 BIN_QUANTITY, POOLED_BIN_QUANTITY = "ap_bin", "ap_bin_pooled"
 """Plasticity of one bin of queries, at one position and over the bin, in the table of influences."""
+NEAR_BIN_QUANTITY, DISTANCE_QUANTITY = "ap_bin_near", "ap_distance"
+"""The same at one position, with keys at the distances of the first fifth alone; plasticity of
+`head_distance.csv`."""
 BAND_QUANTITY, UNTURNED_QUANTITY = "band_share", "unturned_share"
 """Shares of the variance of the logit, in the table of influences: of one eighth of the rotary
 bands, and of the dimensions that RoPE does not turn."""
@@ -179,8 +209,8 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of another table; ap_bin, ap_bin_pooled: plasticity of one bin at one position and over it; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: of dimensions that RoPE does not turn", format="text"),
-        Metric("bin", "bin", "bin of ap_bin and ap_bin_pooled; eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
+        Metric("quantity", "quantity", "a column of another table; ap_bin, ap_bin_pooled: plasticity of one bin at one position and over it; ap_bin_near: of one bin at one position, with keys at the distances of the first fifth; ap_distance: plasticity of head_distance.csv; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: of dimensions that RoPE does not turn", format="text"),
+        Metric("bin", "bin", "bin of ap_bin, ap_bin_pooled and ap_bin_near; distance in bins of ap_distance; eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity, without its bias"),
         Metric("n_groups", "groups", "number of groups of texts behind the value", format="count"),
         *(
@@ -378,6 +408,7 @@ TableKind = Literal[
     "influences",
     "attention",
     "bins",
+    "distances",
     "roles",
     "words",
     "bands",
@@ -393,6 +424,7 @@ TABLES: dict[TableKind, Table] = {
     "influences": INFLUENCES,
     "attention": ATTENTION_BY_BUCKET,
     "bins": BIN_PLASTICITY,
+    "distances": DISTANCES_OF_KEYS,
     "roles": ROLES,
     "words": WORDS,
     "bands": BANDS,

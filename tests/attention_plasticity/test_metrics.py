@@ -37,9 +37,9 @@ def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
     shown = [name for names in groups.values() for name in names]
     assert sorted(shown) == sorted(name for name, metric in METRICS.items() if metric.group)
     plasticity = groups["Plasticity"]
-    first = ["ap_aligned", "ap_aligned_drop", "ap_aligned_first20", "ap_aligned_last20"]
-    assert plasticity[:4] == first
-    assert plasticity[4:] == [
+    parts = ["ap_aligned_drop", "ap_aligned_drop_position", "ap_aligned_drop_distance"]
+    assert plasticity[:6] == ["ap_aligned", *parts, "ap_aligned_first20", "ap_aligned_last20"]
+    assert plasticity[6:] == [
         *("ap_aligned_counted", "ap_phase", "ap_pooled", "ap_overall", "ap_attended"),
     ]
     assert groups["Position in the queries"][0] == "q_R2_total"

@@ -147,3 +147,13 @@ def means_of_cells(values: Array, cell: Ints, cells: int, *groups: Ints) -> Arra
         sums = np.add.reduceat(np.where(kept, values, 0.0), starts, axis=1)
         found[:, cell[starts]] = sums / np.add.reduceat(kept, starts, axis=1, dtype=np.int32)
     return found
+
+
+def pairs_of_cells(cell: Ints, cells: int, replicates: int, *groups: Ints) -> Array:
+    """(replicates, cells) numbers of the pairs from which `means_of_cells` makes its means."""
+    found = np.tile(np.bincount(cell, minlength=cells).astype(np.float64), (replicates, 1))
+    np.subtract.at(found, (1 + groups[0], cell), 1.0)
+    for number, group in enumerate(groups[1:], start=1):
+        new = np.all([group != other for other in groups[:number]], axis=0)
+        np.subtract.at(found, (1 + group[new], cell[new]), 1.0)
+    return found

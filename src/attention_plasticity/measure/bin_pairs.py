@@ -70,12 +70,20 @@ class BinPairs:
     turned: npt.NDArray[np.float32]  # (pairs, d) the same at the position of the bin
     cell: Ints  # (pairs,) code of the bin of the later key
     group: Ints  # (pairs,) of the text; 0 if it is not known
+    middle: Array  # (pairs,) mean position of both keys
     seen_by: Ints | None  # (pairs,) group of the query that sees a pair; None without a window
+    seen_from: Array | None  # (pairs,) position of this query
+    reach: int | None  # distances that queries see are smaller; None: all
     of_bin: tuple[Ints, ...]  # numbers of the pairs of each bin of queries, by cell
     eligible: Bools  # (b, cells) cells that the queries of a bin see
     cells: Ints  # (cells,) numbers of the bins of keys
     position: Array  # (cells,) mean position of their keys
     of_cells: bool  # the value of a bin is the mean over its cells, else over its pairs
+
+    def distances(self, numbers: Ints, target: float) -> Array:
+        """(n,) tokens from the query, or from the bin at `target`, to the middle of some pairs."""
+        at = target if self.seen_from is None else self.seen_from[numbers]
+        return np.asarray(at - self.middle[numbers])
 
 
 def bin_pairs(
@@ -186,7 +194,9 @@ def _seen_pairs(
     if record is not None and len(query):
         target = np.repeat(grid.target, [len(part) for part in found.of_bin])  # (pairs,)
         turned = rotate(found.W, grid.queries.position[query], target, record).astype(np.float32)
-    return BinPairs(**{**vars(found), "turned": turned, "seen_by": grid.group[query]})
+    at = grid.queries.position[query]  # (pairs,)
+    query_facts = {"seen_by": grid.group[query], "seen_from": at, "reach": visible.size}
+    return BinPairs(**{**vars(found), "turned": turned, **query_facts})
 
 
 def _of_parts(own: SortedKeys, parts: Sequence[Pairs], eligible: Bools) -> BinPairs:
@@ -217,7 +227,8 @@ def _finished(
 ) -> BinPairs:
     """The pairs with the differences of their keys."""
     keys, first = own.keys, own.rows[later]
-    W = np.subtract(keys.after[first], keys.after[own.rows[earlier]], dtype=np.float32)
+    second = own.rows[earlier]
+    W = np.subtract(keys.after[first], keys.after[second], dtype=np.float32)
     group = np.zeros(len(first), np.int64) if keys.group is None else keys.group[first]
     position = np.bincount(own.code, own.position) / np.bincount(own.code)
     return BinPairs(
@@ -225,7 +236,10 @@ def _finished(
         turned=W,
         cell=own.code[later],
         group=group,
+        middle=(keys.position[first] + keys.position[second]) / 2.0,
         seen_by=None,
+        seen_from=None,
+        reach=None,
         of_bin=of_bin,
         eligible=eligible,
         cells=own.bins,

@@ -8,23 +8,13 @@ scores both; they differ in the frame of the queries and, for attended pairs, in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.estimate.quantity import Quantity, present_groups, quantity
-from attention_plasticity.estimate.score import (
-    Centred,
-    counted_plasticity,
-    gaussian_plasticity,
-    means_of_cells,
-    score_sums,
-    without_each,
-)
-from attention_plasticity.estimate.sizes import FIFTHS, GROUPS, SINK_TOKENS
+from attention_plasticity.estimate.quantity import Quantity, quantity
+from attention_plasticity.estimate.sizes import FIFTHS, SINK_TOKENS
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.bin_pairs import (
     FEWEST_PAIRS,
@@ -33,9 +23,16 @@ from attention_plasticity.measure.bin_pairs import (
     attended_pairs,
     bin_pairs,
 )
+from attention_plasticity.measure.distance import (
+    NO_COMMON_DISTANCE,
+    distance_columns,
+    drop_parts,
+    near_profile,
+)
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.grid import Grid
 from attention_plasticity.measure.result import Columns
+from attention_plasticity.measure.scores import Scored, score
 from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.metrics import (
@@ -46,6 +43,10 @@ from attention_plasticity.metrics import (
     ALIGNED_LAST,
     ATTENDED,
     BIN_QUANTITY,
+    DISTANCE_QUANTITY,
+    DROP_DISTANCE,
+    DROP_POSITION,
+    NEAR_BIN_QUANTITY,
     PHASE,
     POOLED,
     POOLED_BIN_QUANTITY,
@@ -80,17 +81,8 @@ _ATTENDED_PAIRS = 256  # per bin; their error is small beside that of the texts
 
 COLUMNS = (
     *(ALIGNED, ALIGNED_FIRST, ALIGNED_LAST, ALIGNED_DROP),
-    *(ALIGNED_COUNTED, POOLED, PHASE),
+    *(ALIGNED_COUNTED, POOLED, PHASE, DROP_POSITION, DROP_DISTANCE),
 )
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Plasticity of bins and cells: of all texts, and without each group."""
-
-    cells: Array  # (1 + g, b, cells); NaN without a pair
-    profile: Array  # (1 + g, b); NaN without a pair, or with too few texts
-    counted: Array  # (1 + g, b) without a Gaussian
 
 
 def grid_of(queries: Queries, keys: Keys) -> Grid | Unknown:
@@ -135,63 +127,25 @@ def plasticity_columns(
     if keys.layer.rotation.record is not None:
         pooled = score(grid, pairs, pairs.W, grid.captured, counted=False)
     _add_means(found, grid, pairs, aligned, pooled)
-    for name, scored in ((BIN_QUANTITY, aligned), (POOLED_BIN_QUANTITY, pooled)):
-        of_bins = grid.of_bins(scored.profile)
-        if grid.has_errors:
-            numbers = grid.number.tolist()
-            found.quantities += [(name, n, of_bins.at(i)) for i, n in enumerate(numbers)]
+    profiles = {
+        BIN_QUANTITY: aligned.profile,
+        POOLED_BIN_QUANTITY: pooled.profile,
+        NEAR_BIN_QUANTITY: near_profile(grid, pairs, aligned),
+    }
+    for name, profile in profiles.items():
+        _add_places(found, grid, name, grid.of_bins(profile), grid.number)
     if pairs.eligible.any():
         found.tables["bins"] = _bin_columns(grid, pairs, aligned, pooled)
+        columns, values, distances = distance_columns(grid, pairs, aligned, pooled)
+        found.tables["distances"] = columns
+        _add_places(found, grid, DISTANCE_QUANTITY, values, distances)
     return found
 
 
-def score(
-    grid: Grid,
-    pairs: BinPairs,
-    W: npt.NDArray[np.float32],
-    frame: Callable[[int], Centred],
-    *,
-    counted: bool = True,
-) -> Scored:
-    """Score the pairs of every bin with its queries; `frame` gives the queries of a bin."""
-    present = np.flatnonzero(present_groups(grid.group) | present_groups(pairs.group))
-    without = without_each(present)  # groups without rows have the value of all groups
-    row = np.zeros(1 + GROUPS, np.int64)
-    row[1 + present] = 1 + np.arange(len(present))
-    shape = (len(without), len(grid), len(pairs.cells))
-    used = [n for n, own in enumerate(pairs.of_bin) if len(own) and grid.enough_texts[n]]
-    if not used:
-        nothing = np.full(shape, np.nan)
-        return Scored(nothing[row], nothing[row, :, 0], nothing[row, :, 0])
-    number = np.concatenate([pairs.of_bin[place] for place in used])  # (pairs,)
-    bins = np.repeat(used, [len(pairs.of_bin[place]) for place in used])
-    gaussian, counts = np.empty((2, len(without), len(number)))  # (1 + r, pairs) each
-    ends = np.searchsorted(bins, used, side="right").tolist()
-    for place, begin, end in zip(used, [0, *ends], ends, strict=False):
-        sums = score_sums(W.take(number[begin:end], axis=0), frame(place), counted=counted)
-        gaussian[:, begin:end] = gaussian_plasticity(sums, without)
-        if counted:
-            counts[:, begin:end] = counted_plasticity(sums, without)
-    of_pairs = [pairs.group] if pairs.seen_by is None else [pairs.group, pairs.seen_by]
-    groups = [row[1 + group[number]] - 1 for group in of_pairs]
-
-    def means(values: Array) -> tuple[Array, Array]:
-        slot = bins * shape[2] + pairs.cell[number]
-        cells = means_of_cells(values, slot, shape[1] * shape[2], *groups).reshape(shape)
-        if pairs.of_cells:
-            return cells, _mean_of_known(cells)
-        return cells, means_of_cells(values, bins, shape[1], *groups)
-
-    cells, profile = means(gaussian)
-    of_counts = means(counts)[1] if counted else np.full(profile.shape, np.nan)
-    return Scored(cells[row], profile[row], of_counts[row])
-
-
-def _mean_of_known(cells: Array) -> Array:
-    """(1 + g, b) means over the cells of a bin with pairs."""
-    known = ~np.isnan(cells)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, cells, 0.0).sum(axis=2) / known.sum(axis=2))
+def _add_places(found: Found, grid: Grid, name: str, values: Quantity, places: Ints) -> None:
+    """Add values of bins or distances to the table of influences."""
+    if grid.has_errors:
+        found.quantities += [(name, n, values.at(i)) for i, n in enumerate(places.tolist())]
 
 
 def _add_means(found: Found, grid: Grid, pairs: BinPairs, aligned: Scored, pooled: Scored) -> None:
@@ -207,11 +161,16 @@ def _add_means(found: Found, grid: Grid, pairs: BinPairs, aligned: Scored, poole
     found.add_quantity(ALIGNED, whole, why, no_errors)
     found.add_quantity(ALIGNED_FIRST, first, why, no_errors)
     found.add_quantity(ALIGNED_LAST, last, why, no_errors)
-    drop: Quantity | Unknown = first.minus(last)
     if not none and grid.bins.context < FIFTHS * FEWEST_TOKENS:
-        drop = Unknown(SHORT_CONTEXT)
-    no_drop = why if none else _why_no_drop(first, last)
-    found.add_quantity(ALIGNED_DROP, drop, no_drop, no_errors)
+        found.add_unknown((ALIGNED_DROP, DROP_POSITION, DROP_DISTANCE), SHORT_CONTEXT)
+    else:
+        drop = first.minus(last)
+        no_drop = why if none else _why_no_drop(first, last)
+        no_part = no_drop if math.isnan(drop.value) else NO_COMMON_DISTANCE
+        found.add_quantity(ALIGNED_DROP, drop, no_drop, no_errors)
+        of_position, of_distance = drop_parts(grid, pairs, aligned, drop)
+        found.add_quantity(DROP_POSITION, of_position, no_part, no_errors)
+        found.add_quantity(DROP_DISTANCE, of_distance, no_part, no_errors)
     found.add_quantity(ALIGNED_COUNTED, counted, why if none else NO_COUNTS, no_errors)
     found.add_quantity(POOLED, over, why, no_errors)
     found.add_quantity(PHASE, over.minus(whole), why, no_errors)

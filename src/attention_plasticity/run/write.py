@@ -43,6 +43,8 @@ _ALWAYS: tuple[TableKind, ...] = (
     "influences",
 )
 """Tables that are written also without a row."""
+_AT_ONE_POSITION: tuple[TableKind, ...] = ("bins", "distances")
+"""Tables that are written if a head has plasticity at one position."""
 _PRINTED = ("heads", "failures", "not_analysed", "missing", "warnings", "fidelity")
 """Fields of run.json that `analyze` prints at its end."""
 _DRAFTS = "tables-"  # begin of the name of a folder among those of records
@@ -118,7 +120,8 @@ def _write(run: PlannedRun, found: Recorded, folder: Path, seconds: float) -> di
             collected.fidelity.append(values)
             drafts.add("fidelity", csv_text("fidelity", fidelity_rows(*key_head, values)))
         if all(math.isnan(row[ALIGNED]) for row in collected.metrics):
-            drafts.files.pop("bins", None)
+            for kind in _AT_ONE_POSITION:
+                drafts.files.pop(kind, None)
         info = run_json(run, found, collected, seconds)
         info["content"] = _content(run, found)
         return _replace(run.place, drafts if found.heads else _Drafts(folder, stack), info)

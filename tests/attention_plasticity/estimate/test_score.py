@@ -16,6 +16,7 @@ from attention_plasticity.estimate.score import (
     counted_plasticity,
     gaussian_plasticity,
     means_of_cells,
+    pairs_of_cells,
     plasticity_of,
     score_sums,
 )
@@ -136,6 +137,7 @@ def test_means_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
     cell = np.sort(rng.integers(0, 4, pairs))
     groups = [rng.integers(0, 5, pairs) for _ in range(2 if both else 1)]
     found = means_of_cells(values, cell, 4, *groups)
+    numbers = pairs_of_cells(cell, 4, 1 + GROUPS, *groups)
     for row, c in product(range(1 + GROUPS), range(4)):
         own = [
             values[row, pair]
@@ -146,6 +148,8 @@ def test_means_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
             assert np.isnan(found[row, c]) or row == 3
         else:
             assert found[row, c] == pytest.approx(np.mean(own))
+        if row != 3:
+            assert numbers[row, c] == len(own)
 
 
 def test_the_mean_score_keeps_its_digits_if_queries_have_a_large_mean() -> None:

@@ -42,6 +42,7 @@ class Reference(NamedTuple):
     metrics: dict[str, Expected]
     bins: dict[str, dict[int, Expected]]  # quantity of the table of influences → bin
     cells: dict[str, dict[tuple[int, int], Expected]]  # column → bin of queries, bin of keys
+    distances: dict[str, dict[int, Expected]]  # column → distance in bins
 
 
 def drawn_by_the_package(root: Path, config: RunnerConfig) -> Drawn:
@@ -153,6 +154,85 @@ class Frame:
 
         return leave_out(value, set(self.group[used].tolist()))
 
+    def weighted_cells(
+        self, inside: np.ndarray, keeps: Keeps, *, equal: bool = False
+    ) -> dict[tuple[int, int], tuple[float, float]]:
+        """Weight and value of every cell in the mean over the tokens of the queries `inside`.
+
+        `equal`: all cells of a bin have the weight of its tokens.
+        """
+        found = {}
+        kept = inside & np.array([keeps(g) for g in self.group.tolist()])
+        for number, own in self.bins.items():
+            tokens = self.weight[kept & (self.code == number)].sum()
+            cells = own.cells(keeps) if tokens else {}
+            every = sum(len(values) for values in cells.values())
+            for cell, values in cells.items():
+                share = 1 / len(cells) if own.of_cells else len(values) / every
+                weight = float(tokens * (1.0 if equal else share))
+                found[number, cell] = weight, float(np.mean(values))
+        return found
+
+    def at_distances(
+        self, inside: np.ndarray, keeps: Keeps, *, equal: bool = False
+    ) -> dict[int, tuple[float, float]]:
+        """Share of the weights and mean value of the cells at every distance in bins."""
+        cells = self.weighted_cells(inside, keeps, equal=equal)
+        total = sum(weight for weight, _ in cells.values())
+        found = {}
+        for distance in {q - k for q, k in cells}:
+            own = [one for (q, k), one in cells.items() if q - k == distance]
+            weight = sum(w for w, _ in own)
+            found[distance] = weight / total, sum(w * value for w, value in own) / weight
+        return found
+
+    def of_distances(self, inside: np.ndarray, *, equal: bool = False) -> dict[int, Expected]:
+        """The mean over the cells of every distance."""
+        found = {}
+        for distance in self.at_distances(inside, lambda _: True, equal=equal):
+
+            def value(keeps: Keeps, distance: int = distance) -> float:
+                own = self.at_distances(inside, keeps, equal=equal)
+                return own[distance][1] if distance in own else math.nan
+
+            bins = [q for q, k in self.weighted_cells(inside, lambda _: True) if q - k == distance]
+            rows = inside & np.isin(self.code, bins)
+            found[distance] = leave_out(value, set(self.group[rows].tolist()))
+        return found
+
+    def drop_at_equal_distances(self, first: np.ndarray, last: np.ndarray) -> Expected:
+        """The drop between two sets of queries if the distances are those of the first set."""
+
+        def value(keeps: Keeps) -> float:
+            one, other = self.at_distances(first, keeps), self.at_distances(last, keeps)
+            common = set(one) & set(other)
+            parts = (one[d][0] * (one[d][1] - other[d][1]) for d in common)
+            return math.fsum(parts) if common else math.nan
+
+        used = (first | last) & np.isin(self.code, list(self.bins))
+        return leave_out(value, set(self.group[used].tolist()))
+
+    def near(self, farthest: int) -> dict[int, Expected]:
+        """Every bin alone, with its cells at the distances up to `farthest` that most bins have."""
+        cells = {number: set(own.cells(lambda _: True)) for number, own in self.bins.items()}
+        numbers = [n - k for n, own in cells.items() for k in own]
+        usual = {d for d in numbers if d <= farthest and numbers.count(d) >= 0.5 * len(cells)}
+        found = {}
+        for number, own in self.bins.items():
+            if not usual <= {number - cell for cell in cells[number]}:
+                continue
+
+            def value(keeps: Keeps, own: Bin = own, number: int = number) -> float:
+                left = own.cells(keeps)
+                parts = [values for cell, values in left.items() if number - cell in usual]
+                if own.of_cells:
+                    parts = [[float(np.mean(values))] for values in parts]
+                every = [one for values in parts for one in values]
+                return float(np.mean(every)) if every else math.nan
+
+            found[number] = leave_out(value, set(own.group.tolist()))
+        return found
+
     def of_bins(self) -> dict[int, Expected]:
         """Every bin alone."""
         return {
@@ -201,11 +281,26 @@ def reference_bins(
         "ap_aligned_counted": aligned.mean(every, counted=True),
         "ap_pooled": frames["pooled"].mean(every),
     }
+    of_position = aligned.drop_at_equal_distances(fifth == 0, fifth == 4)
+    of_position = of_position._replace(groups=min(first.groups, last.groups))
+    metrics["ap_aligned_drop_position"] = of_position
+    metrics["ap_aligned_drop_distance"] = minus(metrics["ap_aligned_drop"], of_position)
     metrics["ap_phase"] = minus(metrics["ap_pooled"], metrics["ap_aligned"])
     if "attended" in frames:
         metrics["ap_attended"] = frames["attended"].mean(every)
+    farthest = max(1, math.ceil(context / 5 / size) - 1)
     return Reference(
         metrics,
-        {"ap_bin": aligned.of_bins(), "ap_bin_pooled": frames["pooled"].of_bins()},
+        {
+            "ap_bin": aligned.of_bins(),
+            "ap_bin_pooled": frames["pooled"].of_bins(),
+            "ap_bin_near": aligned.near(farthest),
+        },
         {"plasticity": aligned.of_cells(), "pooled": frames["pooled"].of_cells()} if cells else {},
+        {
+            "plasticity": aligned.of_distances(every, equal=True),
+            "pooled": frames["pooled"].of_distances(every, equal=True),
+            "first20": aligned.of_distances(fifth == 0),
+            "last20": aligned.of_distances(fifth == 4),
+        },
     )
