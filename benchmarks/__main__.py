@@ -2,9 +2,7 @@
 
     analysis   CPU time of a query head, against a floor and against an earlier version
     capture    seconds of a text, against a bare forward; memory
-    page       the report page in Chromium, against a bare Plotly page
     scale      growth with heads and rows, many files, workers, Ray
-    reading    a head over S3 on this machine, against the disk
     vllm       CPU time of a capture inside vLLM, against plain vLLM
 
 Every time is the best of some rounds, in which the things that are compared take turns. Data is
@@ -21,9 +19,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("analysis", "capture", "page", "scale", "reading", "vllm")
+NAMES = ("analysis", "capture", "scale", "vllm")
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "ARROW_NUM_THREADS"), "1")
-ONE_THREAD_IN = ("analysis", "reading")  # as in a worker; read when numpy is imported
 
 
 def main() -> None:
@@ -48,7 +45,7 @@ def main() -> None:
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"\n{name}: {machine}, load before {load}", flush=True)
-    if name in ONE_THREAD_IN:
+    if name == "analysis":  # as in a worker; read when numpy is imported
         os.environ.update(ONE_THREAD)
     import_module(f"benchmarks.{name}").benchmark(options)
 

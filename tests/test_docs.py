@@ -166,16 +166,3 @@ _LAST_COLUMN = next(  # of head_metrics.csv
     for line in (ROOT / "src" / "attention_plasticity" / "metrics.py").read_text().splitlines()
     if f'"{HEAD_METRICS.columns[-2].label}"' in line
 )
-
-
-def test_the_cost_of_a_study_is_what_the_formulas_give() -> None:
-    """Every number of hours, dollars and gigabytes that `make cost` prints is in the page."""
-    command = [sys.executable, "-m", "tools.study_cost"]
-    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    costs = re.findall(r"capture, .*?([\d.]+) h +([\d,.]+) \$", printed)
-    assert len(costs) == 10
-    for hours, dollars in costs:
-        rounded = [f"{float(hours):,.{digits}f}" for digits in range(3)]
-        whole = f"{float(dollars.replace(',', '')):,.0f}"
-        assert any(f"{number} h, {whole} $" in page for number in rounded), (hours, dollars)

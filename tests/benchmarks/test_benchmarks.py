@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import analysis, capture, reading, scale
+from benchmarks import analysis, capture, scale
 from benchmarks.dumps import Shape, make_dump
 from benchmarks.models import SMALL
 
@@ -56,18 +56,6 @@ def test_capture_against_bare_forwards(
     assert bare[:1] == ["nothing"]
     assert [row[0] for row in kept] == list(capture.kept(64))
     assert len(heading) == len(bare) == 5
-
-
-def test_reading_over_s3_and_from_the_disk(
-    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "of another test")
-    monkeypatch.setattr(reading, "SHAPES", (TINY,))
-    reading.benchmark(options())
-    [_, row] = _cells(capsys.readouterr().out)
-    assert row[0] == "1,000 rows, 8 dimensions"
-    assert float(row[-1]) > 0
 
 
 @pytest.mark.long
