@@ -7,7 +7,7 @@ the package imports it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,51 @@ from qk_toolkit.errors import ConfigError
 
 try:
     import torch
-    from kvpress import BasePress, ObservedAttentionPress, ScorerPress
+    from kvpress import (
+        BasePress,
+        ChunkPress,
+        ComposedPress,
+        DecodingPress,
+        KeyRerotationPress,
+        ObservedAttentionPress,
+        PrefillDecodingPress,
+        ScorerPress,
+    )
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 except ModuleNotFoundError as error:
     raise ConfigError(
         f"{error.name}: is not installed; run pip install 'attention-plasticity[kvpress]'"
     ) from error
 
-__all__ = ["BudgetPress"]
+__all__ = ["BudgetPress", "BudgetReport"]
+
+_REFUSED = {
+    KeyRerotationPress: "a head that drops a key leaves its place empty, so no key may move",
+    ChunkPress: "budgets are shares of the whole context, and it prunes every chunk alike",
+    DecodingPress: "kvpress overwrites masked keys, so that they cannot be scored again",
+}
+"""Wrappers in which budgets cannot hold, and the reasons."""
 
 
-@dataclass
-class BudgetPress(BasePress):  # type: ignore[misc]
+@dataclass(frozen=True)
+class BudgetReport:
+    """What the last compression kept. Nothing can attend to a token that no head keeps."""
+
+    tokens: int  # of the context
+    kept: Any  # (layers, key heads) keys
+    lost: float  # share of the tokens that no key head of the model keeps
+    lost_in_layers: Any  # (layers,) share of the tokens that no key head of the layer keeps
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"{self.tokens:,} tokens; key heads keep {self.kept.min():,} to {self.kept.max():,}, "
+            f"{self.kept.mean():,.0f} in the mean; no head keeps {100 * self.lost:.3g} % of the "
+            f"tokens (in a layer, up to {100 * self.lost_in_layers.max():.3g} %)"
+        )
+
+
+class BudgetPress(ScorerPress):  # type: ignore[misc]
     """Keys of each key head in proportion to its budget, chosen by the scores of another press.
 
     1. `press` scores the keys of the context.
@@ -58,21 +91,26 @@ class BudgetPress(BasePress):  # type: ignore[misc]
         First and last tokens of the context that are kept first. They count towards the budget.
     any_model : bool
         Use the budgets of another model with the same numbers of layers and key heads.
+
+    It works alone, as the last press of a `ComposedPress` whose other presses keep all keys, and as
+    `prefilling_press` of a `PrefillDecodingPress` without a decoding press. It is a `ScorerPress`
+    so that other wrappers are refused with a reason.
     """
 
-    press: ScorerPress
-    file: str | Path
-    compression_ratio: float = 0.0
-    sink: int = 4
-    window: int = 64
-    any_model: bool = False
-    _facts: Any = field(init=False, repr=False)  # of PROVENANCE.json
-    _curves: Any = field(init=False, repr=False)  # (99, layers, key heads) shares to prune
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        press: ScorerPress,
+        file: str | Path,
+        compression_ratio: float = 0.0,
+        sink: int = 4,
+        window: int = 64,
+        any_model: bool = False,
+    ) -> None:
         """Read the file. Raises a `ConfigError` if a value cannot be used."""
+        self.press, self.file, self.compression_ratio = press, file, compression_ratio
+        self.sink, self.window, self.any_model = sink, window, any_model
         name = type(self.press).__name__
-        if not isinstance(self.press, ScorerPress):
+        if not isinstance(self.press, ScorerPress) or isinstance(self.press, BudgetPress):
             raise ConfigError(f"press: expected a ScorerPress, got {name}")
         if isinstance(self.press, ObservedAttentionPress):
             raise ConfigError(f"press: {name} needs eager attention, in which no key can be masked")
@@ -84,7 +122,8 @@ class BudgetPress(BasePress):  # type: ignore[misc]
                     f"{self.sink!r} and {self.window!r}"
                 )
         self._facts = read_provenance(Path(self.file), needed=not self.any_model)
-        self._curves = read_curves(Path(self.file), self._facts)
+        self._curves = read_curves(Path(self.file), self._facts)  # (99, layers, key heads)
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of layers, for the report
 
     def _require_ratio(self) -> None:
         """Kvpress may change the ratio of a press between two uses."""
@@ -121,23 +160,67 @@ class BudgetPress(BasePress):  # type: ignore[misc]
         kwargs: dict[str, Any],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mask the keys of a layer that its heads do not keep."""
+        self._require_place(module)
         module.masked_key_indices = None
         n = keys.shape[2]
         kept = self._kept_numbers(module.layer_idx, n).to(keys.device)  # (key heads,)
         if (kept == n).all():
+            everything = torch.ones(len(keys), n, dtype=torch.bool, device=keys.device)
+            self._kept[module.layer_idx] = kept, everything
             return keys, values
         if n != hidden_states.shape[1]:
             raise ConfigError(
                 f"layer {module.layer_idx}: its cache has {n} of {hidden_states.shape[1]} tokens, "
-                f"because of a window, but {self.file} prunes its keys. Export the budgets of this "
-                "model: they leave layers with a window as they are"
+                f"because of a window or of another press, but {self.file} prunes its keys. Export "
+                "the budgets of this model: they leave layers with a window as they are"
             )
         scores = self.press.score(module, hidden_states, keys, values, attentions, kwargs)
         order = self._order(scores)  # (texts, key heads, n) keys, the best first
         pruned = torch.arange(n, device=keys.device) >= kept[:, None]  # (key heads, n) by rank
         text, head, rank = pruned.expand_as(order).nonzero(as_tuple=True)
         module.masked_key_indices = (text, head, order[text, head, rank])
+        by_head = torch.ones_like(scores, dtype=torch.bool)  # (texts, key heads, n)
+        by_head[module.masked_key_indices] = False
+        self._kept[module.layer_idx] = kept, by_head.any(dim=1)
         return keys, values
+
+    def score(self, module: Any, *given: Any, **named: Any) -> torch.Tensor:
+        """Only other presses call this; the one that was entered is refused."""
+        self._require_place(module)
+        raise ConfigError("BudgetPress: has no scores of its own; use those of its press")
+
+    def _require_place(self, module: Any) -> None:
+        """Raise a `ConfigError` if a press that was entered would undo or misplace the masks."""
+        for hook in module._forward_hooks.values():
+            outer = getattr(hook, "__self__", None)
+            if outer is self or not isinstance(outer, BasePress):
+                continue
+            name, why = type(outer).__name__, "it prunes the same number of keys in all heads"
+            if isinstance(outer, ComposedPress):
+                if outer.presses[-1] is self and getattr(module, "masked_key_indices", 0) is None:
+                    continue
+                why = "it must be the last press, and the only one that drops keys"
+            elif isinstance(outer, PrefillDecodingPress):
+                if outer.prefilling_press is self and outer.decoding_press is None:
+                    continue
+                why = _REFUSED[DecodingPress]
+            else:
+                why = next((_REFUSED[one] for one in _REFUSED if isinstance(outer, one)), why)
+            raise ConfigError(f"BudgetPress: cannot be used with {name} in this way: {why}")
+
+    def report(self) -> BudgetReport:
+        """What the last compression kept. Raises a `ConfigError` before the first one."""
+        layers = self._curves.shape[1]
+        if self._kept.keys() != set(range(layers)):
+            raise ConfigError("BudgetPress: no text was compressed in all layers yet")
+        found = [self._kept[layer] for layer in range(layers)]
+        by_layer = torch.stack([kept.cpu() for _, kept in found])  # (layers, texts, n)
+        return BudgetReport(
+            by_layer.shape[-1],
+            torch.stack([numbers.cpu() for numbers, _ in found]).numpy(),
+            1.0 - float(by_layer.any(dim=0).float().mean()),
+            1.0 - by_layer.float().mean(dim=(1, 2)).numpy(),
+        )
 
     def _kept_numbers(self, layer: int, n: int) -> torch.Tensor:
         """(key heads,) keys that the heads of a layer keep; their sum is rounded once."""
