@@ -2,6 +2,7 @@
 
     analysis   CPU time of a query head, against a floor and against an earlier version
     capture    seconds of a text, against a bare forward; memory
+    attention  attention columns of a layer in plain torch, by the size of blocks
     scale      growth with heads and rows, many files, workers, Ray
     vllm       CPU time of a capture inside vLLM, against plain vLLM
 
@@ -19,7 +20,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("analysis", "capture", "scale", "vllm")
+NAMES = ("analysis", "capture", "attention", "scale", "vllm")
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "ARROW_NUM_THREADS"), "1")
 
 

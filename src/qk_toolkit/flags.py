@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from qk_toolkit.errors import ConfigError
-from qk_toolkit.settings import SEE_HELP, base_type, fields_of, nearest, section_of
+from qk_toolkit.errors import ConfigError, in_short
+from qk_toolkit.settings import (
+    SEE_HELP,
+    TRUTH_WORDS,
+    base_type,
+    fields_of,
+    nearest,
+    section_of,
+)
 
 
 def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
@@ -40,11 +47,30 @@ def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
         heading = name.rpartition(".")[0] or field.title
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)
-        options: dict[str, Any] = {"help": _help(field), "metavar": _metavar(field)}
+        options: dict[str, Any] = {"help": _help(field), "default": argparse.SUPPRESS}
         if base_type(field) is bool:
-            options |= {"nargs": "?", "const": "true"}
-        added = groups[heading].add_argument(f"--{name}", default=argparse.SUPPRESS, **options)
+            added = _add_switch(groups[heading], name, **options)
+        else:
+            added = groups[heading].add_argument(f"--{name}", metavar=_metavar(field), **options)
         _hide(added, name, rare)
+
+
+def _add_switch(group: argparse._ActionsContainer, name: str, **options: Any) -> argparse.Action:
+    """Add a flag that needs no value: `--name`, `--no_name` or `--name false`."""
+    return group.add_argument(f"--{name}", nargs="?", const="true", metavar="true|false", **options)
+
+
+def add_switch(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    """Add a switch that is no field of settings. `is_on` reads its value; it is off by default."""
+    _add_switch(parser, name, help=text, default="false")
+
+
+def is_on(flags: Mapping[str, str], name: str) -> bool:
+    """Whether a switch of `add_switch` is on."""
+    value = TRUTH_WORDS.get(flags[name].lower())
+    if value is None:
+        raise ConfigError(f"--{name}: expected true or false, got {in_short(flags[name])}")
+    return value
 
 
 class _HelpAll(argparse.Action):
@@ -64,8 +90,9 @@ def _hide(action: argparse.Action, name: str, rare: set[str]) -> None:
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:
-    """Parse the arguments. A flag may be written with `-` or `_`."""
-    known, unknown = parser.parse_known_args([_underscored(argument) for argument in arguments])
+    """Parse the arguments. A flag may be written with `-` or `_`, and a switch as `--no_NAME`."""
+    words = _with_switches(parser, [_underscored(argument) for argument in arguments])
+    known, unknown = parser.parse_known_args(words)
     for argument in unknown:
         if argument.startswith("--"):
             name = argument[2:].partition("=")[0]
@@ -75,6 +102,21 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
             f"{argument!r}: unexpected argument; put its flag before it, --flag {argument}"
         )
     return dict(vars(known))
+
+
+def _with_switches(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """The words with `--NAME=false` for `--no_NAME`, and no place as the value of a switch."""
+    flags = parser._option_string_actions
+    switches = {flag for flag, action in flags.items() if action.metavar == "true|false"}
+    has_places = any(not action.option_strings for action in parser._actions)
+    found = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        positive = f"--{word.removeprefix('--no_')}"
+        if word in switches and has_places and following.lower() not in TRUTH_WORDS:
+            found.append(f"{word}=true")
+        else:
+            found.append(f"{positive}=false" if positive in switches else word)
+    return found
 
 
 def _heading(name: str, section: type[BaseModel]) -> str:
@@ -98,7 +140,7 @@ def _metavar(field: FieldInfo) -> str:
     base = base_type(field)
     if get_origin(base) is Literal:
         return "|".join(str(choice) for choice in get_args(base))
-    names = {bool: "true|false", int: "N", float: "X", list: "LIST", dict: "MAPPING"}
+    names = {int: "N", float: "X", list: "LIST", dict: "MAPPING"}
     return names.get(get_origin(base) or base, "TEXT")
 
 

@@ -56,6 +56,7 @@ def index_list(text: str) -> list[int]:
     return sorted(found)
 
 
+TRUTH_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 SEE_HELP = "; --help lists them all"
 Indices = Annotated[list[NonNegativeInt], BeforeValidator(parse_indices)]
 Names = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(split_names)]
@@ -327,9 +328,7 @@ def _from_text(field: FieldInfo, text: str, name: str) -> object:
     if text.lower() in ("none", "null") and field.default is None:
         return None
     if base is bool:
-        return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}.get(
-            text.lower(), text
-        )
+        return TRUTH_WORDS.get(text.lower(), text)
     if base in (int, float):
         try:
             return base(text)

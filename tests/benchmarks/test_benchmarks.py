@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import analysis, capture, scale
+from benchmarks import analysis, attention, capture, scale
 from benchmarks.dumps import Shape, make_dump
 from benchmarks.models import SMALL
 
@@ -56,6 +56,15 @@ def test_capture_against_bare_forwards(
     assert bare[:1] == ["nothing"]
     assert [row[0] for row in kept] == list(capture.kept(64))
     assert len(heading) == len(bare) == 5
+
+
+def test_blocks_of_attention(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+    attention.benchmark(options(tokens=600))
+    heading, small, large = _cells(capsys.readouterr().out)
+    assert heading[0] == "logits of a block"
+    assert small[::2] == ["1,048,576 (used here)", "1.0"]
+    assert large[0] == "16,777,216"
+    assert float(large[2]) > 0
 
 
 @pytest.mark.long

@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 
 import sectioned_settings
-from flat_settings import FlatSettings, flag_error, from_flags, from_yaml, parser, yaml_error
+from flat_settings import (
+    FlatSettings,
+    flag_error,
+    from_flags,
+    from_yaml,
+    parser,
+    saved,
+    yaml_error,
+)
+from qk_toolkit.command_line import FlagParser
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.flags import add_switch, is_on, parse_flags
 from qk_toolkit.settings import parse_indices, settings_from, validated
 from sectioned_settings import SectionedSettings
 
@@ -90,6 +100,31 @@ def test_indices_are_sorted_without_duplicates(given: object, expected: list[int
 )
 def test_flags_are_accepted_in_every_spelling(arguments: tuple[str, ...]) -> None:
     assert from_flags(*arguments) == FlatSettings(pre_rope=True, batch_size=3)
+
+
+@pytest.mark.parametrize("off", ["--no_pre_rope", "--no-pre-rope", "--pre_rope=no"])
+def test_a_switch_of_the_file_is_turned_off_by_a_flag(off: str, tmp_path: Path) -> None:
+    file = saved(tmp_path, "pre_rope: true")
+    assert from_flags("--batch_size", "3", yaml_path=file).pre_rope
+    assert not from_flags(off, "--batch_size", "3", yaml_path=file).pre_rope
+
+
+def switched(*words: str) -> tuple[str, bool]:
+    """The place, and whether the switch is on."""
+    made = FlagParser(prog="program", allow_abbrev=False)
+    made.add_argument("place")
+    add_switch(made, "overwrite", "replace files")
+    flags = parse_flags(made, words)
+    return flags["place"], is_on(flags, "overwrite")
+
+
+def test_a_switch_takes_no_place_as_its_value() -> None:
+    for words in (("out", "--overwrite"), ("--overwrite", "out"), ("--overwrite", "true", "out")):
+        assert switched(*words) == ("out", True)
+    for words in (("out",), ("out", "--no-overwrite"), ("--overwrite", "false", "out")):
+        assert switched(*words) == ("out", False)
+    with pytest.raises(ConfigError, match="--overwrite: expected true or false, got 'maybe'"):
+        switched("out", "--overwrite=maybe")
 
 
 def test_none_means_no_value_only_where_that_is_the_default() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attention_plasticity.export.settings import FORMATS, ExportSettings
 from qk_toolkit.command_line import FlagParser, allow_closed_stdout, command_parser
 from qk_toolkit.errors import ConfigError, ToolkitError
-from qk_toolkit.flags import add_flags, parse_flags
+from qk_toolkit.flags import add_flags, add_switch, is_on, parse_flags
 from qk_toolkit.settings import settings_from
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def export(arguments: Sequence[str]) -> int:
     """Write the folder of a format and print its path."""
     _use_one_thread()
     flags: dict[str, Any] = parse_flags(_parser(), arguments)
-    place, folder, overwrite = (flags.pop(name) for name in ("source", "out", "overwrite"))
+    overwrite = is_on(flags, "overwrite")
+    place, folder, _ = (flags.pop(name) for name in ("source", "out", "overwrite"))
     settings = settings_from(ExportSettings, flags=flags)
     from attention_plasticity.export.folder import require_target, write_folder
     from qk_toolkit.files import resolved, user_path
@@ -70,7 +71,7 @@ def _parser() -> FlagParser:
     parser.usage = f"{_PROGRAM} DUMP|RUN OUT --to FORMAT [--missing mean] [--overwrite] …"
     parser.add_argument("source", metavar="DUMP|RUN", help="folder or URL; a dump also on the Hub")
     parser.add_argument("out", metavar="OUT", help="folder to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
+    add_switch(parser, "overwrite", "replace an earlier export")
     add_flags(parser, ExportSettings)
     return parser
 

@@ -37,7 +37,6 @@ from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.profiles import HEAD
-from qk_dump.limits import MOST_HEADS, MOST_HEADS_IN_ALL
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.formatting import index_ranges
 
@@ -120,8 +119,7 @@ def _architecture(run: FinishedRun, heads: pd.DataFrame) -> dict[str, Any]:
     layout = run.layout
     grid = [int(heads["layer"].max()) + 1, int(heads["q_head"].max()) + 1]
     recorded = [layout.get("num_layers") or 0, layout.get("num_q_heads") or 0]
-    if recorded[0] * recorded[1] <= MOST_HEADS_IN_ALL and max(recorded) <= MOST_HEADS:
-        grid = [max(pair) for pair in zip(grid, recorded, strict=True)]
+    grid = [max(pair) for pair in zip(grid, recorded, strict=True)]
     known = heads.reindex(columns=["k_head"])["k_head"].dropna()
     key_heads = layout.get("num_k_heads") or (int(known.max()) + 1 if len(known) else None)
     widths = heads.reindex(columns=["layer", "d_model"]).groupby("layer")["d_model"].max().dropna()

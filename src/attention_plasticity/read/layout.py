@@ -65,7 +65,8 @@ def head_layout(dump: Dump, config: RunnerConfig) -> HeadLayout:
     _refuse_higher_heads(dump.query_heads, num_q_heads, dump, "q", "num_q_heads")
     _refuse_higher_heads(dump.key_heads, num_k_heads, dump, "k", "num_k_heads")
     layers_found = max(head.layer for head in dump.folders) + 1
-    num_layers = config.num_layers or max(manifest.num_layers or 0, layers_found)
+    num_layers = _agreed("num_layers", config.num_layers, manifest.num_layers, dump)
+    num_layers = config.num_layers or max(num_layers or 0, layers_found)
     try:
         require_head_count(num_layers, num_q_heads)
     except ValueError as error:

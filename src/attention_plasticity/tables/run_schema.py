@@ -5,11 +5,12 @@ A field may be missing: then the run is not complete, or an earlier version wrot
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from attention_plasticity.tables.missing import heads_of
+from qk_dump.limits import MOST_HEADS, MOST_LAYERS, require_head_count, require_multiple
 
 Pair = Annotated[list[int], Field(min_length=2, max_length=2)]  # layer and query head
 
@@ -92,9 +93,17 @@ class _Texts(_Part):
 
 
 class _Layout(_Part):
-    num_layers: int | None = None
-    num_q_heads: int | None = None
-    num_k_heads: int | None = None
+    """Numbers by which arrays are sized, so they are bounded."""
+
+    num_layers: int | None = Field(default=None, ge=1, le=MOST_LAYERS)
+    num_q_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS)
+    num_k_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS)
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        require_multiple(self.num_q_heads, self.num_k_heads)
+        require_head_count(self.num_layers or 1, self.num_q_heads or 1)
+        return self
 
 
 class _Dump(_Layout):

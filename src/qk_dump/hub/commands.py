@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qk_toolkit.command_line import command_parser
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.flags import parse_flags
+from qk_toolkit.flags import add_switch, is_on, parse_flags
 
 _PUSH_STORY = """\
 Publish a dump on the Hugging Face Hub: one dataset, one branch per model. The branch changes in one
@@ -43,8 +43,9 @@ def push(arguments: Sequence[str]) -> int:
     parser.add_argument("--repo", required=True, metavar="OWNER/NAME", help="dataset on the Hub")
     parser.add_argument("--branch", metavar="NAME", help="default: after the dump's model")
     parser.add_argument("--run", metavar="RUN", help="folder of an analysis of this dump")
-    parser.add_argument("--private", action="store_true", help="create it as a private dataset")
+    add_switch(parser, "private", "create it as a private dataset")
     given = parse_flags(parser, arguments)
+    private = is_on(given, "private")
     from qk_dump.hub.push import push_dump
     from qk_toolkit.terminal import TerminalWatcher
 
@@ -54,7 +55,7 @@ def push(arguments: Sequence[str]) -> int:
             given["repo"],
             given["branch"],
             run=Path(given["run"]) if given["run"] else None,
-            private=bool(given["private"]),
+            private=private,
             on_bytes=partial(watcher.show, "sending", in_bytes=True),
         )
         for note in done.notes:

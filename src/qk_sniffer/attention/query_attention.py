@@ -22,7 +22,8 @@ from qk_sniffer.attention.totals import COLUMNS, ByToken, Totals
 from qk_sniffer.engines.engine import AttentionRule
 from qk_sniffer.sampling.rows import KindRows
 
-_MOST_LOGITS = 1 << 20  # in memory at a time, for one key head
+MOST_LOGITS = {"cuda": 1 << 24, "other": 1 << 20}
+"""Logits that are in memory at a time, for one key head. A GPU needs larger blocks to be busy."""
 _LOWEST = -87.0  # hidden keys get exp(-87), about 1e-38; exp of lower numbers is slow on a CPU
 
 
@@ -77,9 +78,16 @@ class _SharedKeys(NamedTuple):
     heads: Tensor  # (g,) numbers of the query heads
 
 
-def chunked_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule) -> Tensor:
-    """Attention columns (heads, n, COLUMNS) of queries to the keys `key` (tokens, key heads, d)."""
+def chunked_attention(
+    queries: SampledQueries, key: Tensor, rule: AttentionRule, most_logits: int | None = None
+) -> Tensor:
+    """Attention columns (heads, n, COLUMNS) of queries to the keys `key` (tokens, key heads, d).
+
+    `most_logits` are in memory at a time; None: the number for the device.
+    """
     vectors, rows, starts, heads, group, tokens = queries
+    if most_logits is None:
+        most_logits = MOST_LOGITS["cuda" if vectors.is_cuda else "other"]
     result = vectors.new_empty((*vectors.shape[:2], COLUMNS), dtype=torch.float32)
     for begin, end in rows.texts():
         text, last = int(rows.sequence[begin]), int(rows.position[end - 1])
@@ -93,7 +101,7 @@ def chunked_attention(queries: SampledQueries, key: Tensor, rule: AttentionRule)
                 text=text,
                 heads=torch.tensor([heads[place] for place in places], device=vectors.device),
             )
-            step = max(1, _MOST_LOGITS // ((last + 1) * len(places)))
+            step = max(1, most_logits // ((last + 1) * len(places)))
             for start in range(0, end - begin, step):
                 part = slice(begin + start, min(begin + start + step, end))
                 found = _of_key_head(

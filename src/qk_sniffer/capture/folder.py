@@ -211,18 +211,22 @@ def open_capture(
                 f"{folder}: is a file, not a folder. Choose another output.data_root."
             )
         if overwrite or not _is_complete(folder, plain) or (folder / UNFINISHED).exists():
-            with locked_work_folder(folder) as place:
-                lock = _join(folder, plain, chunk_size, overwrite)
-                if lock is not None:
-                    size = int(read_json(place / CHUNKS / _SIZE))
-                    return CaptureFolder(folder, plain, lock, size)
+            with locked_work_folder(folder):
+                joined = _join(folder, plain, chunk_size, overwrite)
+                if joined is not None:
+                    return CaptureFolder(folder, plain, *joined)
         return CaptureFolder(folder, plain)
     except OSError as error:
         raise cannot_write(folder, error) from error
 
 
-def _join(folder: Path, plan: dict[str, Any], chunk_size: int, overwrite: bool) -> FileLock | None:
-    """Prepare `.capture/` and the lock of this process; None if the dump is complete."""
+def _join(
+    folder: Path, plan: dict[str, Any], chunk_size: int, overwrite: bool
+) -> tuple[FileLock | None, int] | None:
+    """Prepare `.capture/`. Returns the lock of this process and the number of batches of a chunk.
+
+    None if the dump is complete.
+    """
     place = folder / UNFINISHED
     processes = list((place / PROCESSES).glob("*.lock"))
     running = [path for path in processes if is_locked(path)]
@@ -248,7 +252,23 @@ def _join(folder: Path, plan: dict[str, Any], chunk_size: int, overwrite: bool) 
         write_text(place / PLAN, json_text(plan))
     sync_folder(place)
     sync_folder(folder)
-    return try_lock(place / PROCESSES / f"{secrets.token_hex(8)}.lock")
+    size = _chunk_size(place / CHUNKS / _SIZE)
+    return try_lock(place / PROCESSES / f"{secrets.token_hex(8)}.lock"), size
+
+
+def _chunk_size(file: Path) -> int:
+    """The number of batches of a chunk, as the capture began with it."""
+    try:
+        size = read_json(file)
+    except ValueError:
+        size = None
+    if type(size) is not int or size < 1:
+        raise ConfigError(
+            f"{file}: expected an integer of at least 1: the file is damaged, so the capture "
+            "cannot continue. Choose another output.data_root, or add --overwrite to discard what "
+            "was captured"
+        )
+    return size
 
 
 def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:

@@ -54,7 +54,7 @@ def test_an_earlier_export_is_replaced_on_request(dump: Path, tmp_path: Path) ->
     assert done.returncode == 2
     assert "exists; give --overwrite to replace it" in done.stderr
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-    done = run_here("export", dump, out, "--to", "triattention", "--overwrite")
+    done = run_here("export", dump, out, "--to", "triattention", "--overwrite", "true")
     assert done.returncode == 0, done.stderr
     assert names(out) == ["PROVENANCE.json", "triattention.pt"]
     assert names(tmp_path) == ["out"]

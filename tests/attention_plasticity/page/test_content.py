@@ -42,11 +42,6 @@ def measured(tmp_path: Path) -> FinishedRun:
     return FinishedRun.open(write_run(tmp_path / "measured", position=True))
 
 
-def test_a_grid_that_no_model_has_is_that_of_the_table(run: Path) -> None:
-    edit_info(run, head_layout__num_layers=10**9, head_layout__num_q_heads=6)
-    assert run_content(FinishedRun.open(run), "x")[0]["grid"] == [LAYERS, HEADS]
-
-
 def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", warnings=["Few texts."])
     edit_info(folder, not_captured=[list(MISSING)])

@@ -58,7 +58,7 @@ def plan(dump: Dump, **fields: Any) -> Plan:
         ({"num_layers": 7, "num_q_heads": 8, "num_k_heads": 4}, {}, (7, 8, 4), "from the config"),
         ({"num_q_heads": 8}, {"num_k_heads": 2}, (3, 8, 2), "from dump.json"),
         ({}, {"num_layers": 2, "num_q_heads": 4, "num_k_heads": 2}, (3, 4, 2), "from dump.json"),
-        ({"num_layers": 2}, {"num_layers": 3}, (2, 4, 2), "counted from the folders"),
+        ({"num_layers": 2}, {}, (2, 4, 2), "counted from the folders"),
     ],
 )
 def test_where_the_layout_comes_from(
@@ -78,6 +78,14 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any], list[str]]] =
     "key head, config": (range(8), range(4), EIGHT, {}, ["num_k_heads: 2", "l00h02k"]),
     "query head, config": ([0, 4], [0], FOUR, {}, ["num_q_heads: 4", "l00h04q"]),
     "two numbers": ([0], [0], {"num_k_heads": 4}, EIGHT, ["num_k_heads: is 4 in the config, but"]),
+    "fewer layers": (
+        [0],
+        [0],
+        {"num_layers": 1},
+        {"num_layers": 3},
+        ["num_layers: is 1 in the"],
+    ),
+    "more layers": ([0], [0], {"num_layers": 4}, {"num_layers": 3}, ["but 3 in"]),
     "a sample of queries": ([0, 5], [0, 1], {}, {}, ["Set num_q_heads and num_k_heads"]),
     "a sample of keys": ([0, 1], [1], {}, {}, ["Set num_q_heads and num_k_heads"]),
     "no multiple": (

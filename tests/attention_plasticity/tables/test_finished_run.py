@@ -116,6 +116,16 @@ WRONG = {
     "input.dump": '{"input": {"dump": 7}}',
     "input.dump.model": '{"input": {"dump": {"model": 7}}}',
     "head_layout.num_layers": '{"head_layout": {"num_layers": "x"}}',
+    "head_layout.num_layers: expected less than or equal to 1000, got 1000000000": (
+        '{"head_layout": {"num_layers": 1000000000}}'
+    ),
+    "input.dump.num_k_heads": '{"input": {"dump": {"num_k_heads": 0}}}',
+    "head_layout: 900 layers of 4,000 query heads are more than": (
+        '{"head_layout": {"num_layers": 900, "num_q_heads": 4000}}'
+    ),
+    "head_layout: num_q_heads: 3 is not a multiple of num_k_heads 2": (
+        '{"head_layout": {"num_q_heads": 3, "num_k_heads": 2}}'
+    ),
     "heads": '{"heads": [7]}',
     "not_captured.0": '{"not_captured": [[1]]}',
     "failures.0.reason": '{"failures": [{"layer": 0, "q_head": 0, "k_head": 0}]}',

@@ -104,7 +104,7 @@ def test_a_config_names_dataset_branch_and_cache(
     config = tmp_path / "config.yaml"
     config.write_text(
         f"dataset_name: {REPO}\ndataset_revision: tiny\ndataset_cache_dir: mine\n"
-        "download_max_workers: 2\nnum_layers: 1\nheads: [0]\nmax_workers: 1\n"
+        "download_max_workers: 2\nlayers: 0\nheads: [0]\nmax_workers: 1\n"
     )
     assert main(["analyze", "--config", str(config)]) == 0
     assert (tmp_path / "results" / "tiny" / "head_metrics.csv").exists()

@@ -21,7 +21,7 @@ from qk_dump.rows import Rows
 from qk_sniffer.attention import query_attention as columns_of_queries
 from qk_sniffer.attention import received
 from qk_sniffer.attention.queries import SampledQueries, TextTokens
-from qk_sniffer.attention.query_attention import query_attention
+from qk_sniffer.attention.query_attention import chunked_attention, query_attention
 from qk_sniffer.attention.totals import attention_columns
 from qk_sniffer.capture.description import layer_record
 from qk_sniffer.engines.engine import AttentionRule, LayerFacts
@@ -134,6 +134,20 @@ def test_the_earliest_of_equal_keys_is_the_strongest() -> None:
         assert np.isnan(columns["duplicate_mass"]).all()  # tokens are not known
         assert set(columns["induction_keys"]) == {-1}
         key[:] = 1.0
+
+
+@pytest.mark.parametrize("window", [None, 7])
+def test_the_size_of_blocks_changes_no_number(window: int | None) -> None:
+    generator = torch.Generator().manual_seed(5)
+    vectors, key = (torch.randn(shape, generator=generator) for shape in ((4, 90, 8), (90, 2, 8)))
+    rows = KindRows(np.repeat([0, 1], [50, 40]), np.r_[0:50, 0:40])
+    ids = TextTokens(torch.randint(0, 5, (90,), generator=generator))
+    queries = SampledQueries(vectors, rows, np.array([0, 50]), (0, 1, 2, 3), 2, ids)
+    rule = AttentionRule(0.3, None, window, chunked=False)
+    whole = chunked_attention(queries, key, rule, 1 << 24)
+    for most_logits in (1, 300, None):  # 1: a row at a time
+        found = chunked_attention(queries, key, rule, most_logits)
+        torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize(("window", "chunked"), [(None, False), (7, False), (7, True)])

@@ -66,6 +66,17 @@ def test_a_capture_is_started_and_continued(tmp_path: Path) -> None:
     assert content(folder) == undisturbed(7)
 
 
+@pytest.mark.parametrize("text", ["", "rubbish", "null", "[3]", "0", "1.5", "9" * 5000])
+def test_a_damaged_size_of_chunks_is_told(text: str, tmp_path: Path) -> None:
+    file = begun(tmp_path) / ".capture" / "chunks" / "size.json"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        open_capture(tmp_path, PLAN, 1)
+    assert str(caught.value).startswith(f"{file}: expected an integer of at least 1")
+    with closing(open_capture(tmp_path, PLAN, 2, overwrite=True)) as capture:
+        assert capture.chunk_size == 2
+
+
 def test_a_process_that_saved_nothing_leaves_nothing(tmp_path: Path) -> None:
     with closing(opened(tmp_path)), closing(opened(tmp_path)):
         assert (tmp_path / ".capture" / "plan.json").exists()
