@@ -157,4 +157,4 @@ def _heads_to_fetch(config: RunnerConfig) -> HeadChoice:
     group = None
     if config.num_q_heads and config.num_k_heads:
         group = config.num_q_heads // config.num_k_heads
-    return HeadChoice(layers, config.heads, group)
+    return HeadChoice(layers, config.heads, group, for_analysis=True)

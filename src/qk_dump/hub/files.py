@@ -6,10 +6,12 @@ import hashlib
 import io
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from qk_dump.heads import ATTENDED, parse_head
 from qk_dump.hub.place import HubPlace
 from qk_toolkit.errors import HubError, in_short
 from qk_toolkit.files import open_regular
@@ -61,12 +63,53 @@ def branch_commits(api: Any, place: HubPlace) -> dict[str, str]:
     return dict(sorted((one.name, commit_id(one.target_commit, place)) for one in refs))
 
 
-def list_files(api: Any, place: HubPlace, commit: str) -> dict[str, RemoteFile]:
-    """The files of a commit by path."""
+def list_files(
+    api: Any, place: HubPlace, commit: str, folder: str | None = None
+) -> dict[str, RemoteFile]:
+    """The files of a commit by path, or those below a folder; none if it does not exist."""
+    return _files(_tree(api, place, commit, folder, recursive=True))
+
+
+def named_files(
+    api: Any, place: HubPlace, commit: str, paths: Sequence[str]
+) -> dict[str, RemoteFile]:
+    """Those of the named files that a commit has. Others are not listed."""
+    options = {"repo_type": "dataset", "revision": commit}
+    return _files(api.get_paths_info(place.repo, list(paths), **options))
+
+
+def holds_heads(api: Any, place: HubPlace, commit: str) -> bool:
+    """Whether a commit has folders of heads, in its root or in the folder of a model."""
+    folders = _folders(api, place, commit)
+    if any(map(parse_head, folders)):
+        return True
+    models = [folder for folder in folders if folder != ATTENDED]
+    return any(parse_head(name) for model in models for name in _folders(api, place, commit, model))
+
+
+def _folders(api: Any, place: HubPlace, commit: str, below: str | None = None) -> list[str]:
+    """Names of the folders that are directly in a folder, or in the root."""
+    from huggingface_hub.hf_api import RepoFolder
+
+    entries = _tree(api, place, commit, below, recursive=False)
+    return [PurePosixPath(one.path).name for one in entries if isinstance(one, RepoFolder)]
+
+
+def _tree(api: Any, place: HubPlace, commit: str, folder: str | None, recursive: bool) -> list[Any]:
+    from huggingface_hub.errors import EntryNotFoundError
+
+    options = {"repo_type": "dataset", "revision": commit, "recursive": recursive}
+    try:
+        return list(api.list_repo_tree(place.repo, folder, **options))
+    except EntryNotFoundError:
+        if folder is None:
+            raise
+        return []
+
+
+def _files(entries: Iterable[Any]) -> dict[str, RemoteFile]:
     from huggingface_hub.hf_api import RepoFile
 
-    options = {"repo_type": "dataset", "revision": commit, "recursive": True}
-    entries = api.list_repo_tree(place.repo, **options)
     files = [entry for entry in entries if isinstance(entry, RepoFile)]
     return {
         one.path: RemoteFile(one.size, one.lfs.sha256 if one.lfs else one.blob_id) for one in files

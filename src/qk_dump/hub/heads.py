@@ -19,20 +19,20 @@ class HeadChoice:
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
     group: int | None = None  # query heads per key head; None: from dump.json
+    for_analysis: bool = False  # also the first query head, if its rows decide the bins of a run
 
     def wants(self, head: HeadId, manifest: DumpManifest | None) -> bool:
-        """Whether a head is to be fetched. All are when the group size is not known."""
-        group = self.group
-        if not group and manifest and manifest.num_q_heads and manifest.num_k_heads:
-            group = manifest.num_q_heads // manifest.num_k_heads
-        if not group:
-            return True  # the analysis counts the heads to find the group size
+        """Whether a head is to be fetched. All key heads of a layer are if the group is unknown."""
         if self.layers is not None and head.layer not in self.layers:
             return False
         if self.heads is None:
             return True
-        wanted = self.heads if head.kind == "q" else [q_head // group for q_head in self.heads]
-        return head.head in wanted
+        if head.kind == "q":
+            return head.head in self.heads
+        group = self.group
+        if not group and manifest and manifest.num_q_heads and manifest.num_k_heads:
+            group = manifest.num_q_heads // manifest.num_k_heads
+        return not group or head.head in {q_head // group for q_head in self.heads}
 
 
 def folders_with_heads(files: Iterable[str]) -> list[str]:
@@ -71,9 +71,18 @@ def find_heads(place: HubPlace, files: Iterable[str]) -> dict[str, HeadId]:
 
 
 def selected(
-    heads: dict[str, HeadId], choice: HeadChoice, manifest: DumpManifest | None, place: HubPlace
+    heads: dict[str, HeadId],
+    choice: HeadChoice,
+    manifest: DumpManifest | None,
+    place: HubPlace,
+    *,
+    has_examples: bool,
 ) -> list[str]:
-    """The files of the wanted heads."""
+    """The files of the wanted heads.
+
+    An analysis of a dump without sampler or lengths of texts has bins from the first query head,
+    the same ones for all layers.
+    """
     wanted = {head for head in heads.values() if choice.wants(head, manifest)}
     if all(head.attended for head in wanted):
         layers = sorted({head.layer for head in heads.values()})
@@ -81,6 +90,9 @@ def selected(
             f"{place}: none of the selected query heads is in the dump. "
             f"Its layers: {', '.join(map(str, layers))}."
         )
+    described = has_examples and manifest is not None and manifest.sampler is not None
+    if choice.for_analysis and not described:
+        wanted.update(sorted(head for head in heads.values() if head.kind == "q")[:1])
     return [path for path, head in heads.items() if head in wanted]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from qk_dump.card import CARD_FILE
 from qk_dump.dump_files import FILES_BESIDE_HEADS
+from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.folder_kinds import PLAN, UNFINISHED
 from qk_dump.heads import HeadId
 from qk_dump.hub.cache import CachedCommit, current_commit, last_commit
@@ -96,7 +97,9 @@ def _fetch(
         refuse_unfinished(copy.local(place.folder or ""))
     path = place.inside(MANIFEST_NAME)
     manifest = read_manifest(copy.local(path)) if path in copy.files else None
-    copy.fetch(selected(heads, choice, manifest, place), workers, on_bytes)
+    has_examples = place.inside(EXAMPLES_FILE) in copy.files
+    paths = selected(heads, choice, manifest, place, has_examples=has_examples)
+    copy.fetch(paths, workers, on_bytes)
     if copy.api is not None:
         copy.save()
     folders = {head: copy.local(path).parent for path, head in heads.items()}

@@ -131,7 +131,7 @@ def push_files(files: Mapping[str, Path], place: HubPlace, is_old: Callable[[str
     Files of the folder for which `is_old` is true are removed, unless they are in `files`.
     """
     below = place.inside("")
-    remote = RemoteBranch(hub_api(), HubPlace(place.repo, place.revision))
+    remote = RemoteBranch(hub_api(), place)
 
     def replaced(path: str) -> bool:
         return path.startswith(below) and is_old(path.removeprefix(below))

@@ -11,12 +11,18 @@ from typing import Any
 from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
 from qk_dump.hub.cache import CachedCommit
 from qk_dump.hub.client import is_conflict, is_transient
-from qk_dump.hub.files import RemoteFile, branch_commits, commit_id, list_files
-from qk_dump.hub.heads import folders_with_heads
+from qk_dump.hub.files import (
+    RemoteFile,
+    branch_commits,
+    commit_id,
+    holds_heads,
+    list_files,
+    named_files,
+)
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.published import LocalFile
 from qk_dump.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, DumpManifest, read_manifest
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, HubError
 
 OnBytes = Callable[[int, int], None]
 _FILES_AT_ONCE = 32  # between two steps of the progress
@@ -71,10 +77,11 @@ class RemoteBranch:
             self.api.create_branch(**self._dataset, **options)
 
     def state(self) -> State:
-        """The branch as it is now."""
-        info = self.api.dataset_info(self.place.repo, revision=self.place.revision)
-        commit = commit_id(info.sha, self.place)
-        return State(commit, list_files(self.api, self.place, commit))
+        """The branch as it is now, with the files of the place."""
+        commit = branch_commits(self.api, self.place).get(self.place.revision)
+        if commit is None:
+            raise HubError(f"{self.place}: the branch was removed; run the same command again")
+        return State(commit, list_files(self.api, self.place, commit, self.place.folder))
 
     def publish(
         self, state: State, files: Mapping[str, LocalFile], is_old: Callable[[str], bool]
@@ -125,16 +132,18 @@ class RemoteBranch:
 
 def list_branches(main: RemoteBranch) -> list[str]:
     """Update the card of main: one line per branch with a dump. Returns notes for the user."""
-    state = main.state()
+    commits = branch_commits(main.api, main.place)
+    commit = commits.pop(main.place.revision)
+    state = State(commit, named_files(main.api, main.place, commit, [CARD_FILE]))
     with TemporaryDirectory() as scratch:
         copy = CachedCommit(main.place, Path(scratch), state.commit, state.files, main.api)
         if CARD_FILE in copy.files and not _is_our_card(copy):
             return ["main has a README.md that this toolkit did not write; add the branch to it"]
         manifests = {}
-        for name, commit in branch_commits(main.api, main.place).items():
-            files = list_files(main.api, main.place, commit) if name != "main" else {}
+        for name, commit in commits.items():
+            files = named_files(main.api, main.place, commit, [MANIFEST_NAME])
             manifest = _manifest(replace(copy, commit=commit, files=files, checked={}))
-            if manifest or folders_with_heads(files):
+            if manifest or holds_heads(main.api, main.place, commit):
                 manifests[name] = manifest
     text = overview_card(main.place.repo, manifests)
     main.publish(state, {CARD_FILE: LocalFile(text.encode())}, lambda path: False)

@@ -156,3 +156,23 @@ def test_a_config_is_held_against_heads_that_were_not_fetched(
     words = ["analyze", "--dataset_local_root", URL, "--layers", "0", "--heads", "0"]
     assert main([*words, "--num_q_heads", "4", "--num_k_heads", "1"]) == 2
     assert "queries would be paired with the wrong keys" in capsys.readouterr().err
+
+
+def test_layers_of_a_dump_without_its_json_are_analysed(
+    hub: HubServer, local: Path, tmp_path: Path, client: pytest.MonkeyPatch
+) -> None:
+    """As the original tool published it: heads alone. Only files of these layers are fetched.
+
+    The bins are those of the first query head, so that commands with other layers share a run.
+    """
+    dump = Path(shutil.copytree(local, tmp_path / "original"))
+    (dump / "dump.json").unlink()
+    for file in (dump / "l01h00q").iterdir():  # has the positions of other texts
+        shutil.copy(make_dump(tmp_path / "short", n=9, context=64) / "l01h00q" / file.name, file)
+    upload(hub, dump)
+    words = ["analyze", f"hf://datasets/{REPO}@tiny", str(tmp_path / "out"), "--max_workers", "1"]
+    assert main([*words, "--layers", "1"]) == 0
+    assert [name for name in downloads(hub) if name[:3] != "l01"] == ["l00h00q/data.parquet"]
+    assert main([*words, "--layers", "0"]) == 0
+    rows = (tmp_path / "out" / "head_metrics.csv").read_text().splitlines()
+    assert [row[:3] for row in rows[1:]] == [f"{n // 4},{n % 4}" for n in range(8)]

@@ -109,6 +109,26 @@ def test_only_the_wanted_heads_and_their_keys_travel(
     assert len(downloads(hub)) == 12 - len(expected.split())
 
 
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (HeadChoice([1]), "l01h00k l01h00q l01h01k l01h01q l01h02q l01h03q"),
+        (HeadChoice([1], [3]), "l01h00k l01h01k l01h03q"),  # the key head of a query is not known
+    ],
+)
+@pytest.mark.usefixtures("client")
+def test_only_wanted_layers_of_a_dump_without_its_json_travel(
+    hub: HubServer, local: Path, tmp_path: Path, choice: HeadChoice, expected: str
+) -> None:
+    dump = Path(shutil.copytree(local, tmp_path / "dump"))
+    (dump / "dump.json").unlink()
+    upload(hub, dump)
+    fetched = fetch_dump(TINY, choice=choice)
+    assert heads(fetched) == expected.split()
+    assert sorted(downloads(hub)) == [f"{head}/data.parquet" for head in expected.split()]
+    assert len(fetched.heads) == 12
+
+
 @pytest.mark.usefixtures("client")
 def test_keys_drawn_by_attention_come_with_their_key_head(
     hub: HubServer, local: Path, tmp_path: Path

@@ -11,13 +11,15 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 
 import hub_server
 from dumps import add_attended
 from hub_server import HubServer
 from hubs import REPO, files_of, on_branch, push_refusal, small_dump
 from qk_dump.card import is_card
-from qk_dump.hub.push import Pushed, push_dump
+from qk_dump.hub.place import HubPlace
+from qk_dump.hub.push import Pushed, push_dump, push_files
 from qk_dump.hub.remote_branch import RemoteBranch
 
 pytestmark = [
@@ -102,6 +104,39 @@ def test_main_lists_every_branch_that_holds_a_dump(hub: HubServer, tmp_path: Pat
     ]
     assert f"hf://datasets/{REPO}@a-b\n" in text
     assert 'revision="a-b"' in text
+
+
+def test_only_the_files_of_its_own_branch_are_listed(
+    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another branch, dump.json is asked for; without one, the folders of its root."""
+    hub.store.write(REPO, {"dump.json": b"{}", "l00h00q/a.parquet": b"x"}, "other")
+    hub.store.write(REPO, {"l00h00q/a.parquet": b"x"}, "original")
+    others = {commit: name for name, commit in hub.branches(REPO).items()}
+    listed: list[tuple[str, bool]] = []
+    tree = HfApi.list_repo_tree
+
+    def seen(api: HfApi, *given: Any, **options: Any) -> Any:
+        listed.append((others.get(options["revision"], "tiny"), options["recursive"]))
+        return tree(api, *given, **options)
+
+    monkeypatch.setattr(HfApi, "list_repo_tree", seen)
+    push_dump(dump, REPO, "tiny")
+    assert listed == [("main", True), ("original", False)]  # tiny begins where main began
+    card = hub.branch(REPO)["README.md"]
+    assert all(b"| `%s` |" % name in card for name in (b"original", b"other", b"tiny"))
+
+
+def test_an_analysis_lists_its_own_folder(hub: HubServer, dump: Path) -> None:
+    push_dump(dump, REPO, "tiny")
+    hub.log.clear()
+    (dump / "a.csv").write_text("1")
+    for _ in range(2):
+        push_files({"a.csv": dump / "a.csv"}, HubPlace(REPO, "tiny", "mine"), lambda path: True)
+    listed = [entry.path.rpartition("/")[2] for entry in hub.requests("tree")]
+    assert listed == ["mine", "mine"]
+    assert on_branch(hub)["mine/a.csv"] == b"1"
+    assert "l00h00q/data.parquet" in on_branch(hub)
 
 
 def test_a_card_of_their_own_is_kept(hub: HubServer, dump: Path) -> None:
