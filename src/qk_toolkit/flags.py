@@ -110,7 +110,7 @@ def _with_switches(parser: argparse.ArgumentParser, words: Sequence[str]) -> lis
     switches = {flag for flag, action in flags.items() if action.metavar == "true|false"}
     has_places = any(not action.option_strings for action in parser._actions)
     found = []
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         positive = f"--{word.removeprefix('--no_')}"
         if word in switches and has_places and following.lower() not in TRUTH_WORDS:
             found.append(f"{word}=true")
