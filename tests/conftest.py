@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from processes import adopt_orphans, end_left, running
 
 # Read when numpy and torch are imported. Threads of several test processes would wait for each
 # other by spinning, and workers have one thread too.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-pytest_plugins = ["s3_server"]  # fixtures s3, s3_of_file, s3_endpoint
+pytest_plugins = ["s3_server", "planted"]  # fixtures s3, s3_of_file, s3_endpoint, planted
 
 # timings are no assertions; what fails once fails again
 settings.register_profile("house", deadline=None, derandomize=True)
@@ -58,6 +59,22 @@ def pytest_collection_finish() -> None:
     """The garbage collector leaves out the many objects of imported libraries from now on."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_process_outlives_the_tests() -> Iterator[None]:
+    """Fixtures of all scopes end their processes, also those of a test that failed."""
+    adopt_orphans()
+    yield
+    assert end_left(()) == []
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_its_test() -> Iterator[None]:
+    """A process that a test left is ended, and the test fails."""
+    before = {*running()}
+    yield
+    assert end_left(before) == []
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
+from waiting import PATIENCE
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -36,7 +37,7 @@ def open_report(browser: Browser, path: Path) -> Iterator[Page]:
     """The report at `path` in a window of a laptop, without a network."""
     with browser.new_context(viewport={"width": 1366, "height": 768}, offline=True) as context:
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(1000 * PATIENCE)
         page.goto(path.as_uri())
         yield page
 

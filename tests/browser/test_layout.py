@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from waiting import PATIENCE
 
 from attention_plasticity import open_run
 from attention_plasticity.page import Report, make_report
@@ -151,7 +152,7 @@ def test_a_notebook_frame_shows_the_page(browser: Browser, report: Report, tmp_p
         page = context.new_page()
         page.goto(path.as_uri())
         frame = page.frame_locator("iframe")
-        expect(frame.locator(READY)).to_be_attached(timeout=20_000)
+        expect(frame.locator(READY)).to_be_attached(timeout=1000 * PATIENCE)
         expect(frame.locator("#run")).to_be_hidden()
         frame.locator(".map-plot").press("ArrowUp")
         expect(frame.locator("#head-title")).to_contain_text("Layer")

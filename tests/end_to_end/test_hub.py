@@ -123,11 +123,14 @@ def test_bytes_have_a_bar_on_a_terminal(
     )
     os.close(theirs)
     told = b""
-    with suppress(OSError):  # a terminal whose other side is gone
-        while chunk := os.read(ours, 1 << 16):
-            told += chunk
-    os.close(ours)
-    assert running.wait() == (1 if verb == "failing" else 0)
+    try:
+        with suppress(OSError):  # a terminal whose other side is gone
+            while chunk := os.read(ours, 1 << 16):
+                told += chunk
+    finally:
+        os.close(ours)
+        running.wait()
+    assert running.returncode == (1 if verb == "failing" else 0)
     assert (b"sending" if verb == "push" else b"fetching") in told
     assert b"data.parquet:" not in told  # the client's own bars, one per file
     assert told.count(b"\x1b[?25l") == told.count(b"\x1b[?25h") == 1  # the cursor comes back

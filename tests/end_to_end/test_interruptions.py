@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from planted import Planted
+from processes import children, is_alive
+from waiting import wait_for
 
 from attention_plasticity.api import open_run
 from commands import start
@@ -62,44 +64,37 @@ def record_of(out: Path, name: str) -> Path:
     return found
 
 
-def children(run: subprocess.Popen[bytes]) -> list[str]:
-    return Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-
-
-def wait_for_records(out: Path, count: int, run: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while len(records(out)) < count:
-        assert time.monotonic() < until, "the run records nothing"
-        assert run.poll() is None, "the run ended before it could be interrupted"
-        time.sleep(0.005)
-
-
-def wait_until_gone(workers: list[str]) -> None:
-    until = time.monotonic() + 30
-    while any(Path("/proc", pid).exists() for pid in workers):
-        assert time.monotonic() < until, "a worker goes on for nobody"
-        time.sleep(0.02)
+def kill_in_layer(layer: int, words: tuple[object, ...], out: Path, planted: Planted) -> None:
+    """Kill a run while its two workers are amid heads of a layer."""
+    planted.before_heads(f"if group.layer >= {layer}: gate(f'{layer} {{os.getpid()}}')")
+    quiet = subprocess.DEVNULL
+    with start("analyze", *words, stdout=quiet, stderr=quiet) as run:
+        try:
+            wait_for("two workers at the gate", lambda: len(planted.waiting(f"{layer} ")) == 2)
+            wait_for("the records of earlier layers", lambda: len(records(out)) == 4 * layer)
+            workers = children(run.pid)
+        finally:
+            run.kill()
+    for name in planted.waiting(f"{layer} "):
+        planted.open(name)
+    assert len(workers) == 2
+    wait_for("the end of the workers", lambda: not any(map(is_alive, workers)))
 
 
 def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
-    dump: Path, whole: dict[str, bytes], tmp_path: Path
+    dump: Path, whole: dict[str, bytes], tmp_path: Path, planted: Planted
 ) -> None:
-    words = ("--dataset_local_root", dump, "--output_dir", tmp_path, "--max_workers", 2)
-    done: set[str] = set()
-    for _ in range(2):
-        run = start("analyze", *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for_records(tmp_path, len(done) + 1, run)
-        workers = children(run)
-        run.kill()
-        run.wait()
-        assert not any((tmp_path / name).exists() for name in TABLES)
-        assert records(tmp_path) >= done
-        wait_until_gone(workers)
-        done = records(tmp_path)
+    out = tmp_path / "out"
+    words = ("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 2)
+    for layer in (1, 2):
+        kill_in_layer(layer, words, out, planted)
+        assert not any((out / name).exists() for name in TABLES)
+        assert len(records(out)) == 4 * layer
+    planted.remove()
     last = analyze_here(*words)
     assert last.returncode == 0
-    assert f"{len(done)} of 12 heads were finished earlier" in last.stderr
-    assert tables(tmp_path) == whole
+    assert "8 of 12 heads were finished earlier" in last.stderr
+    assert tables(out) == whole
 
 
 def test_an_unfinished_run_says_how_many_heads_are_finished(copy: Path, tmp_path: Path) -> None:

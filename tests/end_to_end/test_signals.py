@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
+from planted import Planted
+from waiting import PATIENCE, wait_for
 
 from dumps import make_dump
 from run_tables import write_run
 
 BIN = Path(sys.executable).parent
-CAUGHT = 1 << (signal.SIGTERM - 1)
 
 
 @pytest.fixture(scope="module")
@@ -35,38 +36,34 @@ COMMANDS = {
 }
 
 
-def start(command: str, place: Path, out: Path, **options: object) -> subprocess.Popen[bytes]:
-    """Start a command and wait until its first line has run: SIGTERM is then handled."""
-    words = [str(word).format(out=out) for word in COMMANDS[command]]
+def start(command: str, place: Path, out: Path) -> subprocess.Popen[bytes]:
+    words = [str(word) for word in COMMANDS[command]]
     if "dump" in words:
         words += ["--output_dir", str(out)]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         words,
         cwd=place,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(out / "hub")},
-        **options,  # type: ignore[call-overload]
     )
-    until = time.monotonic() + 60
-    while process.poll() is None and not handles_sigterm(process.pid):
-        assert time.monotonic() < until
-        time.sleep(0.0005)
-    return process
 
 
-def handles_sigterm(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    caught = next((line for line in status.splitlines() if line.startswith("SigCgt")), "0 0")
-    return bool(int(caught.split()[1], 16) & CAUGHT)
+AT_IMPORT = """\
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        if name == {!r}:
+            gate("import")
+sys.meta_path.insert(0, Gate())
+"""
 
 
 def ended(process: subprocess.Popen[bytes], *codes: int) -> str:
     """What it said on standard error; the exit code must be one of those."""
-    told = process.communicate(timeout=120)[1].decode()
+    try:
+        told = process.communicate(timeout=PATIENCE)[1].decode()
+    finally:
+        process.kill()
     assert process.returncode in codes, (process.returncode, told)
     assert "Traceback" not in told
     assert "Exception ignored" not in told
@@ -74,32 +71,50 @@ def ended(process: subprocess.Popen[bytes], *codes: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("command", "delay"),
-    [("console script", 0.15), ("sniff-qk", 0.0)],
+    ("command", "module"),
+    [
+        ("sniff-qk", "qk_toolkit.debugging"),  # the first one after the handlers
+        ("console script", "attention_plasticity.cli"),
+    ],
 )
-def test_an_early_interruption_is_quiet(
-    command: str, delay: float, place: Path, tmp_path: Path
+def test_an_interruption_while_modules_are_imported_is_quiet(
+    command: str, module: str, place: Path, tmp_path: Path, planted: Planted
 ) -> None:
-    process = start(command, place, tmp_path)
-    time.sleep(delay)
-    process.send_signal(signal.SIGINT)
-    ended(process, *([130] if delay == 0 else [130, 0, 1, 2]))  # 0, 1, 2: it was at its end
+    planted.plant(Path(COMMANDS[command][0]).name, AT_IMPORT.format(module))
+    process = start(command, place, tmp_path / "out")
+    try:
+        planted.wait_at("import")
+        process.send_signal(signal.SIGINT)
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        told = ended(process, 130)
+    assert told == ""
 
 
-def test_a_second_signal_right_after_the_message(place: Path, tmp_path: Path) -> None:
-    process = start("analyze", place, tmp_path)
-    while not list(tmp_path.glob(".heads/*/l*h*.json.gz")):
-        assert process.poll() is None
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    line = b""
-    while b"interrupted" not in line:
-        line = process.stderr.readline()
-        assert line
-    assert b"interrupted; finished heads are kept; run the same command again to continue" in line
-    process.send_signal(signal.SIGINT)
-    ended(process, 130)
+def test_a_second_signal_right_after_the_message(
+    place: Path, tmp_path: Path, planted: Planted
+) -> None:
+    out = tmp_path / "out"
+    planted.before_heads("if group.layer: gate('second layer')")
+    process = start("analyze", place, out)
+    try:
+        planted.wait_at("second layer")
+        wait_for("a record", lambda: list(out.glob(".heads/*/l*h*.json.gz")))
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        line = b""
+        while b"interrupted" not in line:
+            line = process.stderr.readline()
+            assert line
+        expected = b"interrupted; finished heads are kept; run the same command again to continue"
+        assert expected in line
+        process.send_signal(signal.SIGINT)
+        ended(process, 130)
+    finally:
+        process.kill()
+        planted.open("second layer")
 
 
 def test_a_command_started_with_ctrl_c_ignored_ignores_it(place: Path, tmp_path: Path) -> None:
@@ -110,8 +125,10 @@ def test_a_command_started_with_ctrl_c_ignored_ignores_it(place: Path, tmp_path:
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as nohup starts it
     )
-    for _ in range(30):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.01)
-    ended(process, 0)
+    try:
+        for _ in range(30):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+    finally:
+        ended(process, 0)
     assert (tmp_path / "page.html").exists()

@@ -19,10 +19,11 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from sniffing import ONE_THREAD, wait_for
+from waiting import PATIENCE, wait_for
+
+from sniffing import ONE_THREAD
 
 SNIFF_QK = "qk_sniffer.cli:main"
-_PATIENCE = 120.0  # seconds
 _PRELOADED = (  # imported by a capture of a llama, and by this file and its helpers
     "datasets",
     "pytest",
@@ -72,9 +73,12 @@ class Forwards:
             with self.log.open("a") as file:
                 file.write(f"{rank} {batch.number}\n")
             if count == 1:
-                wait_for(lambda: len({rank for rank, _ in self.run()}) == self.world)
+                wait_for(
+                    "the first forward of all",
+                    lambda: len({rank for rank, _ in self.run()}) == self.world,
+                )
             if count == self.kills.get(rank, 2):
-                wait_for(self._all_are_at_their_end)
+                wait_for("the last forwards of those that die", self._all_are_at_their_end)
             if self.kills.get(rank) == count or self.deadly in batch.texts.examples:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(setup, batch)
@@ -123,7 +127,7 @@ def start_alone(
 
 def ended(process: ForkServerProcess) -> int | None:
     """Wait for the end of a process; its exit code."""
-    process.join(_PATIENCE * 2)
+    process.join(2 * PATIENCE)
     if process.is_alive():
         process.kill()
         process.join()

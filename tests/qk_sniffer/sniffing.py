@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from waiting import wait_for
 
 from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
@@ -51,7 +51,7 @@ def sniff_first(
         nonlocal made
         made += 1
         if made > number:
-            wait_for(lambda: len(saved_chunks(dump)) >= number)
+            wait_for(f"{number} chunks", lambda: len(saved_chunks(dump)) >= number)
             raise KeyboardInterrupt
         return make_batch(*given)
 
@@ -59,14 +59,6 @@ def sniff_first(
     with patch.context() as change:
         change.setattr(work, "make_batch", interrupted)
         assert sniff(model, texts, dump, **fields) == 130
-
-
-def wait_for(true: Callable[[], bool], seconds: float = 120) -> None:
-    """Wait until something is true."""
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def start_sniffing(*flags: str, launcher: tuple[str, ...] = (), **options: Any) -> Any:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+from waiting import PATIENCE
+
 
 def command(*words: object) -> list[str]:
     """The command line that `analyze` and `start` run."""
@@ -21,7 +23,7 @@ def analyze(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
 def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `attention-plasticity` to its end."""
     return subprocess.run(
-        command(*words), capture_output=True, text=True, timeout=120, check=False, **options
+        command(*words), capture_output=True, text=True, timeout=PATIENCE, check=False, **options
     )
 
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pytest
+from waiting import PATIENCE
 
 from planned_faults import Plan
 
@@ -142,7 +143,7 @@ class S3:
             token = f"&continuation-token={following}"
 
     def _direct(self, method: str, name: str, body: bytes | None = None) -> bytes:
-        connection = HTTPConnection(self.server.removeprefix("http://"), timeout=60)
+        connection = HTTPConnection(self.server.removeprefix("http://"), timeout=PATIENCE)
         try:
             path = f"/{self.bucket}{name}" if name.startswith("?") else f"/{self.bucket}/{name}"
             connection.request(method, path, body, {"Authorization": _SIGNATURE})
@@ -224,7 +225,7 @@ class _Handler(BaseHTTPRequestHandler):
             return next((p.fault for p in plans if p.takes(self.command, path)), None)
 
     def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        connection = HTTPConnection(self.server.target, timeout=60)
+        connection = HTTPConnection(self.server.target, timeout=PATIENCE)
         try:
             headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_HEADERS}
             if body or self.command in ("PUT", "POST"):
@@ -266,7 +267,9 @@ class _Handler(BaseHTTPRequestHandler):
 def moto_process() -> Iterator[str]:
     """moto's server in a process of its own; gives its address."""
     command = [sys.executable, __file__]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().decode().strip()

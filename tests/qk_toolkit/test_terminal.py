@@ -7,12 +7,12 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr
 from types import SimpleNamespace
 
 import pytest
+from waiting import wait_for
 
 from qk_toolkit.terminal import TaskState, TerminalWatcher
 
@@ -21,11 +21,8 @@ class Pipe(io.StringIO):
     """Standard error without a terminal."""
 
     def wait_for(self, text: str) -> None:
-        """Wait until this line was written, and require it."""
-        end = time.monotonic() + 60
-        while text not in self.getvalue().splitlines() and time.monotonic() < end:
-            time.sleep(0.005)
-        assert text in self.getvalue().splitlines()
+        """Wait until this line was written."""
+        wait_for(f"the line {text!r}", lambda: text in self.getvalue().splitlines())
 
 
 def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:

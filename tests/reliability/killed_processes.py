@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from waiting import PATIENCE
 
 from commands import run, start
 from dumps import make_dump
@@ -105,7 +106,7 @@ def interrupted_commands(folder: Path, step: int) -> Cases:
                 process.wait(timeout=delay)
             for _ in range(2):
                 process.send_signal(signal.SIGINT)
-            told = process.communicate(timeout=60)[1].decode()
+            told = process.communicate(timeout=PATIENCE)[1].decode()
             name = f"{verb} after {delay:.2f} s"
             python_starts = "Traceback" in told and "/src/" not in told  # no file of ours was read
             # on a busy machine not even Python has its handler yet

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ _PRELOADED = (
     "pytest",
     "scipy.stats",
 )
-_PATIENCE = 120.0  # seconds
 
 
 def start(
@@ -46,14 +44,6 @@ def computed_heads(out: Path) -> list[tuple[int, int]]:
     """The heads that processes have computed, sorted."""
     found = [json.loads(path.read_text()) for path in out.glob("computed-*")]
     return sorted((layer, head) for heads in found for layer, head in heads)
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait until a condition is true."""
-    until = time.monotonic() + _PATIENCE
-    while not condition():
-        assert time.monotonic() < until, "nothing happens"
-        time.sleep(0.02)
 
 
 def _run(

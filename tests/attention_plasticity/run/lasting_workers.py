@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 from attention_plasticity.run import engines
@@ -59,6 +60,7 @@ def _worker() -> Any:
 class _LastingWorker(engines._Process):
     def __init__(self, conditions: object) -> None:
         super().__init__()
+        processes.kept.add(self._process.pid)
         self.conditions = conditions
         self._calls = False
 
@@ -87,6 +89,7 @@ class _LastingWorker(engines._Process):
     def end(self) -> None:
         super().kill()
         super().close()
+        processes.kept.discard(self._process.pid)
 
 
 _idle: list[_LastingWorker] = []

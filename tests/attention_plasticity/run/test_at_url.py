@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from waiting import PATIENCE, wait_for
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
@@ -120,14 +121,6 @@ def test_reading_fetches_only_what_changed(s3: S3, local: Path) -> None:
     assert {request.path.partition("?")[0] for request in s3.requests} <= {f"/{s3.bucket}"}
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.02)
-    raise AssertionError("nothing happens")
-
-
 def started(dump: Path, url: str) -> subprocess.Popen[str]:
     """The command in a process of its own that sends its records soon."""
     words = ["analyze", str(dump), "--output_dir", url, "--max_workers", "1"]
@@ -145,10 +138,12 @@ sys.exit(main({words!r}))
 def test_a_killed_run_continues_on_another_machine(
     s3: S3, dump: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = s3.fail("PUT", slow(100.0), path=".csv")
+    plan = s3.fail("PUT", slow(PATIENCE), path=".csv")
     with started(dump, s3.url("run")) as run:
-        wait_for(lambda: plan.hits or run.poll() is not None)
-        run.kill()
+        try:
+            wait_for("a table that is sent", lambda: plan.hits)
+        finally:
+            run.kill()
     assert run.returncode == -signal.SIGKILL
     s3.heal()
     assert recorded(s3) == 4
@@ -236,7 +231,7 @@ def interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
     """Send Ctrl-C to this process during the block, as Python handles it in a notebook."""
 
     def interrupt() -> None:
-        wait_for(condition)
+        wait_for("a request that is not answered", condition)
         os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -256,11 +251,11 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
     """Records are sent by a thread, tables by the main thread."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")  # the server of the tests may fail under load
     monkeypatch.setattr(sync.Sync.__init__, "__defaults__", (None, 0.01))
-    plan = s3.fail("PUT", slow(100.0), path=stalled, skip=int(stalled == "/.heads/"))
+    plan = s3.fail("PUT", slow(PATIENCE), path=stalled, skip=int(stalled == "/.heads/"))
 
     def wait(layer: int, k_head: int) -> None:
         if layer == 2 and stalled == "/.heads/":
-            time.sleep(100)
+            time.sleep(PATIENCE)
 
     with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: plan.hits > 0):
         analyse(three, s3.url("run"), engine=Here(wait), **FAST)

@@ -9,26 +9,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from planted import Planted
+from waiting import wait_for
 
 from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from dumps import make_dump
-from forked_runs import wait_for
 from runs_here import Notes, analyse, computed, records, run_info, tables
 
-ONLY_WORKERS = "import sys\nif 'attention_plasticity.run.worker' in sys.orig_argv:\n    "
-CHANGED = """import os, time, attention_plasticity.head_analysis as module
-    original = module.measure_head
-    def measure(group, q_head, queries, dump):
-        {}
-        return original(group, q_head, queries, dump)
-    module.measure_head = measure"""
 LAYERS = 3
 
 
@@ -45,19 +38,6 @@ def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "whole"
     analyse(dump, out)
     return out
-
-
-@pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Plant code into workers: they get the path of this process, and import sitecustomize."""
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(site)
-
-    def write(code: str) -> None:
-        (site / "sitecustomize.py").write_text(ONLY_WORKERS + code)
-
-    return write
 
 
 _of_other_tests: set[psutil.Process] = set()
@@ -104,9 +84,9 @@ def test_processes_give_the_results_of_this_process_and_end(
 
 
 def test_a_head_that_kills_its_worker_twice_fails_alone(
-    dump: Path, tmp_path: Path, plant: Callable[[str], None]
+    dump: Path, tmp_path: Path, planted: Planted
 ) -> None:
-    plant(CHANGED.format("if (group.layer, q_head) == (1, 1): os.kill(os.getpid(), 9)"))
+    planted.before_heads("if (group.layer, q_head) == (1, 1): os.kill(os.getpid(), 9)")
     outcome = run_with_processes(dump, tmp_path / "out", layers=[0, 1])
     [failure] = outcome.failures
     assert (failure.layer, failure.q_head) == (1, 1)
@@ -119,9 +99,10 @@ def test_a_head_that_kills_its_worker_twice_fails_alone(
 
 
 def test_workers_that_cannot_start_are_a_reason_with_their_last_words(
-    dump: Path, tmp_path: Path, plant: Callable[[str], None]
+    dump: Path, tmp_path: Path, planted: Planted
 ) -> None:
-    plant("import os; print('planted last words', file=sys.stderr, flush=True); os._exit(3)")
+    words = "print('planted last words', file=sys.stderr, flush=True); os._exit(3)"
+    planted.plant("attention_plasticity.run.worker", words)
     outcome = run_with_processes(dump, tmp_path / "out", layers=[0])
     assert len(outcome.failures) == 2
     for failure in outcome.failures:
@@ -152,15 +133,18 @@ def _broken(*arguments: object) -> None:
 
 
 def test_calls_after_the_end_and_calls_that_die_are_errors() -> None:
-    with subprocess.Popen(["sleep", "600"]) as other, LocalProcesses() as engine:
-        with pytest.raises(WorkerDiedError, match=r"exit code 7"):
-            engine.submit(os._exit, 7).result()
-        assert engine.submit(abs, -3).result() == 3  # a new process
-        calls = [engine.submit(signal.pause) for _ in range(2)]
-        wait_for(lambda: workers_of()[0].status() == psutil.STATUS_SLEEPING)
-        engine.shutdown()
-        assert other.poll() is None  # other processes of the user live on
-        other.kill()
+    with subprocess.Popen(["sleep", "600"]) as other:
+        try:
+            with LocalProcesses() as engine:
+                with pytest.raises(WorkerDiedError, match=r"exit code 7"):
+                    engine.submit(os._exit, 7).result()
+                assert engine.submit(abs, -3).result() == 3  # a new process
+                calls = [engine.submit(signal.pause) for _ in range(2)]
+                wait_for("a call that runs", calls[0].running)
+                engine.shutdown()
+                assert other.poll() is None  # other processes of the user live on
+        finally:
+            other.kill()
     assert workers_of() == []
     assert all(call.cancelled() or call.exception() for call in calls)
 
@@ -185,31 +169,28 @@ run_analysis(make_config(dataset_local_root=sys.argv[1], output_dir=sys.argv[2],
 
 
 def test_a_script_without_a_main_guard_is_interrupted(
-    dump: Path,
-    whole: Path,
-    tmp_path: Path,
-    plant: Callable[[str], None],
+    dump: Path, whole: Path, tmp_path: Path, planted: Planted
 ) -> None:
     """No worker is left after Ctrl-C, and the next run continues."""
-    script, out, go = tmp_path / "script.py", tmp_path / "out", tmp_path / "go"
+    script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(SCRIPT)
-    plant(
-        CHANGED.format(f"""while group.layer > 0 and not os.path.exists({str(go)!r}):
-        time.sleep(0.05)""")
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    planted.before_heads("if group.layer: gate(f'head {group.layer}.{q_head}')")
     words = [sys.executable, str(script), str(dump), str(out)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe, env=environment, text=True) as main:
-        wait_for(lambda: len(records(out)) >= 2 and len(workers_of(main.pid)) == 2)
-        left = workers_of(main.pid)
-        main.send_signal(signal.SIGINT)
-        main.wait()
-        assert not any(worker.is_running() for worker in left)  # in the middle of a head
-        go.touch()
-        assert len(records(out)) == 2
-        assert not (out / "run.json").exists()
-        printed, told = main.communicate()
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True) as main:
+        try:
+            planted.wait_at("head 1.0")  # in the middle of a head, as the other worker
+            planted.wait_at("head 1.1")
+            wait_for("the records of layer 0", lambda: len(records(out)) == 2)
+            left = workers_of(main.pid)
+            assert len(left) == 2
+            main.send_signal(signal.SIGINT)
+            printed, told = main.communicate()
+        finally:
+            main.kill()
+        assert not any(worker.is_running() for worker in left)
+    assert len(records(out)) == 2
+    assert not (out / "run.json").exists()
     assert printed == "once\n"
     assert told.rstrip().endswith("KeyboardInterrupt")
     assert len(computed(dump, out)) == 4

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planted import Planted
+from waiting import wait_for
 
 from attention_plasticity.cli import main
 from attention_plasticity.run import ray_engine
@@ -19,43 +21,29 @@ from attention_plasticity.run.engines import WorkerDiedError
 from attention_plasticity.run.ray_engine import RayTasks
 from attention_plasticity.run.runner import run_analysis
 from dumps import add_rotary, make_dump, rotary_file
-from forked_runs import wait_for
 from qk_toolkit import ray_cluster
 from runs_here import Notes, analyse, computed, records, settings, state, tables
 
 ray = pytest.importorskip("ray")
 
 PLAN = """
-import os
-import sys
-import time
+import attention_plasticity.head_analysis as module
+from waiting import wait_for
+original = module.measure_head
 
-def wait_for(path):
-    for _ in range(6000):
-        if path.exists():
-            return
-        time.sleep(0.02)
+def measure(group, q_head, queries, dump):
+    name, beside, layer = dump.path.name, dump.path.parent, group.layer
+    if name == "departing":
+        import ray
+        if ray.get_runtime_context().get_node_id() == (beside / "node").read_text():
+            (beside / "busy").touch()
+            wait_for("nothing", (beside / "never").exists)
+        wait_for("work on the other node", (beside / "busy").exists)
+    if name == "waiting" and layer > 0:
+        wait_for("the test", (beside / "continue").exists)
+    return original(group, q_head, queries, dump)
 
-def change():
-    import attention_plasticity.head_analysis as module
-    original = module.measure_head
-
-    def measure(group, q_head, queries, dump):
-        name, beside, layer = dump.path.name, dump.path.parent, group.layer
-        if name == "departing":
-            import ray
-            if ray.get_runtime_context().get_node_id() == (beside / "node").read_text():
-                (beside / "busy").touch()
-                wait_for(beside / "never")
-            wait_for(beside / "busy")  # the other node does not take all the work
-        if name == "waiting" and layer > 0:
-            wait_for(beside / "continue")
-        return original(group, q_head, queries, dump)
-
-    module.measure_head = measure
-
-if any("default_worker.py" in word for word in sys.orig_argv):  # other processes start faster
-    change()
+module.measure_head = measure
 """
 
 
@@ -67,10 +55,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """
     from ray.cluster_utils import Cluster
 
-    extra = tmp_path_factory.mktemp("extra")
-    (extra / "sitecustomize.py").write_text(PLAN)
+    planted = Planted(tmp_path_factory.mktemp("planted") / "site")
+    planted.plant("default_worker.py", PLAN)  # other processes start faster
     with pytest.MonkeyPatch.context() as patch:
-        path = os.pathsep.join([str(extra), *filter(None, sys.path)])
+        path = os.pathsep.join([str(planted.place), *filter(None, sys.path)])
         patch.setenv("PYTHONPATH", path)
         patch.setenv("RAY_prestart_worker_first_driver", "0")  # they lack our runtime_env
         nodes: Any = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -120,7 +108,7 @@ def test_the_heads_of_a_node_that_goes_away_are_computed_again(
     (tmp_path / "node").write_text(node.node_id)
 
     def remove() -> None:
-        wait_for((tmp_path / "busy").exists)
+        wait_for("a head on the second node", (tmp_path / "busy").exists)
         cluster.remove_node(node, allow_graceful=False)
 
     remover = threading.Thread(target=remove)
@@ -160,7 +148,7 @@ def test_a_cluster_without_a_free_cpu_is_noted(
 
     def occupy() -> None:
         busy.touch()
-        wait_for(free.exists)
+        wait_for("the note about the CPU", free.exists)
 
     class Freeing(Notes):
         def note(self, text: str) -> None:
@@ -171,7 +159,7 @@ def test_a_cluster_without_a_free_cpu_is_noted(
     watcher = Freeing()
     with RayTasks(None, 1, print) as engine:
         occupied = engine.submit(occupy)
-        wait_for(busy.exists)
+        wait_for("a task on the only CPU", busy.exists)
         outcome = run_analysis(settings(dump, tmp_path / "out", engine="ray"), watcher)
         occupied.result()
     assert outcome.failures == []
@@ -197,7 +185,7 @@ def test_a_cluster_that_dies_is_named_in_one_line_and_the_run_continues(
     address = dying.address
 
     def kill() -> None:
-        wait_for(lambda: finished(out, 0) == 2)  # the other heads wait
+        wait_for("the records of layer 0", lambda: finished(out, 0) == 2)  # the other heads wait
         [process] = dying.head_node.all_processes[service]
         process.process.kill()
 
@@ -233,8 +221,10 @@ def test_a_run_continues_under_any_engine_after_its_driver_was_killed(
     words += ["--output_dir", str(out)]
     ray.shutdown()  # the commands connect themselves
     with subprocess.Popen([sys.executable, "-m", "attention_plasticity", *words]) as driver:
-        wait_for(lambda: finished(out, 0) == 2)  # the other heads wait
-        driver.kill()
+        try:  # the other heads wait
+            wait_for("the records of layer 0", lambda: finished(out, 0) == 2)
+        finally:
+            driver.kill()
     assert len(records(out)) == 2
     shutil.copytree(out, other)
     before = {path: found for path, found in state(out).items() if path in records(out)}

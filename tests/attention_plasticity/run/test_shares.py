@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import PATIENCE
 
 import forked_runs
 from attention_plasticity.run import compute
@@ -146,14 +147,14 @@ def test_two_commands_on_the_same_heads_compute_each_once(
 
     def hold(layer: int, k_head: int) -> None:
         inside.set()
-        assert waits.wait(60)
+        assert waits.wait(PATIENCE)
 
     first, second = Here(hold), Here()
     thread = threading.Thread(
         target=analyse, args=(dump, tmp_path), kwargs={"engine": first, **FAST}
     )
     thread.start()
-    assert inside.wait(60)
+    assert inside.wait(PATIENCE)
     outcome = analyse(dump, tmp_path, engine=second, watcher=notes, **FAST)
     thread.join()
     assert sorted(first.heads + second.heads) == HEADS

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
+from waiting import PATIENCE, wait_for
 
 import hub_server
 import qk_dump.hub.cache
@@ -261,15 +260,13 @@ def test_a_private_dataset_needs_the_right_token(
 def test_a_killed_pull_continues(hub: HubServer, local: Path, tmp_path: Path) -> None:
     upload(hub, local)
     words: tuple[Any, ...] = ("pull", f"{REPO}@tiny", "--cache_dir", tmp_path, "--max_workers", 1)
-    plan = hub.fail("resolve_get", slow(60), skip=6, times=None)
-    running = subprocess.Popen(command(*words), env=hub.environment, stdout=subprocess.DEVNULL)
-    until = time.monotonic() + 60
-    while not plan.hits:
-        assert time.monotonic() < until
-        assert running.poll() is None
-        time.sleep(0.01)
-    running.send_signal(signal.SIGKILL)
-    running.wait()
+    plan = hub.fail("resolve_get", slow(PATIENCE), skip=6, times=None)
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command(*words), env=hub.environment, stdout=quiet) as running:
+        try:
+            wait_for("the seventh file", lambda: plan.hits)
+        finally:
+            running.kill()
     first = downloads(hub)
     hub.heal()
     hub.log.clear()

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS),
     pytest.mark.usefixtures("client"),
 ]
+from waiting import PATIENCE
 
 
 def without_card(files: dict[str, bytes]) -> dict[str, bytes]:
@@ -209,7 +210,7 @@ def test_a_list_that_somebody_else_changes_meanwhile(
 def test_the_same_dump_pushed_twice_at_once(
     hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = Barrier(2, timeout=20)
+    together = Barrier(2, timeout=PATIENCE)
     between(monkeypatch, "tiny", together.wait, times=2)
     with ThreadPoolExecutor(2) as pool:
         done = list(pool.map(lambda _: push_dump(dump, REPO, "tiny"), range(2)))

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from waiting import PATIENCE
+
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.config import CaptureConfig
@@ -46,7 +48,7 @@ def stops_in_its_third_text(config: CaptureConfig, watcher: Watcher, ranks: Rank
         count += 1
         if count == 3:
             (Path(config.data_root) / "busy").touch()
-            time.sleep(120)
+            time.sleep(PATIENCE)
         return original(setup, batch)
 
     run._forward = forward

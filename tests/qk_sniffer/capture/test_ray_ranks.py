@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from waiting import wait_for
 
 from dying_ranks import fails, first_dies, stops_in_its_third_text
 from hub_server import CLIENT_WARNINGS, running_hub
@@ -212,10 +212,7 @@ def test_a_cluster_whose_head_dies_is_named_and_finished_texts_are_kept(
     config = config_of(inputs, tmp_path, ray_address=dying.address, num_actors=1)
 
     def kill() -> None:
-        for _ in range(6000):
-            if (tmp_path / "busy").exists():
-                break
-            time.sleep(0.02)
+        wait_for("the third text", (tmp_path / "busy").exists)
         head.process.kill()
 
     killer = threading.Thread(target=kill)

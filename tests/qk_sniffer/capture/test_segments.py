@@ -12,6 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from waiting import PATIENCE
 
 from captures import (
     CHUNK,
@@ -217,7 +218,7 @@ print(pa.default_memory_pool().max_memory() >> 20, grown >> 10)
 
 def test_memory_does_not_grow_with_the_capture(tmp_path: Path) -> None:
     run = in_process(SINGLE_HEAD, tmp_path)
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, err
     arrow_mib, grown_mib = map(int, out.split())
     assert arrow_mib < 30  # of 60 MiB of rows
@@ -232,7 +233,7 @@ save(capture, range(7))
 complete(capture, 7, on_head=lambda done, total: done < 5 or os.kill(os.getpid(), signal.SIGKILL))
 """
     run = in_process(stop, tmp_path)
-    run.communicate(timeout=60)
+    run.communicate(timeout=PATIENCE)
     assert run.returncode == -9
     assert read_manifest(tmp_path / "dump.json") is None
     assert len(list(tmp_path.glob("**/l*/data.parquet"))) >= 5

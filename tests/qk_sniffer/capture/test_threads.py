@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from waiting import PATIENCE
 
 from qk_sniffer.capture import threads
 from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
@@ -55,7 +56,7 @@ def test_submitting_waits_while_too_many_are_queued() -> None:
     done: list[int] = []
 
     def task(number: int) -> None:
-        gate.wait(10)
+        gate.wait(PATIENCE)
         done.append(number)
 
     behind = BackgroundWriter(depth)
@@ -72,7 +73,7 @@ def test_submitting_waits_while_too_many_are_queued() -> None:
     assert not submitted.wait(0.1)
     assert done == []
     gate.set()
-    assert submitted.wait(5)
+    assert submitted.wait(PATIENCE)
     thread.join()
     behind.wait()
     assert done == list(range(depth + 1))
@@ -93,7 +94,7 @@ def test_items_that_never_come_do_not_delay_the_end(monkeypatch: pytest.MonkeyPa
 
     source = prepared_ahead(items())
     assert next(source) == 1
-    assert asked.wait(5)
+    assert asked.wait(PATIENCE)
     source.close()  # as after an interruption
     waiting = [one for one in threading.enumerate() if one.name == "prepare"]
     assert [one.daemon for one in waiting] == [True]  # it ends with the process

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.models.llama import modeling_llama
+from waiting import wait_for
 
 import qk_sniffer
 from qk_sniffer.engines.hf.behaviour import behaviour_of
@@ -66,11 +67,13 @@ def test_the_model_can_run_in_another_thread_meanwhile() -> None:
 
     thread = threading.Thread(target=others)
     thread.start()
-    for _ in range(6):
-        assert len(behaviour_of(decoder_of(model))) == 4
-    stop.set()
-    thread.join()
-    assert len(seen) > 1
+    try:
+        for _ in range(6):
+            assert len(behaviour_of(decoder_of(model))) == 4
+        wait_for("two forwards of the other thread", lambda: len(seen) > 1)
+    finally:
+        stop.set()
+        thread.join()
     assert all(seen)
 
 
