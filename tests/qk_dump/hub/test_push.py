@@ -21,12 +21,12 @@ from qk_dump.card import is_card
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.push import Pushed, push_dump, push_files
 from qk_dump.hub.remote_branch import RemoteBranch
+from waiting import PATIENCE
 
 pytestmark = [
     pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS),
     pytest.mark.usefixtures("client"),
 ]
-from waiting import PATIENCE
 
 
 def without_card(files: dict[str, bytes]) -> dict[str, bytes]:
