@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
 from processes import adopt_orphans, end_left, running
 
 # Read when numpy and torch are imported. Threads of several test processes would wait for each

@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+
 from waiting import PATIENCE, wait_for
 
 _ANY = """\

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 
-import processes
 import pytest
+
+import processes
 import waiting
 from planted import Planted
 from processes import children, command_of, end_left, is_alive, running

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
-from waiting import PATIENCE
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
+from waiting import PATIENCE
 
 READY = "html[data-state=ready]"
 FEW = "the rows come from fewer than 4 groups of texts"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from waiting import PATIENCE
 
 from attention_plasticity import open_run
 from attention_plasticity.page import Report, make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from report_pages import READY, open_report, settled, show, without_errors
 from report_runs import write_run
+from waiting import PATIENCE
 
 FEW = [0, 14, 29]  # captured layers of 30
 MAP = "document.querySelector('.map-plot')"

@@ -7,16 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from planted import Planted
-from processes import children, is_alive
-from waiting import wait_for
 
 from attention_plasticity.api import open_run
 from commands import start
 from commands_here import analyze_here, run_here
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
+from planted import Planted
+from processes import children, is_alive
 from qk_toolkit.errors import ConfigError
+from waiting import wait_for
 
 TABLES = (
     *("head_metrics.csv", "head_bucket_plasticity.csv"),

@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from planted import Planted
-from waiting import PATIENCE, wait_for
 
 from dumps import make_dump
+from planted import Planted
 from run_tables import write_run
+from waiting import PATIENCE, wait_for
 
 BIN = Path(sys.executable).parent
 

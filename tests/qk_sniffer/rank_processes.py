@@ -19,9 +19,8 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from waiting import PATIENCE, wait_for
-
 from sniffing import ONE_THREAD
+from waiting import PATIENCE, wait_for
 
 SNIFF_QK = "qk_sniffer.cli:main"
 _PRELOADED = (  # imported by a capture of a llama, and by this file and its helpers

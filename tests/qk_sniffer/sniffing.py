@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from waiting import wait_for
 
 from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
 from qk_sniffer.capture.segments import saved_chunks
 from qk_sniffer.cli import main
+from waiting import wait_for
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pytest
-from waiting import PATIENCE
 
 from planned_faults import Plan
+from waiting import PATIENCE
 
 _BUCKETS = count()
 _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "date", "server"}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE, wait_for
 
 from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError, OutputError, StoreError
@@ -17,6 +16,7 @@ from qk_toolkit.sync import Sync, fetch_changed, fetch_missing
 from qk_toolkit.uploads import output_file, output_folder
 from qk_toolkit.urls import reason_of
 from s3_server import S3, Fault, damaged, error, expired, reset, slow, truncated
+from waiting import PATIENCE, wait_for
 
 SECRET = "secret-of-the-test"  # as the fixture sets it
 

@@ -12,9 +12,9 @@ from contextlib import redirect_stderr
 from types import SimpleNamespace
 
 import pytest
-from waiting import wait_for
 
 from qk_toolkit.terminal import TaskState, TerminalWatcher
+from waiting import wait_for
 
 
 class Pipe(io.StringIO):

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-from waiting import PATIENCE
 
 from commands import run, start
 from dumps import make_dump
@@ -16,6 +15,7 @@ from reliability.damaged_files import tables
 from reliability.outcomes import Cases, Outcome
 from sniffing import same_bytes, start_sniffing, words
 from tiny_texts import save_texts, save_tiny_model
+from waiting import PATIENCE
 
 _KILLS, _RAY_KILLS = 42, 20
 _QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import processes
 import pytest
 
+import processes
 from attention_plasticity.run import engines
 from attention_plasticity.run.worker import _opened
 

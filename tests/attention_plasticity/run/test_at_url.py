@@ -14,7 +14,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from waiting import PATIENCE, wait_for
 
 import attention_plasticity as ap
 from attention_plasticity.cli import main
@@ -28,6 +27,7 @@ from qk_toolkit.cache import cache_folder
 from qk_toolkit.errors import ConfigError, HubError, StoreError
 from runs_here import Here, Notes, analyse, compared_info, computed, records, run_info, tables
 from s3_server import S3, error, slow
+from waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
 FAST: dict[str, Any] = {"num_pairs_per_bin": 8, "num_pairs_per_bucket": 8}

@@ -14,13 +14,13 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from planted import Planted
-from waiting import wait_for
 
 from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from dumps import make_dump
+from planted import Planted
 from runs_here import Notes, analyse, computed, records, run_info, tables
+from waiting import wait_for
 
 LAYERS = 3
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted import Planted
-from waiting import wait_for
 
 from attention_plasticity.cli import main
 from attention_plasticity.run import ray_engine
@@ -21,8 +19,10 @@ from attention_plasticity.run.engines import WorkerDiedError
 from attention_plasticity.run.ray_engine import RayTasks
 from attention_plasticity.run.runner import run_analysis
 from dumps import add_rotary, make_dump, rotary_file
+from planted import Planted
 from qk_toolkit import ray_cluster
 from runs_here import Notes, analyse, computed, records, settings, state, tables
+from waiting import wait_for
 
 ray = pytest.importorskip("ray")
 

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import PATIENCE
 
 import forked_runs
 from attention_plasticity.run import compute
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from runs_here import Here, Notes, analyse, compared_info, computed, records, run_info, tables
+from waiting import PATIENCE
 
 LAYERS, Q_HEADS = 2, 4
 HEADS = [(layer, head) for layer in range(LAYERS) for head in range(Q_HEADS)]

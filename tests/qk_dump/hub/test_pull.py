@@ -10,7 +10,6 @@ from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
-from waiting import PATIENCE, wait_for
 
 import hub_server
 import qk_dump.hub.cache
@@ -25,6 +24,7 @@ from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens, write_tokens
 from qk_toolkit.errors import ConfigError
+from waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
 MANIFEST = DumpManifest(model="m", num_layers=2, num_q_heads=4, num_k_heads=2)

@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from waiting import PATIENCE
-
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
+from waiting import PATIENCE
 
 
 def first_dies(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from waiting import wait_for
 
 from dying_ranks import fails, first_dies, stops_in_its_third_text
 from hub_server import CLIENT_WARNINGS, running_hub
@@ -24,6 +23,7 @@ from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.watcher import Watcher
 from sniffing import ONE_THREAD, same_bytes
 from tiny_texts import save_texts, save_tiny_model
+from waiting import wait_for
 
 ray = pytest.importorskip("ray")
 

@@ -12,7 +12,6 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from waiting import PATIENCE
 
 from captures import (
     CHUNK,
@@ -48,6 +47,7 @@ from qk_sniffer.capture.segments import (
     saved_chunks,
 )
 from qk_toolkit.errors import ConfigError, OutputError
+from waiting import PATIENCE
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from waiting import PATIENCE
 
 from qk_sniffer.capture import threads
 from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
+from waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)

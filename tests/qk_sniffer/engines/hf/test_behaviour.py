@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.models.llama import modeling_llama
-from waiting import wait_for
 
 import qk_sniffer
 from qk_sniffer.engines.hf.behaviour import behaviour_of
@@ -25,6 +24,7 @@ from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.reach import FULL, Limits, Reach, reach_of
 from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES, VOCABULARY
+from waiting import wait_for
 
 
 def with_renamed_rotary_function() -> Any:
