@@ -28,7 +28,7 @@ from qk_dump.limits import (
 )
 from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import ConfigError, in_short
-from qk_toolkit.files import parsed_json, read_json, write_text
+from qk_toolkit.files import parsed_json, read_json, same_place, write_text
 
 MANIFEST_NAME = "dump.json"
 FORMAT_VERSION = 1
@@ -186,6 +186,8 @@ def plan_difference(then: Any, now: Any, *, ignored: str | None = None) -> str |
 
 _ABSENT = object()
 _MAX_SHOWN = 80  # characters of a value
+_PLACES = (("dataset", "path"), ("dataset", "synthetic", "texts"), ("model", "name"))
+"""Fields that may be paths. A path may be written in several ways."""
 
 
 def _difference(then: object, now: object, field: tuple[str, ...]) -> str | None:
@@ -197,11 +199,15 @@ def _difference(then: object, now: object, field: tuple[str, ...]) -> str | None
                 return found
         return None
     text_then, text_now = _as_text(then), _as_text(now)
-    if text_then == text_now:
+    if text_then == text_now or (field in _PLACES and _one_place(then, now)):
         return None
     if len(text_then) > _MAX_SHOWN or len(text_now) > _MAX_SHOWN:
         text_then, text_now = _around_difference(text_then, text_now)
     return f"{'.'.join(field)} ({text_then} then, {text_now} now)"
+
+
+def _one_place(then: object, now: object) -> bool:
+    return isinstance(then, str) and isinstance(now, str) and same_place(then, now)
 
 
 def _as_text(value: object) -> str:

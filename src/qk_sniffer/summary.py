@@ -14,7 +14,6 @@ from rich.table import Table
 from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
-from qk_sniffer.capture.setup_notes import empty_note
 from qk_sniffer.capture.speeds import capture_seconds
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.formatting import duration, index_ranges
@@ -120,8 +119,8 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         print(f"warning: {found.few_rows}")
         if longest / _SIMILAR <= shortest < longest:
             print(f"To cut all texts to the shortest one: --tokenizer.max_length {shortest}")
-    if found.empty:
-        print(empty_note(found.empty))
+    for note in found.notes:
+        print(note)
     if found.conversion is not None:
         print(
             f"{config.model.gguf_file} is not converted yet. The capture converts it once, which "

@@ -94,6 +94,12 @@ class DatasetSettings(Section):
         le=MOST_EXAMPLES,
         description="number of texts to take from the start (default: all)",
     )
+    spread_samples: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_EXAMPLES,
+        description="number of texts to take at even steps of these (default: all)",
+    )
     streaming: bool = Field(
         default=False, description="read texts during the capture instead of downloading them first"
     )
@@ -118,13 +124,18 @@ class DatasetSettings(Section):
                 "put in random order)"
             )
         unused = {"shuffled": ["synthetic.length", "synthetic.number"]}
-        unused["repeated"] = ["synthetic.texts", "name", "revision", "id_column"]
+        unused["repeated"] = ["synthetic.texts", "name", "revision", "id_column", "spread_samples"]
         for name in unused.get(kind or "", []):
             section = given if name.startswith("synthetic.") else self
             if getattr(section, name.removeprefix("synthetic.")) is not None:
                 raise ValueError(f"{name}: has no effect on synthetic:{kind}; leave it out")
         if kind == "repeated" and self.streaming:
             raise ValueError("streaming: has no effect on synthetic:repeated; leave it out")
+        if self.spread_samples is not None and self.streaming:
+            raise ValueError(
+                "spread_samples: needs the number of texts, which a streamed data set does not "
+                "tell; leave streaming out"
+            )
         return self
 
     @property

@@ -19,7 +19,6 @@ from attention_plasticity.tables.baselines import (
     baseline_folder,
     baseline_name,
     baseline_words,
-    record_capture,
 )
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_sniffer.config import Dtype, make_config
@@ -29,7 +28,7 @@ from qk_toolkit.errors import ConfigError
 
 QUERIES_PER_BUCKET = 128  # from all texts; a capture with more queries is made smaller
 
-_DATASET = ("name", "revision", "split", "text_column", "id_column")
+_DATASET = ("name", "revision", "split", "text_column", "id_column", "max_samples")
 _MODEL = ("gguf_file", "attn_implementation", "config_overrides")
 _TOKENIZER = ("name", "revision", "max_length", "add_special_tokens")
 _CAPTURE = (
@@ -81,9 +80,7 @@ def baseline_plans(settings: StudySettings, run: FinishedRun) -> list[BaselinePl
             f"{run.place}: has no run.json, so its settings are not known; run the analysis again"
         )
     wanted = [(RANDOM, draw) for draw in range(settings.content.baselines)] + [(SHUFFLED, 0)]
-    plans = [_baseline(settings, run, kind, draw) for kind, draw in wanted]
-    record_capture(run.folder, run.info)
-    return plans
+    return [_baseline(settings, run, kind, draw) for kind, draw in wanted]
 
 
 def _baseline(settings: StudySettings, run: FinishedRun, kind: str, draw: int) -> BaselinePlan:
@@ -107,8 +104,9 @@ def baseline_values(
 ) -> dict[str, Any]:
     """The settings of the capture of a baseline.
 
-    It has the model, the settings and the first texts of the capture of the run. Model and texts
-    may be at another place; a model with another name has no revision.
+    It has the model and the settings of the capture of the run, and some of its texts, at even
+    steps: the first ones by name could be one book. Of a streamed data set they are the first.
+    Model and texts may be at another place; a model with another name has no revision.
     """
     recorded, content = recorded_capture(run.place, run.info), settings.content
     total = int(run.info["input"]["dump"].get("num_examples") or 0) or content.baseline_texts
@@ -121,7 +119,12 @@ def baseline_values(
     dataset = _chosen(_part(recorded, "dataset"), ("path", *_DATASET))
     if content.texts is not None:
         dataset |= content.texts.model_dump(include={"path", "streaming"}, exclude_unset=True)
-    dataset["max_samples"] = number
+    if dataset.get("streaming"):
+        dataset["max_samples"] = number
+    else:
+        spread = _part(recorded, "dataset").get("spread_samples") is not None
+        most = dataset.get("max_samples") if spread else total
+        dataset |= {"max_samples": most, "spread_samples": number}
     if kind == RANDOM:
         model |= {"random_weights": True, "random_seed": draw}
     else:

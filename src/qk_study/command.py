@@ -75,7 +75,7 @@ def run_study(settings: StudySettings) -> int:
     from qk_dump.folder_kinds import refuse_other_output
     from qk_study.dry_run import dry_run, tell_time
     from qk_study.figures import wanted_figures
-    from qk_study.outputs import write_study
+    from qk_study.outputs import refuse_other_study, write_study
     from qk_study.plan import make_plans
     from qk_study.results import StudyResults
     from qk_study.scores import study_scores
@@ -84,6 +84,7 @@ def run_study(settings: StudySettings) -> int:
     wanted, plans = wanted_figures(settings), make_plans(settings)
     scores = study_scores(settings)
     refuse_other_output(settings.folder, "study", "output_dir")
+    refuse_other_study(settings)
     for plan in plans:
         plan.refuse_other_settings()
     if settings.content.dry_run:

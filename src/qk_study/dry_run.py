@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich import box
 from rich.filesize import decimal
@@ -16,10 +16,12 @@ from rich.table import Table
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.run_info import RUN_FILE
 from qk_dump.hub.place import is_hub_path
 from qk_dump.remote import size_of
 from qk_sniffer.capture.speeds import CORE_SPEED, GPU_SPEED
 from qk_sniffer.config import CaptureConfig
+from qk_study.baselines import baseline_plans, recorded_places
 from qk_study.plan import ModelPlan, Part
 from qk_study.settings import StudySettings
 from qk_study.steps import (
@@ -33,6 +35,7 @@ from qk_study.texts import chosen, refuse_long_repeated, texts_changed
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count, duration
 from qk_toolkit.terminal import command_console
 
@@ -57,6 +60,11 @@ class Work:
     operations: float = 0.0  # of the forwards of a capture
     core_seconds: float = 0.0  # of an analysis
     notes: list[str] = field(default_factory=list)
+
+    def with_analysis(self, heads: int = 1) -> Work:
+        """The same with the time of an analysis of its rows, and of its heads this many times."""
+        seconds = heads * (self.heads or 0) * HEAD_SECONDS + (self.rows or 0.0) * ROW_SECONDS
+        return replace(self, core_seconds=seconds)
 
     def seconds(self, *, gpu: bool) -> float:
         """The time with captures on one H200, or on the CPU cores of this machine."""
@@ -86,7 +94,8 @@ def tell_time(settings: StudySettings, plans: Sequence[ModelPlan]) -> None:
 
     Wrong settings of the only model are raised, before anything is written.
     """
-    if all(is_captured(part) for plan in plans for part in plan.captures):
+    captured = all(is_captured(part) for plan in plans for part in plan.captures)
+    if captured and not settings.content.baselines:
         return
     from qk_sniffer.capture.ranks import Ranks
     from qk_sniffer.extras import capture_extra
@@ -98,9 +107,12 @@ def tell_time(settings: StudySettings, plans: Sequence[ModelPlan]) -> None:
         try:
             seconds += sum(work.seconds(gpu=on_gpu) for work in _work(settings, plan))
         except Exception as error:  # code of a model; it fails again when its turn comes
-            if len(plans) == 1 and isinstance(error, ConfigError):
+            begins = not all(is_captured(part) for part in plan.captures)
+            if begins and len(plans) == 1 and isinstance(error, ConfigError):
                 raise
             show_traceback(error)
+    if not seconds:
+        return
     told = f"{hours(seconds)} on this machine, roughly (--dry_run has the parts)"
     print(f"time: {told}", file=sys.stderr)
 
@@ -144,6 +156,7 @@ def _work(settings: StudySettings, plan: ModelPlan) -> Iterator[Work]:
     if plan.analysis is None or has_run_alone(plan):
         run = FinishedRun.open(plan.run)
         yield Work("read", len(run.head_metrics), run.texts.get("count"))
+        yield from _baselines_of_run(settings, run)
         return
     estimated: list[Work] = []
     for part in plan.captures:
@@ -153,21 +166,41 @@ def _work(settings: StudySettings, plan: ModelPlan) -> Iterator[Work]:
             estimated.append(_capture(part))
             yield estimated[-1]
     if not estimated:
-        yield _analysis(plan.analysis)
+        work = _analysis(plan.analysis)
+        yield work
+        if (user_path(plan.run) / RUN_FILE).is_file():
+            yield from _baselines_of_run(settings, FinishedRun.open(plan.run))
+        elif number := settings.content.baselines:
+            note = "sizes are known when the run is there"
+            yield Work(count(number + 1, "baseline"), notes=[f"baselines: {note}"])
         return
     first = estimated[0]
-    seconds = (first.heads or 0) * HEAD_SECONDS + (first.rows or 0.0) * ROW_SECONDS
-    yield Work("analysis", first.heads, first.texts, first.rows, core_seconds=seconds)
+    yield replace(first, what="analysis", size=None, operations=0.0, notes=[]).with_analysis()
     if number := settings.content.baselines:
         texts = min(settings.content.baseline_texts, first.texts or 0)
         share = (number + 1) * texts / max(1, first.texts or 0)
-        yield Work(
-            count(number + 1, "baseline"),
-            first.heads,
-            texts,
+        most = replace(  # they have no more rows than the run
+            first,
+            what=count(number + 1, "baseline"),
+            texts=texts,
+            rows=None if first.rows is None else (number + 1) * first.rows,
+            size=None if first.size is None else (number + 1) * first.size,
             operations=share * first.operations,
-            core_seconds=(number + 1) * seconds,  # at most: they have no more rows
+            notes=[],
         )
+        yield most.with_analysis(heads=number + 1)
+
+
+def _baselines_of_run(settings: StudySettings, run: FinishedRun) -> Iterator[Work]:
+    """The captures of the baselines of a run, each with its analysis."""
+    if not settings.content.baselines:
+        return
+    for baseline in baseline_plans(settings, run):
+        if is_captured(baseline.capture):
+            yield Work(f"{baseline.words}: captured already")
+            continue
+        with recorded_places():
+            yield replace(_capture(baseline.capture), what=baseline.words).with_analysis()
 
 
 def _capture(part: Part) -> Work:
@@ -183,7 +216,7 @@ def _capture(part: Part) -> Work:
         assert isinstance(part.config, CaptureConfig)
         found = estimate(part.config.model_copy(update={"overwrite": changed}))
     work = Work(part.kind, sum(len(layer.q) for layer in found.setup.wanted), found.texts)
-    work.notes += [] if told is None else [told]
+    work.notes += [*([] if told is None else [told]), *found.notes]
     if found.few_rows is not None:
         work.notes.append(f"warning: {found.few_rows}")
     if found.conversion is not None:

@@ -24,10 +24,11 @@ from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES, sha256_of
 from qk_study.figures import DrawnFigures, draw_figures
 from qk_study.results import StudyResults
+from qk_study.settings import StudySettings
 from qk_study.steps import StudiedModel
 from qk_study.tables import StudyTable, write_tables
-from qk_toolkit.errors import without_secrets
-from qk_toolkit.files import DRAFT_PATTERN, write_text
+from qk_toolkit.errors import ConfigError, in_short, without_secrets
+from qk_toolkit.files import DRAFT_PATTERN, read_json, same_place, write_text
 from qk_toolkit.formatting import count
 
 README, RECORD, PAGE = "README.md", "study.json", "report.html"
@@ -62,6 +63,25 @@ def write_study(results: StudyResults, wanted: Sequence[str] | None) -> DrawnFig
     write_text(folder / RECORD, _record(results))
     write_text(folder / README, "\n".join(_readme(results, tables, drawn)).rstrip() + "\n")
     return drawn
+
+
+def refuse_other_study(settings: StudySettings) -> None:
+    """Raise a `ConfigError` if the folder holds a study of other models, dumps or runs.
+
+    Its README and its tables would be lost.
+    """
+    try:
+        recorded = read_json(settings.folder / RECORD)["models"]
+        places = [str(one["place"]) for one in recorded]
+    except (OSError, ValueError, TypeError, KeyError):
+        return
+    ours = [model.entry.place for model in settings.models]
+    if places and not any(same_place(one, other) for one in ours for other in places):
+        listed = ", ".join(places[:3]) + (" and others" if len(places) > 3 else "")
+        raise ConfigError(
+            f"output_dir: {settings.output_dir}: holds a study of {in_short(listed)}; choose "
+            "another folder"
+        )
 
 
 def _show(what: str) -> None:

@@ -6,7 +6,7 @@ and a later command compares them with its own settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from attention_plasticity.config import ANALYSIS_FIELDS, TABLE_PATHS, RunnerConf
 from qk_sniffer.config import CaptureConfig
 from qk_study.settings import REPEATED_LENGTH, StudyModel, StudySettings
 from qk_toolkit.errors import ConfigError, in_short
-from qk_toolkit.files import read_bounded, user_path, write_text
+from qk_toolkit.files import read_bounded, same_place, user_path, write_text
 from qk_toolkit.settings import merged, validated
 from qk_toolkit.strict_yaml import MOST_CHARACTERS, parse_yaml, yaml_text
 
@@ -42,6 +42,11 @@ _PLACEMENT_OF_CAPTURES = (  # fields that change where and how fast a capture ru
     "dataset.streaming",
 )
 _COMPARED_OF_ANALYSES = (*ANALYSIS_FIELDS, "dataset_local_root", "model_dir", "rotary", "repeated")
+_PLACES = (
+    *("dataset.path", "dataset.synthetic.texts", "model.name", "tokenizer.name"),
+    *("dataset_local_root", "rotary", "repeated"),
+)
+"""Settings that may be paths."""
 LENGTH, REPEATED = "tokenizer.max_length", "dataset.synthetic.length"
 """Fields of captures that the study chooses from the texts and the vocabulary."""
 _SAME_HEADS = ("layers", "heads", "head_sampling", "full_attention_only")
@@ -85,11 +90,8 @@ class Part:
         values = merged(self.values, change)
         return replace(self, values=values, config=validated(type(self.config), values))
 
-    def refuse_other_settings(self, label: str, begun: Sequence[str]) -> None:
-        """Raise a `ConfigError` if the settings in their file are others.
-
-        `begun` are the folders that were made with them.
-        """
+    def refuse_other_settings(self, label: str) -> None:
+        """Raise a `ConfigError` if the settings in their file are others."""
         if changes := self.changed_settings():
             done = "analysed" if isinstance(self.config, RunnerConfig) else "captured"
             listed = ", ".join(
@@ -97,8 +99,8 @@ class Part:
                 for name, (then, now) in changes.items()
             )
             raise ConfigError(
-                f"{label}: {self.folder} was {done} with other settings: {listed}. Remove "
-                f"{' and '.join(begun)} to start again, or give the study another output_dir"
+                f"{label}: {self.folder} was {done} with other settings: {listed}. Repeat the "
+                "command with the settings of then, or give the study another output_dir"
             )
 
     def changed_settings(self) -> dict[str, tuple[Any, Any]] | None:
@@ -108,7 +110,7 @@ class Part:
             return None
         then, now = self._compared(recorded), self._compared(self.config)
         both = {name: (then.get(name), now.get(name)) for name in {**then, **now}}
-        return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+        return {name: pair for name, pair in both.items() if not _equal(name, *pair)}
 
     def _compared(self, config: CaptureConfig | RunnerConfig) -> dict[str, Any]:
         """The settings that decide what is in the folder, by dotted names."""
@@ -161,8 +163,8 @@ class ModelPlan:
         """
         for part in self.parts:
             later = dict.fromkeys([part.folder, self.run])
-            if begun := [folder for folder in later if user_path(folder).exists()]:
-                part.refuse_other_settings(self.label, begun)
+            if any(user_path(folder).exists() for folder in later):
+                part.refuse_other_settings(self.label)
 
 
 def make_plans(settings: StudySettings) -> list[ModelPlan]:
@@ -304,6 +306,13 @@ class _Shared:
             return f"{file}: {f'{model.label}: ' if of_model and model else ''}{kind}: {name}"
 
         return source
+
+
+def _equal(name: str, then: Any, now: Any) -> bool:
+    """Whether two values of a setting are the same; a path may be written in several ways."""
+    if name in _PLACES and isinstance(then, str) and isinstance(now, str):
+        return same_place(then, now)
+    return bool(then == now)
 
 
 def _dotted(values: Any, name: str) -> Any:

@@ -68,7 +68,9 @@ def read_study(
     used = content.baselines or any(model.entry.model is not None for model in models)
     if not is_file and content.texts is not None and not used:
         raise ConfigError("--texts: has no effect on dumps and runs without --baselines")
-    output_dir = content.output_dir or _default_folder(file, models, is_file=is_file)
+    output_dir = content.output_dir or _default_folder(
+        file, models, is_file=is_file, baselines=bool(content.baselines)
+    )
     if is_remote(output_dir):
         raise ConfigError("output_dir: a study is made in a folder of this machine, got a URL")
     sources = score_sources(content.scores, source_of("scores"))
@@ -77,10 +79,20 @@ def read_study(
     return StudySettings(file, output_dir.rstrip("/") or "/", content, models, sources, own)
 
 
-def _default_folder(file: str, models: Sequence[StudyModel], *, is_file: bool) -> str:
+def _default_folder(
+    file: str, models: Sequence[StudyModel], *, is_file: bool, baselines: bool
+) -> str:
+    """The folder of a study that does not name one.
+
+    A run or a dump may be a part of a study of its model, which has the folder without an ending.
+    """
     if is_file:
         return f"results/{Path(file).stem}"
-    return f"results/study-{models[0].folder}" if len(models) == 1 else "results/study"
+    if len(models) > 1:
+        return "results/study"
+    source = models[0].entry.source
+    ending = "" if source == "model" else "-baselines" if baselines else f"-{source}"
+    return f"results/study-{models[0].folder}{ending}"
 
 
 def _entries(places: Sequence[str], labels: Sequence[str] | None) -> list[dict[str, str]]:

@@ -79,7 +79,8 @@ class StudyFlags(_Section):
         title=_BASELINES,
         default=8,
         ge=4,
-        description="texts of each baseline, from the start; 4 are needed for errors",
+        description="texts of each baseline, at even steps of those of the run; 4 are needed for "
+        "errors",
     )
     baseline_model: str | None = Field(
         title=_BASELINES,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from attention_plasticity.config import RunnerConfig
+from attention_plasticity.tables.baselines import record_capture
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.hub.place import is_hub_path
@@ -74,7 +75,9 @@ def _tried(work: Callable[[], Result], label: str) -> tuple[Result | None, str]:
 
 def make_baselines(settings: StudySettings, run: FinishedRun, title: str) -> None:
     """Capture and analyse the baselines of a run, in its folder."""
-    for baseline in baseline_plans(settings, run):
+    plans = baseline_plans(settings, run)
+    record_capture(run.folder, run.info)
+    for baseline in plans:
         own = f"{title}, {baseline.words}"
         with recorded_places():
             capture(baseline.capture, own)

@@ -57,6 +57,15 @@ def resolved(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def same_place(one: str, other: str) -> bool:
+    """Whether two texts are one path: `texts/` and `../here/texts`, or equal names and URLs."""
+    if one == other:
+        return True
+    if is_url(one) or is_url(other):
+        return False
+    return resolved(user_path(one)) == resolved(user_path(other))
+
+
 class UnusableFileError(OSError):
     """The path is not a regular file, or the file is too large."""
 

@@ -20,7 +20,7 @@ from rank_processes import Forwards, ended, run_ranks, start_alone
 from sniffing import ONE_THREAD, same_bytes, start_sniffing, tables_of, wait_for, words
 from tiny_texts import save_texts, save_tiny_model
 
-LENGTHS = [20, 12, 25, 18, 0, 22, 30, 400, 15, 28, 17, 24] + [100] * 12
+LENGTHS = [20, 12, 25, 18, 9, 22, 30, 400, 15, 28, 17, 24] + [100] * 12
 LONGEST = 7
 BATCHES = range(len(LENGTHS))
 KILLED = -signal.SIGKILL

@@ -70,13 +70,15 @@ def info_of(run: Path) -> dict[str, Any]:
 def test_baselines_are_captured_and_analysed_as_the_run(finished: Path) -> None:
     own = info_of(finished / "run")
     found = {name: info_of(finished / "run" / "baseline" / name) for name in NAMES}
-    for one in found.values():
+    for name, one in found.items():
         dump = one["input"]["dump"]
         assert dump["num_examples"] == TEXTS
         assert one["heads"] == own["heads"] | {"analysed": 8}
         assert one["bin_size"] == own["bin_size"] == 16
         assert dump["capture"]["tokenizer"] == own["input"]["dump"]["capture"]["tokenizer"]
         assert dump["capture"]["capture"]["layers"] == [0, 2]
+        names = pd.read_parquet(finished / "run/baseline" / name / "dump/examples.parquet")
+        assert names["original_id"].tolist() == [f"{n:03d}.txt" for n in (0, 1, 3, 4)]  # of 6
         # 6 texts of rate 8 have 48 queries per bucket of 16 tokens, and so have 4 texts
         assert dump["sampler"]["base_rate"] == 12.0
     seeds = [found[name]["input"]["dump"]["capture"]["model"]["random_seed"] for name in NAMES[:2]]
@@ -84,6 +86,24 @@ def test_baselines_are_captured_and_analysed_as_the_run(finished: Path) -> None:
     levels = [found[name]["means"]["ap_aligned"]["value"] for name in NAMES[:2]]
     assert levels[0] != levels[1]
     assert found["shuffled"]["input"]["dump"]["synthetic"]["type"] == "shuffled"
+
+
+def test_a_dry_run_has_the_rows_and_bytes_of_every_baseline(
+    analysed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(analysed.rglob("*"))
+    assert study_in([str(analysed), *WORDS, "--dry_run"]) == 0
+    assert sorted(analysed.rglob("*")) == before
+    lines = capsys.readouterr().out.splitlines()
+    for words in ("random weights, draw 1", "random weights, draw 2", "shuffled tokens"):
+        [line] = [one for one in lines if f" {words} " in one]
+        heads, texts, rows, size, unit = line.split(words)[1].split()[:5]
+        assert (heads, texts) == ("8", "4")
+        assert int(rows.replace(",", "")) > 0
+        assert float(size) > 0
+        assert unit in ("kB", "MB")
+    assert "run: 4 of 6 texts, at even steps" in lines
+    assert any(line.startswith("Time: ") for line in lines)
 
 
 def test_a_repeated_command_changes_no_baseline(
@@ -107,7 +127,7 @@ def test_the_error_between_draws_is_in_table_and_summary(
     values = [one["ap_aligned"]["value"] for one in means[:2]]
     texts = sum(one["ap_aligned"]["standard_error"] ** 2 for one in means[:2]) / 2
     draws = (values[0] - values[1]) ** 2 / 4  # the variance of two values, divided by two
-    table = pd.read_csv(finished / "results" / "study-run" / "tables" / "baselines.csv")
+    table = pd.read_csv(finished / "results" / "study-run-baselines" / "tables" / "baselines.csv")
     rows = table.fillna({"minus": ""}).set_index(["run", "minus", "metric"])
     row = rows.loc[("run (random weights)", "", "ap_aligned")]
     assert row["mean"] == pytest.approx(sum(values) / 2)
@@ -163,7 +183,10 @@ def test_baselines_of_other_settings_are_not_shown(finished: Path, tmp_path: Pat
         told = analyze_here(
             *("dump", "--output_dir", "run", "--bin_size", 16, "--pair_sampling", "context")
         )
-    assert "made for another capture or other settings" in " ".join(told.stdout.split())
+    assert (
+        'made with other settings, not shown: pair_sampling ("bucket" then, "context" now); '
+        "attention-plasticity study run --baselines makes them"
+    ) in " ".join(told.stdout.split())
     run = FinishedRun.open(place / "run")
     assert baseline_levels(run.folder, run.info, "ap_aligned").keys() == {""}
     assert run.baselines == {}
@@ -207,7 +230,8 @@ def test_a_baseline_has_the_settings_of_the_capture() -> None:
     assert (random["model"]["random_weights"], random["model"]["random_seed"]) == (True, 0)
     assert random["model"]["dtype"] == "bfloat16"
     assert random["dataset"] == {
-        **{"path": "owner/texts", "name": "en", "split": "test", "max_samples": 8}
+        **{"path": "owner/texts", "name": "en", "split": "test"},
+        **{"max_samples": 64, "spread_samples": 8},
     }
     assert random["tokenizer"] == {"max_length": 4096, "add_special_tokens": False}
     assert random["capture"]["layers"] == [0, 1, 2]
@@ -235,7 +259,8 @@ def test_fewer_texts_have_more_rows_each(rate: float, texts: int, expected: floa
     [found, _] = baseline_plans_of(recorded(texts, capture__sampler=sampler))
     assert found["capture"]["sampler"]["base_rate"] == expected
     assert found["capture"]["sampler"]["key_base_rate"] == 4 * expected
-    assert found["dataset"]["max_samples"] == min(8, texts)
+    assert found["dataset"]["max_samples"] == texts
+    assert found["dataset"]["spread_samples"] == min(8, texts)
 
 
 def test_a_model_and_texts_that_moved_are_given() -> None:
@@ -247,6 +272,8 @@ def test_a_model_and_texts_that_moved_are_given() -> None:
     assert (moved["model"]["name"], moved["model"]["revision"]) == ("here", None)
     assert moved["dataset"]["synthetic"] == {"texts": "there"}
     assert moved["dataset"]["streaming"]
+    assert moved["dataset"]["max_samples"] == 8  # of a stream the first ones
+    assert "spread_samples" not in moved["dataset"]
 
 
 @pytest.mark.parametrize(
@@ -262,6 +289,27 @@ def test_a_capture_that_cannot_be_repeated_is_refused(changes: dict[str, Any], s
         baseline_plans(settings(), recorded(**changes))
 
 
+def test_baselines_of_a_run_of_a_study_leave_the_study_as_it_is(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run of `study MODEL` is in `results/study-MODEL/runs/MODEL`."""
+    place = tmp_path / "place"
+    study = place / "results" / "study-model"
+    shutil.copytree(finished / "run", study / "runs" / "model")
+    (study / "README.md").write_text("hours of work")
+    record = {"models": [{"source": "model", "place": "owner/model"}]}
+    (study / "study.json").write_text(json.dumps(record))
+    before = {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()}
+    run = "results/study-model/runs/model"
+    assert study_in([str(place), run, *WORDS[1:]]) == 0
+    assert {path.name: path.read_bytes() for path in study.iterdir() if path.is_file()} == before
+    assert (place / "results" / "study-model-baselines" / "tables" / "baselines.csv").is_file()
+    capsys.readouterr()
+    given = [str(place), run, *WORDS[1:], "--output_dir", "results/study-model"]
+    assert study_in(given) == 2
+    assert "results/study-model: holds a study of 'owner/model'; choose" in capsys.readouterr().err
+
+
 def test_a_run_whose_baselines_fail_is_kept(
     analysed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -270,11 +318,11 @@ def test_a_run_whose_baselines_fail_is_kept(
     told = capsys.readouterr()
     assert "--baseline_model and --texts give a model" in told.err
     assert "failed: run (baselines); the reasons are in" in told.out
-    text = (place / "results" / "study-run" / "README.md").read_text()
+    text = (place / "results" / "study-run-baselines" / "README.md").read_text()
     assert "- run: baselines: model.name: nowhere/here/x" in text
-    assert (place / "results" / "study-run" / "tables" / "means.csv").is_file()
+    assert (place / "results" / "study-run-baselines" / "tables" / "means.csv").is_file()
     info = info_of(place / "run")
     record_capture(place / "run", info)
     info["input"]["dump"]["capture"]["tokenizer"]["max_length"] = 100
-    with pytest.raises(ConfigError, match="holds baselines of another capture; remove this folder"):
+    with pytest.raises(ConfigError, match=r"tokenizer.max_length \(.* then, 100 now\)"):
         record_capture(place / "run", info)

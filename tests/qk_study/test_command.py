@@ -302,7 +302,7 @@ def test_changed_settings_of_a_finished_part_are_refused(
     assert study_in([str(place), "changed.yaml", "--output_dir", "results/study"]) == 2
     assert (
         "tiny: results/study/runs/tiny was analysed with other settings: seed (0 then, 7 now). "
-        "Remove results/study/runs/tiny to start again, or give"
+        "Repeat the command with the settings of then, or give the study another output_dir"
     ) in capsys.readouterr().err
     assert made_files(made) == before
 

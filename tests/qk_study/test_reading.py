@@ -49,7 +49,7 @@ def test_words_give_the_entries_of_a_file(place: Path) -> None:
     ]
     assert (settings.output_dir, settings.content.title) == ("results/study", "Both")
     assert settings.words[:2] == ("run", "dump")
-    assert read(place, "run").output_dir == "results/study-run"
+    assert read(place, "run").output_dir == "results/study-run-run"
 
 
 def test_flags_of_captures_and_analyses_have_the_same_names(place: Path) -> None:

@@ -120,10 +120,12 @@ models:
     assert second.model.config_overrides is None
 
 
-def plan_of(folder: Path, capture: dict[str, Any], analysis: dict[str, Any]) -> ModelPlan:
+def plan_of(
+    folder: Path, capture: dict[str, Any], analysis: dict[str, Any], texts: str = "texts"
+) -> ModelPlan:
     content = {
         "output_dir": str(folder / "out"),
-        "texts": {"path": "texts"},
+        "texts": {"path": texts},
         "capture": capture,
         "analysis": analysis,
         "models": [{"label": "A", "model": "m"}],
@@ -178,9 +180,23 @@ def test_a_removed_folder_may_be_made_with_other_settings(tmp_path: Path) -> Non
     assert told.startswith(
         f"A: {plan.captures[0].folder} was captured with other settings: tokenizer"
     )
-    assert f"Remove {plan.run} to start again" in told
+    assert told.endswith("settings of then, or give the study another output_dir")
     Path(plan.run).rmdir()
     assert refusal(changed) == ""
+
+
+def test_a_path_may_be_written_in_several_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--texts ../texts` after `--texts ../texts/` is the same study."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    begin(plan_of(tmp_path, {}, {}, texts="../texts/"))
+    for same in ("../texts", "../here/../texts", str(tmp_path / "texts")):
+        assert refusal(plan_of(tmp_path, {}, {}, texts=same)) == ""
+    told = refusal(plan_of(tmp_path, {}, {}, texts="texts"))
+    assert "other settings: dataset.path (" in told
+    assert "emove" not in told  # nobody is told to remove hours of work
 
 
 @pytest.mark.parametrize("content", ["", "- 1\n", "{", "unknown: 1\n", "\x00"])

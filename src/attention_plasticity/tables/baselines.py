@@ -8,8 +8,6 @@ used: their values cannot be compared.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import half_width, recorded_mean
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.run_info import RUN_FILE, read_run_info
+from qk_dump.manifest import json_text, plan_difference
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json, write_text
@@ -50,7 +49,12 @@ class Baseline:
     draw: int
     folder: Path
     info: dict[str, Any]  # its run.json
-    fits: bool  # whether it has the capture and the settings of the run
+    differs: str | None  # the setting that is another one than that of the run
+
+    @property
+    def fits(self) -> bool:
+        """Whether it has the capture and the settings of the run."""
+        return self.differs is None
 
     @property
     def words(self) -> str:
@@ -90,8 +94,8 @@ def baselines_of(run: Path, info: Mapping[str, Any]) -> list[Baseline]:
             own = read_run_info(folder / RUN_FILE)
         except FileNotFoundError:
             continue
-        fits = of_capture == capture_digest(info) and _same_settings(info, own)
-        found.append(Baseline(kind, draw, folder, own, fits))
+        differs = plan_difference(of_capture, capture_of(info)) or _other_setting(info, own)
+        found.append(Baseline(kind, draw, folder, own, differs))
     return found
 
 
@@ -110,37 +114,42 @@ def record_capture(run: Path, info: Mapping[str, Any]) -> None:
 
     Raises a `ConfigError` if there are baselines of another capture.
     """
-    file, digest = run / FOLDER / _FILE, capture_digest(info)
-    if _recorded_capture(run) not in (None, digest):
+    file, capture = run / FOLDER / _FILE, capture_of(info)
+    recorded = _recorded_capture(run)
+    difference = None if recorded is None else plan_difference(recorded, capture)
+    if difference is not None:
         raise ConfigError(
-            f"{file.parent}: holds baselines of another capture; remove this folder, and repeat "
-            "the command"
+            f"{file.parent}: holds baselines of another capture, which differs in {difference}; "
+            "move this folder away to make baselines of this capture"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps({"capture": digest}) + "\n")
+    write_text(file, json_text({"capture": capture}))
 
 
-def _recorded_capture(run: Path) -> str | None:
-    """The digest of the capture of which the baselines of a run are; None if it is not recorded."""
+def _recorded_capture(run: Path) -> dict[str, Any] | None:
+    """The capture of which the baselines of a run are; None if it is not recorded."""
     try:
-        return str(read_json(run / FOLDER / _FILE)["capture"])
+        return dict(read_json(run / FOLDER / _FILE)["capture"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def capture_digest(info: Mapping[str, Any]) -> str:
-    """A digest of the settings of the capture of a run."""
+def capture_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the capture of a run; empty if they are not known."""
     dump = (info.get("input") or {}).get("dump") or {}
-    content = json.dumps(dump.get("capture"), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
+    return dict(dump.get("capture") or {})
 
 
-def _same_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    ours, theirs = one.get("config") or {}, other.get("config") or {}
-    same_bins = one.get("bin_size") in (None, other.get("bin_size"))
-    same_heads = (one.get("not_analysed") or []) == (other.get("not_analysed") or [])
-    same = all(ours.get(name) == theirs.get(name) for name in _SAME_SETTINGS)
-    return same_bins and same_heads and same
+def _other_setting(run: Mapping[str, Any], baseline: Mapping[str, Any]) -> str | None:
+    """The first setting of the analysis of a baseline that is not that of its run."""
+    ours, theirs = (
+        {name: (info.get("config") or {}).get(name) for name in _SAME_SETTINGS}
+        | {"bin_size": info.get("bin_size"), "not_analysed": info.get("not_analysed") or []}
+        for info in (run, baseline)
+    )
+    if ours["bin_size"] is None:
+        ours["bin_size"] = theirs["bin_size"]
+    return plan_difference(theirs, ours)
 
 
 @dataclass(frozen=True)
@@ -293,11 +302,11 @@ def _drop_lines(drops: Mapping[str, Level]) -> list[str]:
 
 def _not_shown(run: Path, found: Sequence[Baseline]) -> list[str]:
     """A line about baselines of other settings, which cannot be compared with the run."""
-    other = list(dict.fromkeys(one.words for one in found if not one.fits))
+    other = [one for one in found if not one.fits]
     if not other:
         return []
+    words = " and ".join(dict.fromkeys(one.words for one in other))
     return [
-        f"baselines with {' and '.join(other)}: made for another capture or other settings of the "
-        f"analysis, not shown; remove {run / FOLDER}, and repeat attention-plasticity study {run} "
-        "--baselines"
+        f"baselines with {words}: made with other settings, not shown: {other[0].differs}; "
+        f"attention-plasticity study {run} --baselines makes them with those of the run"
     ]

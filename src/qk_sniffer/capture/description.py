@@ -44,6 +44,8 @@ def capture_plan(setup: Setup) -> dict[str, Any]:
     sections["dataset"].pop("synthetic")
     if made is not None:
         sections["dataset"]["synthetic"] = made.as_record()
+    if config.dataset.spread_samples is None:
+        del sections["dataset"]["spread_samples"]
     if not config.model.random_weights:  # plans of earlier versions do not have these fields
         del sections["model"]["random_weights"], sections["model"]["random_seed"]
     sections["model"] |= {

@@ -20,6 +20,7 @@ from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model_config, precision_of
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, bucket_counts
 from qk_sniffer.sampling.heads import KINDS
+from qk_sniffer.texts.encoding import Cut
 from qk_sniffer.texts.sources import Text
 from qk_sniffer.vllm.memory import memory_needs
 from qk_toolkit.errors import ConfigError
@@ -34,6 +35,7 @@ class Estimate:
     setup: Setup
     first: Sequence[Text]  # the texts that were looked at
     lengths: Sequence[int]  # their tokens
+    cut: Cut | None = None  # how much of them is used
     conversion: str | None = None  # how long the capture takes to convert the GGUF file first
 
     @property
@@ -47,10 +49,9 @@ class Estimate:
         return sum(self.lengths) / len(self.lengths)
 
     @property
-    def empty(self) -> list[object]:
-        """The ids of texts without tokens."""
-        pairs = zip(self.first, self.lengths, strict=True)
-        return [text.original_id for text, length in pairs if not length]
+    def notes(self) -> list[str]:
+        """What of the dataset is left out, and how much of long texts is used."""
+        return [*self.setup.texts.notes, *([] if self.cut is None else [self.cut.describe()])]
 
     @property
     def heads(self) -> int:
@@ -164,7 +165,8 @@ def estimate(config: CaptureConfig) -> Estimate:
     if not first:
         raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
     lengths = [len(setup.encoder.tokens(text)) for text in first]
-    return Estimate(setup, first, lengths, _conversion(config.model))
+    cut = setup.encoder.cut(first)
+    return Estimate(setup, first, lengths, cut, _conversion(config.model))
 
 
 def _conversion(model: ModelSettings) -> str | None:

@@ -24,7 +24,7 @@ from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.capture.segments import DamagedSegmentError, read_segments, remove_segment
 from qk_sniffer.capture.setup import Setup, prepare
-from qk_sniffer.capture.setup_notes import empty_note, left_out_note, note_setup
+from qk_sniffer.capture.setup_notes import left_out_note, note_setup
 from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
 from qk_sniffer.capture.url_target import UrlTarget
 from qk_sniffer.capture.work import Step, Work, chunk_size
@@ -255,12 +255,12 @@ def _finish(work: Work, watcher: Watcher) -> None:
         )
     finally:
         watcher.stop()
+    if setup.texts.total is None:  # the others were told before the first text
+        for note in setup.texts.notes:
+            watcher.note(note)
     left_out = [text for segment in segments for text in segment.left_out]
     if left_out:
         watcher.note(left_out_note(left_out))
-    empty = [one.original_id for one in examples if not one.num_tokens]
-    if empty:
-        watcher.note(empty_note(empty))
     if setup.config.capture.capture_queries:
         warning = bucket_counts(setup.sampler, [one.num_tokens for one in examples]).warning()
         if warning is not None:

@@ -194,20 +194,13 @@ def auto_choice(texts: TextSource, encoder: TextEncoder) -> AutoChoice:
             "dataset.max_samples: is required, because the sampler auto needs the number of texts, "
             "which a streamed data set does not tell; or name a capture.sampler.type"
         )
-    longest, names = 0, list[str]()
+    longest = 0
     for text in islice(texts, TEXTS_LOOKED_AT):
         longest = max(longest, len(encoder.tokens(text)))
-        names.append(str(text.original_id))
         if longest == encoder.max_length:
             break
-    if not names:
-        raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
     if not longest:
-        raise ConfigError(
-            f"dataset.path: {config.dataset.path}: the first texts have no tokens "
-            f"({', '.join(names)}), so the sampler auto cannot choose buckets; remove them, or "
-            "name a capture.sampler.type"
-        )
+        raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
     return choose(number, longest, config.capture.min_bucket_size)
 
 

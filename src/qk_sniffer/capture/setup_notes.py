@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from qk_dump.folder_kinds import UNFINISHED
@@ -10,10 +11,9 @@ from qk_sniffer.capture.setup import Setup
 from qk_sniffer.capture.work_folder import ENDED
 from qk_sniffer.engines.engine import rotary_problems
 from qk_sniffer.engines.hf.loading import LoadedModel
-from qk_toolkit.formatting import count, index_ranges
+from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT
+from qk_toolkit.formatting import index_ranges
 from qk_toolkit.watcher import Watcher
-
-_MOST_NAMES = 5  # of texts in a line
 
 
 def note_setup(setup: Setup, watcher: Watcher) -> None:
@@ -33,6 +33,11 @@ def note_setup(setup: Setup, watcher: Watcher) -> None:
 
 def _notes(setup: Setup) -> Iterator[str]:
     layout = setup.layout
+    if setup.texts.total is not None:
+        yield from setup.texts.notes
+        cut = setup.encoder.cut(islice(setup.texts, TEXTS_LOOKED_AT))
+        if cut is not None:
+            yield cut.describe()
     if setup.choice is not None:
         yield setup.choice.describe(setup.config.capture.min_bucket_size)
     slower = setup.loaded.slower_than_float32() if isinstance(setup.loaded, LoadedModel) else 1.0
@@ -71,12 +76,6 @@ def _notes(setup: Setup) -> Iterator[str]:
             "rotary angles of this model depend on the longest text of a batch; texts are run one "
             "at a time, and inference.batch_size has no effect"
         )
-
-
-def empty_note(ids: Sequence[object]) -> str:
-    """The names of texts without tokens."""
-    names = ", ".join(map(str, ids[:_MOST_NAMES])) + (", …" if len(ids) > _MOST_NAMES else "")
-    return f"warning: {count(len(ids), 'text')} without tokens ({names}); no row is kept of them"
 
 
 def left_out_note(texts: Sequence[int], unfinished: Path | None = None) -> str:

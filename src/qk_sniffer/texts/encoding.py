@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,24 @@ from qk_sniffer.config import CaptureConfig
 from qk_sniffer.texts.sources import Text, tokenize
 from qk_sniffer.texts.synthetic import Ints, repeated_tokens, shuffled_tokens
 from qk_toolkit.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How much of the first texts is used."""
+
+    texts: int
+    tokens: int  # of whole texts
+    used: int
+    most: int  # of a text
+
+    def describe(self) -> str:
+        """A sentence for the user."""
+        of = "the text" if self.texts == 1 else f"the first {self.texts:,} texts"
+        return (
+            f"{self.used:,} of the {self.tokens:,} tokens of {of} are used: a text is cut to "
+            f"{self.most:,} tokens (tokenizer.max_length, or the context of the model)"
+        )
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,18 @@ class TextEncoder:
         if made is None:
             return ids
         return shuffled_tokens(ids, self._special_tokens, made.seed, text.example_id)
+
+    def cut(self, texts: Iterable[Text]) -> Cut | None:
+        """How much of some texts is used; None if they are used whole."""
+        made = self.config.dataset.made
+        if self.max_length is None or (made is not None and made.texts is None):
+            return None
+        special = self.config.tokenizer.add_special_tokens
+        lengths = [len(tokenize(self.tokenizer, one.text, None, special)) for one in texts]
+        if max(lengths, default=0) <= self.max_length:
+            return None
+        used = sum(min(length, self.max_length) for length in lengths)
+        return Cut(len(lengths), sum(lengths), used, self.max_length)
 
     @cached_property
     def _special_tokens(self) -> Ints:

@@ -12,16 +12,16 @@ import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from qk_sniffer.reachable import require_reachable
 from qk_sniffer.text_settings import DatasetSettings
+from qk_sniffer.texts.distinct import DistinctTexts
 from qk_sniffer.texts.text_files import TextFiles
 from qk_toolkit.errors import ConfigError, SettingError
 from qk_toolkit.files import user_path
@@ -65,16 +65,41 @@ class Texts:
     rows: Any  # datasets.Dataset or IterableDataset
     settings: DatasetSettings
     file_names: Sequence[str] | None  # the ids of text files; None for other datasets
-    total: int | None  # None if the length of a streamed dataset is unknown
+    kept: Sequence[int] | None  # the row numbers of the texts; None if not known (streaming)
+    distinct: DistinctTexts
 
     def __iter__(self) -> Iterator[Text]:
-        wanted = islice(self.rows, self.settings.max_samples)
-        for number, row in enumerate(_readable_rows(wanted, self.settings.path)):
+        if self.kept is not None:
+            for number in range(len(self.kept)):
+                yield from self.between(number, number + 1)
+            return
+        latest: dict[str, Any] = {}
+
+        def texts() -> Iterator[str]:
+            for row, values in enumerate(_readable_rows(self.rows, self.settings.path)):
+                latest.update(values)
+                yield self._text(row, values)
+
+        rows = islice(self.distinct.rows_of(texts()), self.settings.max_samples)
+        for number, row in enumerate(rows):
             if number > _MOST_EXAMPLES:
                 raise SettingError(
                     "dataset.path", f"more than {_MOST_EXAMPLES:,} texts; set dataset.max_samples"
                 )
-            yield Text(number, self._original_id(number, row), self._text(number, row))
+            yield Text(number, self._original_id(row, latest), self._text(row, latest))
+
+    @property
+    def total(self) -> int | None:
+        """The number of texts; None if it is not known."""
+        return None if self.kept is None else len(self.kept)
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the dataset is left out. Of a streamed dataset, what was read so far."""
+        found = list(self.distinct.notes(self.file_names))
+        if self.kept is not None and len(self.kept) < self.distinct.total:
+            found.append(f"{len(self.kept):,} of {self.distinct.total:,} texts, at even steps")
+        return found
 
     @property
     def has_index(self) -> bool:
@@ -83,32 +108,51 @@ class Texts:
 
     def between(self, start: int, end: int) -> list[Text]:
         """The texts with these numbers, of a dataset that is not streamed."""
+        assert self.kept is not None
+        places = list(self.kept[start:end])
         with _readable(self.settings.path):
-            columns = self.rows[start:end]
+            columns = self.rows[places]
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         return [
-            Text(number, self._original_id(number, row), self._text(number, row))
-            for number, row in enumerate(rows, start)
+            Text(number, self._original_id(place, row), self._text(place, row))
+            for number, place, row in zip(range(start, end), places, rows, strict=False)
         ]
 
     def sizes(self) -> list[int]:
         """The bytes of every text, of a dataset that is not streamed."""
+        assert self.kept is not None
         with _readable(self.settings.path):
             if isinstance(self.rows, TextFiles):
-                return self.rows.sizes()[: self.total]
-            return self._sizes()
+                sizes = self.rows.sizes()
+                return [sizes[row] for row in self.kept]
+            column = self.settings.text_column
+            rows = self.rows.select_columns([column]).with_format("arrow")
+            found: list[int] = []
+            for start in range(0, len(self.kept), _ROWS_AT_ONCE):
+                values = rows[list(self.kept[start : start + _ROWS_AT_ONCE])][column]
+                found += pc.binary_length(values).to_pylist()
+            return found
 
-    def _sizes(self) -> list[int]:
+    def with_distinct_rows(self) -> Texts:
+        """The same texts, with the row numbers of those that are not empty and no copies."""
+        rows = self.distinct.rows_of(self._all_texts())
+        kept = list(islice(rows, self.settings.max_samples))
+        self.distinct.total = len(kept)
+        number = min(len(kept), self.settings.spread_samples or len(kept))
+        return replace(self, kept=[kept[place * len(kept) // number] for place in range(number)])
+
+    def _all_texts(self) -> Iterator[str]:
         column = self.settings.text_column
-        rows = self.rows.select_columns([column]).with_format("arrow")
-        sizes: list[int] = []
-        for start in range(0, self.total or 0, _ROWS_AT_ONCE):
-            end = min(start + _ROWS_AT_ONCE, self.total or 0)
-            values = rows[start:end][column]
-            if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-                return [0] * (self.total or 0)  # `_text` refuses such a column
-            sizes += pc.fill_null(pc.binary_length(values), 0).to_pylist()
-        return sizes
+        if isinstance(self.rows, TextFiles):
+            yield from (row["text"] for row in self.rows)
+            return
+        rows, number = self.rows.select_columns([column]).with_format("arrow"), 0
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            with _readable(self.settings.path):
+                values = rows[start : start + _ROWS_AT_ONCE][column].to_pylist()
+            for value in values:
+                yield self._text(number, {column: value})
+                number += 1
 
     def _original_id(self, number: int, row: dict[str, Any]) -> object:
         if self.settings.id_column is not None:
@@ -131,12 +175,13 @@ def open_texts(settings: DatasetSettings) -> Texts:
     """Open the dataset and check its columns."""
     import datasets
 
-    path, names = user_path(settings.path), None
+    path, names, distinct = user_path(settings.path), None, DistinctTexts()
     datasets.logging.set_verbosity(logging.CRITICAL)  # errors are raised below, in one line
     with _readable(settings.path):
         if path.exists():
             _refuse_hub_settings(settings)
             files, reader = local_files(path)
+            distinct.cards += _cards(path)
             rows = _local_rows(files, reader, settings)
             if reader == "text":
                 base = path if path.is_dir() else path.parent
@@ -154,12 +199,10 @@ def open_texts(settings: DatasetSettings) -> Texts:
                 streaming=settings.streaming,
             )
         _check_columns(rows, settings)
-    total = None if settings.streaming else len(rows)
-    if names is not None:
-        total = len(names)
-    if total is not None and settings.max_samples is not None:
-        total = min(total, settings.max_samples)
-    return Texts(rows, settings, names, total)
+    texts = Texts(rows, settings, names, None, distinct)
+    if settings.streaming and not isinstance(rows, TextFiles):
+        return texts
+    return texts.with_distinct_rows()
 
 
 def _local_rows(files: Sequence[Path], reader: str, settings: DatasetSettings) -> Any:
@@ -196,18 +239,13 @@ def tokenize(
 
 
 def local_files(root: Path) -> tuple[list[Path], str]:
-    """The files with texts in a folder, or one file, and what reads them."""
+    """The files with texts in a folder, or one file, and what reads them.
+
+    A README of a folder describes the texts and is none of them.
+    """
     files = [root]
     if root.is_dir():
-        files = sorted(
-            path
-            for path in root.rglob("*")
-            if path.is_file()
-            and _reader(path) is not None
-            and not any(part.startswith(".") for part in path.relative_to(root).parts)
-        )
-    if len({_reader(path) for path in files}) > 1:  # the dataset card is not a text
-        files = [path for path in files if path.name.lower() != "readme.md"]
+        files = [path for path in _readable_files(root) if not _is_card(path)]
     readers = {_reader(path) for path in files}
     if not files or None in readers:
         raise SettingError(
@@ -221,6 +259,28 @@ def local_files(root: Path) -> tuple[list[Path], str]:
             f"{root}: holds files of several formats ({found}); give a folder with one format",
         )
     return files, str(readers.pop())
+
+
+def _readable_files(root: Path) -> list[Path]:
+    """The files of a folder whose names say that they hold texts; hidden ones are left out."""
+    return sorted(
+        path
+        for path in root.rglob("*")
+        if path.is_file()
+        and _reader(path) is not None
+        and not any(part.startswith(".") for part in path.relative_to(root).parts)
+    )
+
+
+def _is_card(path: Path) -> bool:
+    return path.name.lower().partition(".")[0] == "readme"
+
+
+def _cards(root: Path) -> list[str]:
+    """The README files of a folder."""
+    if not root.is_dir():
+        return []
+    return [p.relative_to(root).as_posix() for p in _readable_files(root) if _is_card(p)]
 
 
 def _reader_options(reader: str, text_column: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class RepeatedTexts:
     made: SyntheticSettings
     total: int
     has_index: bool = True
+    notes: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Text]:
         return map(self._text, range(self.total))

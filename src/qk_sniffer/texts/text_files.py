@@ -27,8 +27,8 @@ class TextFiles:
         for file in self._files:
             yield {"text": _text(file)}
 
-    def __getitem__(self, part: slice) -> dict[str, list[str]]:
-        return {"text": [_text(file) for file in self._files[part]]}
+    def __getitem__(self, rows: Sequence[int]) -> dict[str, list[str]]:
+        return {"text": [_text(self._files[row]) for row in rows]}
 
     def sizes(self) -> list[int]:
         """The bytes of every file."""

@@ -28,7 +28,7 @@ from sniffing import attended_tables, sniff, tables_of
 from tiny_models import ARCHITECTURES, VOCABULARY
 from tiny_texts import save_texts, tiny_tokenizer
 
-LENGTHS = [300, 0, 50, 400]
+LENGTHS = [300, 8, 50, 400]
 NUMBER = 20  # keys drawn by attention
 FEW = {"capture__sampler__base_rate": 1.0, "capture__attended_keys": NUMBER}
 ALL: dict[str, Any] = {"attention": True, "tokens": True}

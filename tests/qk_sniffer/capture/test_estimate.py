@@ -21,10 +21,10 @@ from qk_sniffer.summary import print_estimate
 from tiny_models import RARE, needs
 from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
 
-LENGTHS = [300, 40, 0, 511, 2000]
+LENGTHS = [300, 41, 0, 511, 2000]
 ATTENTION = 16 * 4 * (28 + 7)  # bytes of the attention columns in the rows of all query heads
 VALUES = 8 * 4  # bytes of the lengths of values in the rows of all key heads
-TOKENS = [301, 41, 0, 512, 512]  # with a begin token, up to the model's context
+TOKENS = [301, 42, 512, 512]  # with a begin token, up to the model's context; of no empty text
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_rows_are_the_samplers_expectation(model: Path, texts: Path, kind: Any) 
     capture = {"sampler": {"type": kind, "base_rate": 8.0}, "min_bucket_size": 32}
     found = estimate(config_for(model, texts, capture=capture))
     sampler = PositionSampler(kind, 32, 8.0)
-    assert found.texts == len(found.lengths) == 5
+    assert found.texts == len(found.lengths) == 4
     assert found.tokens_per_text == pytest.approx(mean(TOKENS))
     expected = mean([*map(sampler.expected_rows, TOKENS)])
     assert found.rows_per_text == pytest.approx({"q": expected, "k": expected})
@@ -125,15 +125,19 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
     rows = sum(TOKENS)
     assert printed["model"] == str(model)
     assert printed["heads"] == "16 query, 8 key, in layers 0-3"
-    assert printed["texts"] == "5"
-    assert printed["tokens per text"] == f"41 to 512, on average {rows / 5:.0f}"
-    assert "warning: 1 text without tokens (002.txt); no row is kept of them" in printed
-    assert printed["rows per head and text"] == f"{rows / 5:.1f}"
+    assert printed["texts"] == "4"
+    assert printed["tokens per text"] == f"42 to 512, on average {rows / 4:.0f}"
+    assert "1 empty text left out: 002.txt" in printed
+    assert (
+        f"{rows:,} of the {rows + 2001 - 512:,} tokens of the first 4 texts are used: a text is "
+        "cut to 512 tokens (tokenizer.max_length, or the context of the model)"
+    ) in printed
+    assert printed["rows per head and text"] == f"{rows / 4:.1f}"
     assert printed["rows per head"] == f"{rows:,}"
     assert printed["rows of all heads"] == f"{rows * 24:,} rows"
     assert printed["size"].startswith(f"{rows * 24 * 80 / 1e6:.1f} MB at most")
     assert printed["folder"] == str(texts.parent / "dump")
-    assert "Lengths are those of the first 5 texts. Nothing was written." in printed
+    assert "Lengths are those of the first 4 texts. Nothing was written." in printed
 
 
 def test_memory_and_time_in_vllm(

@@ -235,7 +235,7 @@ def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path: Path) -> No
     assert (elsewhere / "l00h00q" / "data.parquet").exists()
 
 
-LENGTHS = [30, 10, 40, 0, 20, 50, 5]
+LENGTHS = [30, 10, 40, 7, 20, 50, 5]
 
 
 def setup_of(model: Path, texts: Path, batch_size: int = 1, **dataset: Any) -> Setup:
@@ -314,7 +314,7 @@ def test_processes_run_every_text_once(setup: Setup, processes: Processes, size:
         ran.append(begin(step))
         step.claim.add(step.batch, {})
     texts = sorted(text for batch in ran + others for text in batch)
-    assert texts == [0, 1, 2, 4, 5, 6]  # text 3 is empty
+    assert texts == [*range(7)]
     seen: list[Segment] = []
     assert not first.wait(lambda: seen.extend(first.saved_by_others()))
     assert {example.example_id for segment in seen for example in segment.examples} >= {
@@ -334,12 +334,12 @@ def test_a_text_of_a_batch_is_run_again_then_alone_then_left_out(
         work = processes.start(setup)
         groups.append(begin(next(work.steps())))
         die(work)
-    assert groups == [[4, 5], [4, 5]]  # the longest text is 5; 3 has no tokens
+    assert groups == [[3, 4, 5], [3, 4, 5]]  # the longest text is 5
     work = processes.start(setup)
     steps = work.steps()
     alone = [next(steps) for _ in range(3)]
-    assert [step.batch.texts.examples.tolist() for step in alone] == [[], [4], [5]]
-    assert [step.alone for step in alone] == [False, True, True]
+    assert [step.batch.texts.examples.tolist() for step in alone] == [[3], [4], [5]]
+    assert [step.alone for step in alone] == [True, True, True]
     for step in alone[:2]:
         begin(step)
         step.claim.add(step.batch, {})
@@ -347,15 +347,15 @@ def test_a_text_of_a_batch_is_run_again_then_alone_then_left_out(
     die(work)
     last = processes.start(setup)
     assert last.left_out == [5]
-    assert sorted(text for batch in run(last) for text in batch) == [0, 1, 2, 4, 6]
+    assert sorted(text for batch in run(last) for text in batch) == [0, 1, 2, 3, 4, 6]
     [segment] = [one for one in read_segments(processes.folder) if one.left_out]
     assert segment.left_out == [5]
     assert [one.example_id for one in segment.examples] == [3, 4, 5]
     assert run(processes.start(setup)) == []
     ended = processes.folder / ".capture" / "ended.json"
-    assert json.loads(ended.read_text()) == {"4": 2, "5": 3}
+    assert json.loads(ended.read_text()) == {"3": 2, "4": 2, "5": 3}
     ended.unlink()
-    assert run(processes.start(setup)) == [[4, 5]]  # it is tried again
+    assert run(processes.start(setup)) == [[3, 4, 5]]  # it is tried again
 
 
 def test_texts_that_come_after_the_end_of_a_capture_remove_no_segment(

@@ -89,7 +89,7 @@ def test_a_folder_of_text_files_in_the_order_of_their_names(
     hidden = (".hidden.txt", ".git/a.txt", "deep/.cache/b.txt", "notes.pdf")
     for name in (*names[::-1], *hidden):
         saved(tmp_path / name, "" if name == "empty.txt" else f"text of {name}")
-    expected = [(name, "" if name == "empty.txt" else f"text of {name}") for name in names]
+    expected = [(name, f"text of {name}") for name in names if name != "empty.txt"]
     assert texts_of(tmp_path, streaming=streaming) == expected
     assert texts_of(tmp_path / "b[1].txt", streaming=streaming) == [expected[6]]
 
@@ -249,10 +249,58 @@ def test_a_card_beside_tables_is_no_text(tmp_path: Path, name: str, streaming: b
     saved(tmp_path / "rows.jsonl", ROWS)
     saved(tmp_path / name, "# Rows")
     assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
-    saved(tmp_path / "0.jsonl", ROWS[1:])  # all tables of a folder are one dataset
+    saved(
+        tmp_path / "0.jsonl", [{"id": "c", "text": "five"}]
+    )  # all tables of a folder are one dataset
     assert texts_of(tmp_path, streaming=streaming) == [
-        (number, text) for number, (_, text) in enumerate([TEXTS[1], *TEXTS])
+        (number, text) for number, text in enumerate(["five", *(text for _, text in TEXTS)])
     ]
+
+
+@BOTH_WAYS
+def test_a_readme_an_empty_file_and_a_copy_are_no_texts(tmp_path: Path, streaming: bool) -> None:
+    """They would be counted as independent texts, in the errors and in the rate of the sampler."""
+    for name, content in {
+        "README.md": "These are three books.",
+        "a.txt": "one",
+        "b.md": "two",
+        "c.txt": "",
+        "d.txt": "one",
+        "e/readme.txt": "These are more.",
+        "e/f.txt": "three",
+        "g.txt": " \n\n",
+        "h.txt": "one",
+    }.items():
+        saved(tmp_path / name, content)
+    texts = open_texts(DatasetSettings(path=str(tmp_path), streaming=streaming))
+    kept = [("a.txt", "one"), ("b.md", "two"), ("e/f.txt", "three")]
+    for _ in range(2):
+        assert [(one.original_id, one.text) for one in texts] == kept
+        assert texts.notes == [
+            "not a text: README.md, e/readme.txt",
+            "2 empty texts left out: c.txt, g.txt",
+            "equal texts are one text; 2 copies left out: d.txt (the same as a.txt), h.txt (the "
+            "same as a.txt)",
+        ]
+    assert texts.total == 3
+    first = DatasetSettings(path=str(tmp_path), streaming=streaming, max_samples=2)
+    assert [one.original_id for one in open_texts(first)] == ["a.txt", "b.md"]
+    assert texts_of(tmp_path / "README.md", streaming=streaming) == [
+        ("README.md", "These are three books.")
+    ]
+    only = saved(tmp_path / "only/README.md", "no texts").parent
+    assert "holds no texts" in refusal(only, streaming=streaming)
+
+
+@BOTH_WAYS
+def test_equal_rows_of_a_table_are_one_text(tmp_path: Path, streaming: bool) -> None:
+    """A text keeps the number of its row as its id in the dataset."""
+    rows = [{"text": text} for text in ("one", None, "one", "two", "", "one", "three")]
+    file = saved(tmp_path / "rows.jsonl", rows)
+    assert texts_of(file, streaming=streaming) == [(0, "one"), (3, "two"), (6, "three")]
+    texts = open_texts(DatasetSettings(path=str(file), streaming=streaming, max_samples=2))
+    assert [one.original_id for one in texts] == [0, 3]
+    assert texts.notes[-1].endswith("1 copy left out: row 2 (the same as row 0)")
 
 
 @BOTH_WAYS
@@ -263,7 +311,7 @@ def test_cells_of_a_table_are_texts_as_they_stand(
     cells = ["NA", "null", "nan", "12", "1.50", "", "word"]
     rows = [f"{number}{separator}{cell}\n" for number, cell in enumerate(cells)]
     file = saved(tmp_path / name, "".join([f"id{separator}text\n", *rows]))
-    assert [text for _, text in texts_of(file, streaming=streaming)] == cells
+    assert [text for _, text in texts_of(file, streaming=streaming)] == [*filter(None, cells)]
 
 
 @pytest.mark.parametrize("field", ["name", "revision", "split"])
@@ -280,14 +328,8 @@ def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
     path = saved(tmp_path / "texts.jsonl", rows)
     texts = open_texts(DatasetSettings(path=str(path), id_column="name", max_samples=5))
     assert texts.has_index
-    assert texts.sizes() == [1, 0, 6, 2, 0]
-    assert texts.between(1, 4) == [*texts][1:4]
-    assert texts.between(4, 5) == [Text(4, "n4", "")]
-    numbers = saved(tmp_path / "numbers.jsonl", [{"text": 3}, {"text": 4}])
-    wrong = open_texts(DatasetSettings(path=str(numbers)))
-    assert wrong.sizes() == [0, 0]
-    with pytest.raises(ConfigError, match="holds int in row 1"):
-        wrong.between(1, 2)
+    assert texts.sizes() == [1, 6, 2]
+    assert texts.between(1, 3) == [*texts][1:3] == [Text(1, "n2", "ééé"), Text(2, "n3", "bb")]
     assert not open_texts(DatasetSettings(path=str(path), streaming=True)).has_index
 
     def undecodable(columns: dict[str, Any]) -> dict[str, Any]:
@@ -301,16 +343,13 @@ def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
         gone.sizes()
 
 
-def test_text_files_are_opened_when_they_are_read(tmp_path: Path) -> None:
-    contents = ["one\r\ntwo\n", "", "\N{GREEK SMALL LETTER ALPHA}"]
+def test_text_files_are_read_by_number(tmp_path: Path) -> None:
+    contents = ["one\r\ntwo\n", "three", "\N{GREEK SMALL LETTER ALPHA}"]
     for number, content in enumerate(contents):
         (tmp_path / f"{number}.txt").write_bytes(content.encode())
-    (tmp_path / "9.txt").write_bytes(b"\xff is not UTF-8")
     texts = open_texts(DatasetSettings(path=str(tmp_path)))
     assert [text.text for text in islice(texts, 3)] == ["one\ntwo\n", *contents[1:]]
     assert [text.text for text in texts.between(1, 3)] == contents[1:]
-    assert texts.sizes() == [9, 0, 2, 14]
-    with pytest.raises(ConfigError, match=r"9\.txt: is not a text"):
-        list(texts)
+    assert texts.sizes() == [9, 5, 2]
     with pytest.raises(ConfigError, match="has no column 'body'; its columns are text"):
         open_texts(DatasetSettings(path=str(tmp_path), text_column="body"))

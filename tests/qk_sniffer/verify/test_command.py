@@ -158,7 +158,7 @@ def test_a_wrong_rotary_record_is_reported_in_the_last_line() -> None:
     assert summary_lines(Verification(checks[:1], 50, "float32"))[-1].startswith("Faithful")
 
 
-LENGTHS = [0, 90, 30]
+LENGTHS = [8, 90, 30]
 
 
 def verify_dump(model: Path, dump: Path, *words: str) -> int:
@@ -169,7 +169,7 @@ def test_a_dump_of_transformers_is_equal(model: Path, whole: Path, capsys: Captu
     assert verify_dump(model, whole) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:4]] == [f"layer {layer}" for layer in range(4)]
-    assert lines[4] == "Equal: no layer differs by more than 0.0001; text 1, 91 tokens, float32."
+    assert lines[4] == "Equal: no layer differs by more than 0.0001; text 0, 9 tokens, float32."
 
 
 @pytest.mark.parametrize(("head", "column"), [("l02h01k", "vector"), ("l01h03q", "entropy")])
