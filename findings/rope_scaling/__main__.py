@@ -1,10 +1,9 @@
 """Make the study of rope scaling in results/study-rope-scaling: `make study-rope-scaling`.
 
 The model is SmolLM2-135M from a Python package, the texts are pieces of two books. The loss of
-every model is the benchmark score of the study; it is measured if its file is missing, or again
-with `--losses`.
-The tables of docs/findings-rope-scaling.md are written from the results. Captures need a GPU or
-hours; an interrupted command continues.
+every model is measured if its file is missing, or again with `--losses`. The tables of
+docs/findings-rope-scaling.md are written from the results. Captures need a GPU or hours; an
+interrupted command continues.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from qk_study.reading import read_study
 
 STUDY = "configs/studies/rope-scaling.yaml"
 PAGE = Path("docs/findings-rope-scaling.md")
+LOSSES = Path("findings/rope_scaling/losses.csv")
 FOLDER = Path("demo-smollm2")
 CONTEXT, PIECES = 16384, 6  # tokens of a text, texts of a book
 _SHOWN = ("means", "lengths", "band_shares", "role_shares")
@@ -42,11 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for book in BOOKS:
         write_pieces(FOLDER / "texts" / "rope-scaling" / f"{book}.jsonl", book, PIECES, CONTEXT)
     settings = read_study([given.study])
-    scores = Path(str(settings.content.scores))
-    if given.losses or not scores.exists():
+    if given.losses or not LOSSES.exists():
         from findings.rope_scaling.losses import write_losses  # needs torch
 
-        write_losses(make_plans(settings), CONTEXT, scores)
+        write_losses(make_plans(settings), CONTEXT, LOSSES)
     code = study([given.study])
     if given.study == STUDY and code == 0:
         write_tables(PAGE, dict(page_tables(settings.folder)))
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def page_tables(folder: Path) -> Iterator[tuple[str, str]]:
     """The tables of the page by their names."""
-    yield "losses", _losses(pd.read_csv(folder / "losses_by_text.csv"))
+    yield "losses", _losses(pd.read_csv(LOSSES))
     for name in _SHOWN:
         yield name, _tables_of(folder / "tables" / f"{name}.md", 0)
     yield "role_differences", _tables_of(folder / "tables" / "role_scores.md", 1)

@@ -20,15 +20,10 @@ PARTS = 4  # of the context
 _ROWS = 2048  # positions whose logits are computed together
 
 
-def write_losses(plans: Sequence[ModelPlan], context: int, scores: Path) -> None:
-    """Write the losses of texts, and their means over the halves of the context as scores."""
+def write_losses(plans: Sequence[ModelPlan], context: int, file: Path) -> None:
+    """Write the losses of all models, by texts and parts of the context."""
     table = pd.concat([losses(plan, context) for plan in plans])
-    scores.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(scores.with_name("losses_by_text.csv"), index=False, float_format="%.6f")
-    half = table["part"].floordiv(PARTS // 2).map({0: "loss 0–8K", 1: "loss 8–16K"})
-    means = table.assign(half=half).pivot_table("loss", "label", "half")  # (models, 2)
-    order = list(dict.fromkeys(table["label"]))
-    means.loc[order].rename_axis(columns=None).to_csv(scores, float_format="%.6f")
+    table.to_csv(file, index=False, float_format="%.6f")
 
 
 def losses(plan: ModelPlan, context: int) -> pd.DataFrame:

@@ -37,7 +37,6 @@ PLACE is a model (captured and analysed; a name on the Hub or a folder), a dump 
     - {label: small, model: HuggingFaceTB/SmolLM2-135M, family: SmolLM2, size: 135e6}
     - {label: large, dump: dumps/large}
     - {label: tuned, run: results/tuned}
-  scores: scores.csv
 
 Flags of capture and analyze work too, such as --model.dtype bfloat16, --tokenizer.max_length 4096
 or --max_workers 2. Flags come before the file.
@@ -78,11 +77,9 @@ def run_study(settings: StudySettings) -> int:
     from qk_study.outputs import refuse_other_study, write_study
     from qk_study.plan import make_plans
     from qk_study.results import StudyResults
-    from qk_study.scores import study_scores
     from qk_study.steps import study_models
 
     wanted, plans = wanted_figures(settings), make_plans(settings)
-    scores = study_scores(settings)
     refuse_other_output(settings.folder, "study", "output_dir")
     refuse_other_study(settings)
     for plan in plans:
@@ -93,7 +90,7 @@ def run_study(settings: StudySettings) -> int:
     tell_time(settings, plans)
     lock = _locked(settings.folder)
     try:
-        results = StudyResults(settings, tuple(study_models(settings, plans)), scores)
+        results = StudyResults(settings, tuple(study_models(settings, plans)))
         drawn = write_study(results, wanted)
     finally:
         lock.release()

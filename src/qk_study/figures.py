@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from attention_plasticity.compare.correlations import correlations
 from attention_plasticity.compare.groups import layer_kinds, rope_kinds
 from attention_plasticity.compare.matched import matched_heads, role_counts
 from attention_plasticity.compare.summary import summary
@@ -89,19 +88,6 @@ def _bands(results: StudyResults) -> Figure | str:
     return of_models.bands_figure(table, results.runs)
 
 
-def _relations(results: StudyResults) -> Figure | str:
-    if results.scores is None:
-        return "needs scores"
-    if len(results.runs) < 2:
-        return "needs two models"
-    means = summary(results.runs, None, results.map_metrics, [])
-    scores = results.scores.of(results.labels)
-    found = correlations(means, scores, results.families)
-    return of_model_heads.relations_figure(
-        found, means, scores, results.runs, results.scores.errors
-    )
-
-
 def _trajectories(results: StudyResults) -> Figure | str:
     given = [one for one in results.runs if one.checkpoint is not None]
     numbers = {(one.family, one.checkpoint) for one in given}
@@ -128,12 +114,11 @@ FIGURES: dict[str, Draw] = {
     "rope-layers": _kinds("rope", rope_kinds, "RoPE and NoPE layers"),
     "role-shares": _roles,
     "band-shares": _bands,
-    "relations": _relations,
     "trajectories": _trajectories,
     "matched-heads": _matched,
 }
 """A figure of several models, or the reason why it cannot be drawn."""
-_OF_SEVERAL = {"profiles", "relations", "trajectories", "matched-heads"}
+_OF_SEVERAL = {"profiles", "trajectories", "matched-heads"}
 """Figures that a study of one model does not name, unless they are asked for."""
 
 

@@ -18,9 +18,7 @@ from qk_dump.folder_kinds import kinds_in
 from qk_dump.hub.place import is_hub_path
 from qk_study.labels import default_label, folder_names
 from qk_study.settings import (
-    HarnessScore,
     ModelEntry,
-    ScoreSource,
     StudyFile,
     StudyModel,
     StudySettings,
@@ -73,10 +71,8 @@ def read_study(
     )
     if is_remote(output_dir):
         raise ConfigError("output_dir: a study is made in a folder of this machine, got a URL")
-    sources = score_sources(content.scores, source_of("scores"))
-    _check_results(models, sources, file)
     own = {name: dict((sections or {}).get(name, {})) for name in ("capture", "analysis")}
-    return StudySettings(file, output_dir.rstrip("/") or "/", content, models, sources, own)
+    return StudySettings(file, output_dir.rstrip("/") or "/", content, models, own)
 
 
 def _default_folder(
@@ -168,7 +164,7 @@ def _models(content: StudyFile, file: str) -> tuple[StudyModel, ...]:
         labels.append(label)
     folders = folder_names(labels)
     return tuple(
-        StudyModel(label, folder, entry, _results(entry, f"{file}: {label}"))
+        StudyModel(label, folder, entry)
         for label, folder, entry in zip(labels, folders, entries, strict=True)
     )
 
@@ -183,58 +179,3 @@ def _check_label(label: str, earlier: list[str], where: str) -> None:
         raise ConfigError(
             f"{where}: label: {label!r} is also that of model {number}; give one another label"
         )
-
-
-def _results(entry: ModelEntry, where: str) -> tuple[str, ...]:
-    """The results files of a model."""
-    listed = entry.results if isinstance(entry.results, list) else [entry.results]
-    found = [one for one in listed if one is not None]
-    for one in found:
-        if not isinstance(one, str) or not one:
-            raise ConfigError(f"{where}: results: expected the path of a file, got {in_short(one)}")
-    return tuple(found)
-
-
-def _check_results(
-    models: tuple[StudyModel, ...], sources: tuple[ScoreSource, ...], file: str
-) -> None:
-    """Results files and scores with a task need each other."""
-    with_task = [source.name for source in sources if source.task is not None]
-    with_results = [model.label for model in models if model.results]
-    if with_results and not with_task:
-        raise ConfigError(
-            f"{file}: {with_results[0]}: results: no score has a task; choose the tasks with "
-            "scores: {NAME: {task: TASK}}"
-        )
-    if with_task and not with_results:
-        raise ConfigError(
-            f"{file}: scores: {with_task[0]}: has a task, but no model has results; add "
-            "results: FILE.json to the models"
-        )
-
-
-def score_sources(given: Any, where: str) -> tuple[ScoreSource, ...]:
-    """The entries of `scores`: one CSV file, or a mapping from names to CSV files and tasks."""
-    if given is None:
-        return ()
-    if isinstance(given, str) and given:
-        return (ScoreSource(None, given),)
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigError(
-            f"{where}: expected a CSV file, or {{NAME: FILE.csv}}, or {{NAME: {{task: TASK}}}}, "
-            f"got {in_short(given)}"
-        )
-    return tuple(_score_source(str(name), value, where) for name, value in given.items())
-
-
-def _score_source(name: str, value: Any, where: str) -> ScoreSource:
-    if not clean(name) or name in ("label", "model"):
-        raise ConfigError(f"{where}: {in_short(name)}: is no name of a score; choose another")
-    if isinstance(value, str) and value:
-        return ScoreSource(name, value)
-    if not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{where}: {name}: expected a CSV file or {{task: TASK}}, got {in_short(value)}"
-        )
-    found = validated(HarnessScore, value, lambda field: f"{where}: {name}: {field}")
-    return ScoreSource(name, task=found.task, metric=found.metric)

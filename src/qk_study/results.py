@@ -11,7 +11,6 @@ from attention_plasticity.metrics import HEAD_METRICS, PHASE
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.main_plasticity import PlasticityColumns
 from qk_study.plan import ModelPlan
-from qk_study.scores import StudyScores
 from qk_study.settings import StudyModel, StudySettings
 from qk_study.steps import StudiedModel
 
@@ -22,7 +21,6 @@ class StudyResults:
 
     settings: StudySettings
     models: tuple[StudiedModel, ...]
-    scores: StudyScores | None
 
     @cached_property
     def finished(self) -> list[tuple[ModelPlan, FinishedRun]]:
@@ -43,11 +41,6 @@ class StudyResults:
     def labels(self) -> list[str]:
         """The labels of the models that have a run."""
         return [plan.label for plan, _ in self.finished]
-
-    @property
-    def families(self) -> list[str]:
-        """The families of the models that have a run; an empty text if a family is not given."""
-        return [model.entry.family or "" for model in self.entries]
 
     @cached_property
     def runs(self) -> list[NamedRun]:
@@ -99,8 +92,7 @@ class StudyResults:
 
     @cached_property
     def study_cautions(self) -> list[str]:
-        """Sentences about metrics and scores of the study."""
+        """Sentences about the metrics of the study."""
         wanted = self.settings.content.metrics
         missing = [name for name in wanted if not self._is_known(name)]
-        found = [f"metrics: no run has {', '.join(missing)}."] if missing else []
-        return [*found, *(self.scores.notes if self.scores is not None else ())]
+        return [f"metrics: no run has {', '.join(missing)}."] if missing else []

@@ -29,7 +29,7 @@ class _Section(BaseModel):
 
 
 class StudyFlags(_Section):
-    """The fields that are also flags. `scores` and `figures` are checked later."""
+    """The fields that are also flags. `figures` is checked later."""
 
     output_dir: str | None = Field(
         title=_STUDY,
@@ -88,7 +88,6 @@ class StudyFlags(_Section):
         min_length=1,
         description="model of the baselines, if it is not where the capture found it",
     )
-    scores: Any = Field(title=_OUTPUT, default=None, description="CSV file of benchmark scores")
     figures: Any = Field(
         title=_OUTPUT, default="all", description="all, none, or names of figures such as a,b"
     )
@@ -147,9 +146,6 @@ class ModelEntry(_Section):
     phase: str | None = Field(default=None, min_length=1, description="phase of the training")
     capture: dict[str, Any] = Field(default={}, description="settings of this capture")
     analysis: dict[str, Any] = Field(default={}, description="settings of this analysis")
-    results: Any = Field(
-        default=None, description="results files of lm-evaluation-harness, one or a list"
-    )
 
     @model_validator(mode="after")
     def _one_source(self) -> ModelEntry:
@@ -176,27 +172,6 @@ class ModelEntry(_Section):
         return str(getattr(self, self.source))
 
 
-class HarnessScore(_Section):
-    """A score in results files of lm-evaluation-harness."""
-
-    task: str = Field(min_length=1, description="task or group in the results file")
-    metric: str | None = Field(
-        default=None,
-        min_length=1,
-        description="metric, with or without its filter: acc or acc,none",
-    )
-
-
-@dataclass(frozen=True)
-class ScoreSource:
-    """One entry of `scores`."""
-
-    name: str | None  # of the score; None: every column of the file is a score
-    file: str | None = None  # a CSV file
-    task: str | None = None  # of lm-evaluation-harness
-    metric: str | None = None
-
-
 @dataclass(frozen=True)
 class StudyModel:
     """A model of the study with its label and the name of its folders."""
@@ -204,7 +179,6 @@ class StudyModel:
     label: str
     folder: str
     entry: ModelEntry
-    results: tuple[str, ...]  # files of lm-evaluation-harness
 
 
 def is_study_file(place: str) -> bool:
@@ -220,7 +194,6 @@ class StudySettings:
     output_dir: str
     content: StudyFile
     models: tuple[StudyModel, ...]
-    scores: tuple[ScoreSource, ...]
     sections: dict[str, dict[str, Any]]  # settings of captures and analyses from flags
     words: tuple[str, ...] = ()  # of the command
 

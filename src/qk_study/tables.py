@@ -6,7 +6,6 @@ of a study is a frame with all numbers, and what a reader sees of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,17 +14,14 @@ from pathlib import Path
 import pandas as pd
 
 from attention_plasticity.compare.baselines import baseline_summary
-from attention_plasticity.compare.cautions import cautions_of, cautions_table
-from attention_plasticity.compare.correlations import correlations, interval_words, p_words
 from attention_plasticity.compare.groups import layer_kinds, rope_kinds
 from attention_plasticity.compare.matched import (
     changed_counts,
     matched_heads,
-    role_changes,
     role_counts,
 )
 from attention_plasticity.compare.summary import key_head_summary, summary
-from attention_plasticity.compare.writers import UNKNOWN, Table, summary_table, table_files
+from attention_plasticity.compare.writers import Table, summary_table, table_files
 from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_DROP,
@@ -41,10 +37,8 @@ from qk_study.results import StudyResults
 from qk_toolkit.files import write_text
 
 NAMES_OF_TABLES = (
-    *("models", "means", "differences", "layer_types", "rope_layers", "lengths"),
-    *("depth", "band_shares", "role_shares", "role_scores", "role_changes", "key_heads"),
-    *("baselines", "relations", "matched_heads", "matched_counts"),
-    *("scores", "score_sources", "notes"),
+    *("models", "means", "differences", "layer_types", "lengths", "depth"),
+    *("band_shares", "role_shares", "role_scores", "key_heads", "baselines", "matched_heads"),
 )
 _ENDINGS = ("csv", "md", "tex")
 _SHOWN = (ALIGNED, ALIGNED_DROP, PHASE, ATTENDED, "attn_sink_mass", "attn_far_mass", "attn_entropy")
@@ -105,16 +99,6 @@ def study_tables(results: StudyResults) -> Iterator[StudyTable]:
     yield _key_heads(results)
     yield _baselines(results)
     yield from _matched(results)
-    if results.scores is not None:
-        scores = results.scores.of(results.labels)
-        if len(results.runs) > 1:
-            yield _relations(results, scores)
-        yield StudyTable("scores", "Benchmark scores of the models.", scores)
-        sources = "Where each score comes from: file, task, metric and standard error."
-        yield StudyTable("score_sources", sources, results.scores.sources)
-    if len(results.runs) > 1:
-        notes = cautions_table(cautions_of(results.runs))
-        yield StudyTable("notes", "Cautions about the numbers.", notes)
 
 
 def label_of(metric: str) -> str:
@@ -151,12 +135,16 @@ def _means(results: StudyResults) -> Iterator[StudyTable]:
 def _divided(results: StudyResults) -> Iterator[StudyTable]:
     """Means over heads in parts of the context, of the depth, of the layers, and of the bands."""
     runs, shown = results.runs, results.map_metrics
-    for name, by, kinds, caption in (
-        ("layer_types", "layer_type", layer_kinds, "Means over heads by types of layers"),
-        ("rope_layers", "rope", rope_kinds, "Means over heads of layers with RoPE and without"),
-    ):
-        if len({kind for one in runs for kind in kinds(one.run).values()}) > 1:
-            yield _by_groups(name, caption, summary(runs, by, results.metrics), shown)
+    kinds = [
+        _by_groups("", caption, summary(runs, by, results.metrics), shown)
+        for by, kinds_of, caption in (
+            ("layer_type", layer_kinds, "Means over heads by types of layers"),
+            ("rope", rope_kinds, "Means over heads of layers with RoPE and without"),
+        )
+        if len({kind for one in runs for kind in kinds_of(one.run).values()}) > 1
+    ]
+    if kinds:
+        yield _joined("layer_types", "Means over heads by types of layers.", kinds)
     yield _by_groups(
         "depth", "Means over heads by depth", summary(runs, "depth", results.metrics, []), shown
     )
@@ -171,14 +159,19 @@ def _divided(results: StudyResults) -> Iterator[StudyTable]:
         for frame in [summary(runs, by, None, [])]
     ]
     caption = "Means over heads and positions by length and by fifths of the context."
-    frame = pd.concat([one.frame for one in lengths], ignore_index=True)
-    yield StudyTable("lengths", caption, frame, (*lengths[0].shown, *lengths[1].shown))
+    yield _joined("lengths", caption, lengths)
     frame = summary(runs, "band", None, results.pairs)
     caption = (
         "Share of the variance of the logit by eighths of the rotary bands, from the fastest (1) "
         "to the slowest (8)"
     )
     yield _by_groups("band_shares", caption, frame, [*dict.fromkeys(frame["metric"])], _SAME_HEADS)
+
+
+def _joined(name: str, caption: str, parts: Sequence[StudyTable]) -> StudyTable:
+    """Several tables as one; the column `by` says which rows are of which."""
+    frame = pd.concat([one.frame for one in parts], ignore_index=True)
+    return StudyTable(name, caption, frame, tuple(table for one in parts for table in one.shown))
 
 
 def _by_groups(
@@ -202,7 +195,7 @@ def _wide(frame: pd.DataFrame, caption: str, note: str) -> Table:
 
 
 def _roles(results: StudyResults) -> Iterator[StudyTable]:
-    """Heads of each role, the scores that decide roles, and roles that changed."""
+    """Heads of each role, and the scores that decide roles."""
     counts = role_counts(results.runs)
     if counts.empty:
         return
@@ -225,12 +218,6 @@ def _roles(results: StudyResults) -> Iterator[StudyTable]:
     frame = summary(results.runs, None, _known(results, names), results.pairs)
     caption = "Scores that decide roles, as means over heads"
     yield _by_metrics("role_scores", caption, frame)
-    changes = role_changes(results.pairs)
-    tables = [
-        _changes(own, str(run), str(minus))
-        for (run, minus), own in changes.groupby(["run", "minus"], sort=False)
-    ]
-    yield StudyTable("role_changes", "Roles of the same heads in two models.", changes, (*tables,))
 
 
 def _known(results: StudyResults, names: Sequence[str]) -> list[str]:
@@ -252,21 +239,6 @@ def _by_metrics(name: str, caption: str, frame: pd.DataFrame) -> StudyTable:
         if not part.empty
     ]
     return StudyTable(name, f"{caption}, with 95 % intervals over texts.", frame, tuple(tables))
-
-
-def _changes(own: pd.DataFrame, run: str, minus: str) -> Table:
-    """Heads by their role before (lines) and after (columns)."""
-    keys = zip(own["role_before"], own["role_after"], strict=True)
-    counts = dict(zip(keys, own["heads"].tolist(), strict=True))
-    after = [role for role in NAMES if any(role == key[1] for key in counts)]
-    lines = tuple(
-        (role, *(f"{counts.get((role, one), 0):,}" for one in after))
-        for role in NAMES
-        if any(role == key[0] for key in counts)
-    )
-    caption = f"Heads by their likely role in {clean(minus)} (lines) and in {clean(run)} (columns)."
-    note = "The CSV file also has the numbers of heads whose role is sure before, and after."
-    return Table(caption, ("role before", *after), lines, note)
 
 
 def _key_heads(results: StudyResults) -> StudyTable:
@@ -296,7 +268,6 @@ def _matched(results: StudyResults) -> Iterator[StudyTable]:
     if not results.pairs:
         return
     matched = matched_heads(results.pairs, results.map_metrics)
-    yield StudyTable("matched_heads", "Differences of the same heads.", matched)
     counts, tables = changed_counts(matched), []
     headings = ("heads", "tested", "changed", "risen", "fallen")
     for metric, own in counts.groupby("metric", sort=False):
@@ -306,36 +277,5 @@ def _matched(results: StudyResults) -> Iterator[StudyTable]:
         )
         caption = f"Heads whose {label_of(str(metric))} changed."
         tables.append(Table(caption, ("models", *headings), lines, _CHANGED))
-    caption = "Numbers of heads that changed."
-    yield StudyTable("matched_counts", caption, counts, tuple(tables))
-
-
-def _relations(results: StudyResults, scores: pd.DataFrame) -> StudyTable:
-    """Correlations of metrics with scores over models."""
-    means = summary(results.runs, None, results.map_metrics, [])
-    frame = correlations(means, scores, results.families)
-    lines = []
-    for (metric, score), own in frame.groupby(["metric", "score"], sort=False):
-        cells = [f"{int(own['models'].iloc[0])}"]
-        for row in own.to_dict("records"):
-            known = not math.isnan(row["value"])
-            family = not math.isnan(row["family_low"])
-            cells += [
-                interval_words(row["value"], row["low"], row["high"]),
-                p_words(row["p_value"]).removeprefix("p ") if known else UNKNOWN,
-                f"{row['family_low']:.2f} to {row['family_high']:.2f}" if family else UNKNOWN,
-            ]
-        lines.append((clean(f"{label_of(str(metric))}, {score}"), *cells))
-    headings = ["metric and score", "models"]
-    for name in ("Pearson", "Spearman"):
-        headings += [name, f"{name}: p", f"{name} without a family"]
-    few = " ".join(
-        f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(frame["note"]) if text
-    )
-    note = (
-        "[ ]: 95 % bootstrap interval over models. p: permutation test. Without a family: range of "
-        f"the correlations when one family is left out. {few}".strip()
-    )
-    caption = "Correlations of metrics with benchmark scores over models."
-    table = Table(caption, tuple(headings), tuple(lines), note)
-    return StudyTable("relations", caption, frame, (table,))
+    caption = "Differences of the same heads; for readers the numbers of heads that changed."
+    yield StudyTable("matched_heads", caption, matched, tuple(tables))

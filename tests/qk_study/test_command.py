@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 import shutil
@@ -11,7 +10,6 @@ import signal
 from contextlib import chdir
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -239,46 +237,6 @@ def test_a_study_without_a_finished_model_says_so(
     assert "# Attention plasticity of 0 models" in text
     assert "nowhere: does not exist" in text
     assert "report.html" not in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_scores_are_correlated_with_the_metrics(
-    made: Path, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = [*(f"results/study/runs/{folder}" for folder in FOLDERS[:2]), "finished"]
-    models = [{"label": label, "run": run} for label, run in zip(LABELS, runs, strict=True)]
-    for model, accuracy in zip(models, (0.5, 0.9, 0.7), strict=True):
-        entry = {"acc,none": accuracy, "acc_stderr,none": 0.01, "alias": "task"}
-        path = place / f"{accuracy}.json"
-        path.write_text(json.dumps({"results": {"task": entry}, "n-shot": {"task": 0}}))
-        model["results"] = path.name
-    (place / "ruler.csv").write_text(f"label,ruler\n{LABELS[0]},40\n{LABELS[1]},60\n")
-    scores = {"ruler": "ruler.csv", "MMLU": {"task": "task"}}
-    write_study(place, "scored.yaml", models=models, texts=None, scores=scores, figures="relations")
-    earlier = place / "results" / "scored" / "tables" / "baselines.csv"
-    earlier.parent.mkdir(parents=True)
-    earlier.write_text("of an earlier command")
-    assert study_in([str(place), "scored.yaml"]) == 0
-    assert "note: ruler: no score of C." in capsys.readouterr().out
-    out = place / "results" / "scored"
-    found = pd.read_csv(out / "tables" / "relations.csv").set_index(
-        ["score", "metric", "coefficient"]
-    )
-    drops = [
-        heads["ap_aligned_drop"].mean()
-        for heads in (pd.read_csv(place / run / "head_metrics.csv") for run in runs)
-    ]
-    expected = np.corrcoef(drops, [0.5, 0.9, 0.7])[0, 1]
-    keys = ("ap_aligned_drop", "pearson")
-    assert found.loc[("MMLU", *keys), "value"] == pytest.approx(expected)
-    assert math.isnan(found.loc[("ruler", *keys), "value"])  # two models
-    sources = pd.read_csv(out / "tables" / "score_sources.csv").set_index(["score", "model"])
-    assert sources.loc[("MMLU", "C"), "metric"] == "acc,none"
-    text = (out / "README.md").read_text()
-    assert "- ruler: no score of C." in text
-    assert "Only 3 models: one model" in (out / "tables" / "relations.md").read_text()
-    assert (out / "figures" / "relations.png").is_file()
-    assert not earlier.exists()
 
 
 def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) -> None:

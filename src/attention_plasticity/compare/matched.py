@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.compare.groups import Head, head_name
+from attention_plasticity.compare.groups import head_name
 from attention_plasticity.compare.runs import NamedRun, Pair
 from attention_plasticity.compare.summary import summary
-from attention_plasticity.roles import NAMES, UNSURE, default_thresholds, possible_roles
+from attention_plasticity.roles import NAMES, default_thresholds, possible_roles
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import SCORES
 from attention_plasticity.tables.intervals import benjamini_hochberg, row_half_width, two_sided
@@ -31,10 +31,6 @@ COUNT_COLUMNS = (
     "mean_difference",
 )
 ROLE_COLUMNS = ("run", "role", "sure", "likely", "possible", "heads")
-CHANGE_COLUMNS = (
-    *("run", "minus", "role_before", "role_after"),
-    *("heads", "sure_before", "sure_after", "sure_in_both"),
-)
 
 
 def matched_heads(pairs: Sequence[Pair], metrics: Sequence[str]) -> pd.DataFrame:
@@ -116,35 +112,3 @@ def _possible(run: FinishedRun) -> Iterator[list[str]]:
     for place, values in enumerate(table[names].to_dict("records")):
         own = {name: halves[name][place] for name in names}
         yield possible_roles({str(name): values[name] for name in values}, own, thresholds)
-
-
-def role_changes(pairs: Sequence[Pair]) -> pd.DataFrame:
-    """How many heads with one likely role in the earlier model have another in the later one.
-
-    Of these heads, the role of some is sure before, after, or in both. Only combinations that occur
-    have a row.
-    """
-    rows = []
-    for pair in pairs:
-        if not all(one.run.has("roles") for one in pair):
-            continue
-        before, after = _roles_by_head(pair.minus.run), _roles_by_head(pair.run.run)
-        both = [(before[head], after[head]) for head in before if head in after]
-        numbers = Counter((one[1], other[1]) for one, other in both)
-        for old, new in sorted(numbers, key=lambda key: (NAMES.index(key[0]), NAMES.index(key[1]))):
-            own = [
-                (one[0] != UNSURE, other[0] != UNSURE)
-                for one, other in both
-                if (one[1], other[1]) == (old, new)
-            ]
-            sure = (sum(one for one, _ in own), sum(other for _, other in own), sum(map(all, own)))
-            rows.append((pair.run.label, pair.minus.label, old, new, len(own), *sure))
-    return pd.DataFrame(rows, columns=list(CHANGE_COLUMNS))
-
-
-def _roles_by_head(run: FinishedRun) -> dict[Head, tuple[str, str]]:
-    """Role and likely role of each head."""
-    table = run.table("roles")[[*HEAD, "role", "likely_role"]]
-    return {
-        (layer, head): (role, likely) for layer, head, role, likely in table.itertuples(index=False)
-    }

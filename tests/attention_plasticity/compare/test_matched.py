@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
-from pathlib import Path
 
-import pandas as pd
 import pytest
 from scipy import stats
 
 from attention_plasticity.compare.matched import (
     changed_counts,
     matched_heads,
-    role_changes,
     role_counts,
 )
 from attention_plasticity.compare.runs import NamedRun, Pair
-from plain_runs import head_of, length, opened, rows_of, small_models, values_of, vectors_of
+from plain_runs import length, opened, rows_of, small_models, values_of, vectors_of
 from role_runs import add_roles
 
 METRIC = "ap_aligned"
@@ -84,28 +80,3 @@ def test_roles_are_counted_from_the_rows(runs: list[NamedRun]) -> None:
     assert own.loc["mixed", "possible"] == 29
     assert own["likely"].sum() == own["heads"].iloc[0] == 29
     assert own["sure"].sum() == 28
-
-
-def test_changes_of_roles_are_counted_from_the_rows(runs: list[NamedRun], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(runs[1].run.folder, tmp_path / "later"))
-    rows = pd.read_csv(folder / "head_roles.csv")
-    changed = rows["likely_role"] == "far"
-    rows.loc[changed, ["role", "likely_role"]] = "sink"
-    rows.to_csv(folder / "head_roles.csv", index=False)
-    table = role_changes([Pair(opened(folder, "later"), runs[0])])
-    before, after = (
-        {head_of(row): row for row in rows_of(one, "roles")} for one in (runs[0].run.folder, folder)
-    )
-    plain = Counter((before[head]["likely_role"], after[head]["likely_role"]) for head in before)
-    sure = Counter(
-        (before[head]["likely_role"], after[head]["likely_role"])
-        for head in before
-        if "unsure" not in (before[head]["role"], after[head]["role"])
-    )
-    found = {(row["role_before"], row["role_after"]): row for row in table.to_dict("records")}
-    assert {key: row["heads"] for key, row in found.items()} == plain
-    assert {key: row["sure_in_both"] for key, row in found.items()} == {
-        key: sure[key] for key in plain
-    }
-    assert found["far", "sink"]["heads"] == changed.sum() > 0
-    assert role_changes([Pair(runs[2], runs[0])]).empty

@@ -6,13 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_plasticity.compare.correlations import correlations
 from attention_plasticity.compare.matched import matched_heads, role_counts
 from attention_plasticity.compare.runs import NamedRun, Pair, family_pairs
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures.captions import caption_of
 from attention_plasticity.figures.model_words import short_names
-from attention_plasticity.figures.of_model_heads import matched_figure, relations_figure
+from attention_plasticity.figures.of_model_heads import matched_figure
 from attention_plasticity.figures.of_models import (
     bands_figure,
     depth_figure,
@@ -151,24 +150,6 @@ def test_trajectories_shade_phases(runs: list[NamedRun]) -> None:
     )
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["A", "pre", "late"]
     assert figure.axes[0].get_xscale() == "log"
-
-
-def test_points_are_means_and_scores(runs: list[NamedRun]) -> None:
-    means = summary(runs, None, METRICS)
-    scores = pd.DataFrame({"model": [one.label for one in runs], "ruler $": [40.0, np.nan, 61.0]})
-    scores["mmlu"] = [1.0, 3.0, 2.0]
-    relations = correlations(means, scores, ["A"] * 3)
-    errors = scores.assign(mmlu=[0.1, np.nan, 0.1])
-    figure = relations_figure(relations, means, scores, runs, errors)
-    assert len(figure.axes) == 4
-    assert figure.axes[0].get_title() == "2 models, too few: no correlation"
-    points = [line.get_xydata()[0] for line in figure.axes[2].lines if line.get_marker() in "osD"]  # type: ignore[index]
-    expected = np.column_stack(
-        [[means_of(means, one.label, METRICS[0])[0] for one in runs], scores["mmlu"]]
-    )
-    np.testing.assert_allclose(points, expected)
-    with pytest.raises(ConfigError, match="nothing to draw"):
-        relations_figure(relations.iloc[:0], means, scores, runs)
 
 
 def test_short_names_stay_different() -> None:
