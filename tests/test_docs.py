@@ -50,6 +50,15 @@ def test_links_and_anchors_exist() -> None:
             assert not anchor or anchor in anchors(target), (page, link)
 
 
+def test_nothing_is_installed_by_our_name_from_an_index() -> None:
+    """The package is on no index, so the name there could be anybody's."""
+    shipped = [*PAGES, *(ROOT / "examples").iterdir(), *(ROOT / "src").rglob("*.py")]
+    for file in shipped:
+        text = file.read_text(encoding="utf-8")
+        found = re.search(r"install\W[^\n]*\battention-plasticity\[|\"attention-plasticity\[", text)
+        assert found is None, (file, found)
+
+
 def test_what_examples_write_is_ignored_by_git() -> None:
     """In a clone, in the folder in which a reader runs them."""
     if not (ROOT / ".git").exists():

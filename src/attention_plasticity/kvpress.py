@@ -1,7 +1,6 @@
 """`BudgetPress`: a press of kvpress that lets every key head keep its own number of keys.
 
-This file needs kvpress and torch: `pip install 'attention-plasticity[kvpress]'`. No other file of
-the package imports it.
+This file needs kvpress and torch, the extra `kvpress`. No other file of the package imports it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from attention_plasticity.export.budget_file import (
     read_provenance,
     require_model,
 )
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, not_installed
 
 try:
     import torch
@@ -35,9 +34,7 @@ try:
     )
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 except ModuleNotFoundError as error:
-    raise ConfigError(
-        f"{error.name}: is not installed; run pip install 'attention-plasticity[kvpress]'"
-    ) from error
+    raise not_installed(str(error.name), "kvpress") from error
 
 __all__ = ["BudgetPress", "BudgetReport"]
 

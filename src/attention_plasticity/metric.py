@@ -1,6 +1,6 @@
 """A column of a table, and a table: what `metrics.py` declares.
 
-This file imports no library.
+This file imports no third-party library.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
+
+from qk_toolkit.formatting import with_half
 
 Format = Literal["text", "index", "count", "share", "difference", "error", "number"]
 """How a value is shown, and which values are possible.
@@ -77,8 +79,9 @@ class Metric:
         return f"{round(value, decimals) + 0.0:.{decimals}f}"  # + 0.0: no "-0.000"
 
     def show_half(self, value: float, half: float) -> str:
-        """`0.687 ± 0.006`; without half of the interval if it is not known."""
-        return self.show(value) if math.isnan(half) else f"{self.show(value)} ± {half:.3f}"
+        """`0.6871 ± 0.0061`; without half of the interval if it is not known."""
+        known = math.isfinite(value) and math.isfinite(half)
+        return with_half(value, half) if known else self.show(value)
 
     @property
     def decimals(self) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import not_installed
 
 _LIBRARIES = ("accelerate", "datasets", "gguf", "torch", "transformers")
 
@@ -15,7 +15,7 @@ def require_vllm() -> None:
     """Refuse to start without vLLM; a folder of that name is not the library."""
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
-        raise ConfigError("vllm: is not installed; run pip install 'attention-plasticity[vllm]'")
+        raise not_installed("vllm", "vllm")
 
 
 @contextmanager
@@ -26,6 +26,4 @@ def capture_extra() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in _LIBRARIES:
             raise
-        raise ConfigError(
-            f"{error.name}: is not installed; run pip install 'attention-plasticity[capture]'"
-        ) from error
+        raise not_installed(error.name, "capture") from error

@@ -46,6 +46,13 @@ class SettingError(ConfigError):
         self.problem = problem
 
 
+def not_installed(library: str, extra: str) -> ConfigError:
+    """The error for a library of an extra. The toolkit is on no package index."""
+    return ConfigError(
+        f"{library}: is not installed; run pip install -e '.[{extra}]' in a clone of the toolkit"
+    )
+
+
 class DumpError(ToolkitError):
     """A file of the dump cannot be used. Only its head fails."""
 

@@ -11,6 +11,25 @@ def count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
+def with_half(value: float, half: float) -> str:
+    """`0.6871 ± 0.0061`: half of an interval has two digits, and the value as many decimals."""
+    decimals = _decimals_of(half)
+    return f"{round(value, decimals) + 0.0:.{decimals}f} ± {two_digits(half)}"  # no "-0.000"
+
+
+def two_digits(half: float) -> str:
+    """Half of an interval: `0.0061`."""
+    return f"{half:.{_decimals_of(half)}f}"
+
+
+def _decimals_of(half: float) -> int:
+    """The decimals with which half of an interval has two digits; 3 if it is 0."""
+    if half == 0:
+        return 3
+    exponent = int(f"{half:.1e}".partition("e")[2])  # after rounding: 0.0996 is 0.10
+    return max(0, 1 - exponent)
+
+
 def duration(seconds: float) -> str:
     """`45 s`, `12 min`, `3 h 20 min`."""
     if seconds < 60:

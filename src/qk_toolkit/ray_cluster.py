@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Any
 
-from qk_toolkit.errors import ConfigError, ToolkitError, in_short
+from qk_toolkit.errors import ConfigError, ToolkitError, in_short, not_installed
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_BETWEEN_CHECKS = 2.0
@@ -28,9 +28,7 @@ def import_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise ConfigError(
-            "engine: ray is not installed; install it with pip install 'attention-plasticity[ray]'"
-        ) from error
+        raise not_installed("engine: ray", "ray") from error
     return ray
 
 

@@ -65,6 +65,6 @@ def test_values_have_the_decimals_of_their_format(column: str, value: float, tex
 
 
 def test_a_value_is_shown_with_half_of_its_interval() -> None:
-    assert METRICS["ap_overall"].show_half(0.6871, 0.0061) == "0.687 ± 0.006"
+    assert METRICS["ap_overall"].show_half(0.68714, 0.0061) == "0.6871 ± 0.0061"
     assert METRICS["ap_overall"].show_half(0.6871, math.nan) == "0.687"
     assert METRICS["ap_overall"].show_half(math.nan, math.nan) == "–"

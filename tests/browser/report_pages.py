@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
+from qk_toolkit import formatting
 from waiting import PATIENCE
 
 READY = "html[data-state=ready]"
@@ -104,8 +105,7 @@ def data_of(page: Page, chart: str) -> list[dict[str, Any]]:
 
 def with_half(value: float, half: float) -> str:
     """A value and half of its 95 % interval, as the page shows them."""
-    shown = f"{half:.3f}" if half >= 0.0005 else f"{half:.4f}"
-    return f"{value:.3f} ± {shown}".replace("-", "−")
+    return formatting.with_half(value, half).replace("-", "−")
 
 
 def mean_text(run: FinishedRun, name: str) -> str:

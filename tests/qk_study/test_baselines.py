@@ -32,6 +32,7 @@ from qk_study.baselines import baseline_plans, baseline_values
 from qk_study.reading import read_study
 from qk_study.settings import StudySettings
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import with_half
 from small_study import study_in
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
@@ -140,10 +141,11 @@ def test_the_error_between_draws_is_in_table_and_summary(
     squares = own["standard_error"] ** 2 + other["standard_error"] ** 2
     assert change["se"] == pytest.approx(math.sqrt(squares))
     lines = "\n".join(baseline_lines(finished / "run", AT_ONE_POSITION))
-    assert f"random weights: {row['mean']:.3f} ± " in lines
+    level = with_half(row["mean"], row["high"] - row["mean"])
+    assert f"random weights: {level}" in lines
     assert "8 heads, 4 texts, 2 draws; ± has the error between draws" in lines
     half = change["high"] - change["mean"]
-    assert f"drop minus that of shuffled tokens: {change['mean']:.3f} ± {half:.3f}: " in lines
+    assert f"drop minus that of shuffled tokens: {with_half(change['mean'], half)}: " in lines
     unshown = "it is not shown that the drop comes from content" in lines
     assert unshown == (abs(change["mean"]) < half)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qk_toolkit.formatting import count, duration, format_heads, index_ranges
+from qk_toolkit.formatting import count, duration, format_heads, index_ranges, with_half
 from qk_toolkit.settings import parse_indices
 from qk_toolkit.strict_yaml import parse_yaml, yaml_text
 
@@ -30,6 +30,25 @@ def test_heads_are_told_by_layer_whatever_their_order() -> None:
     heads = [(2, 5), (0, 8), (0, 1), (0, 0), (0, 2), (0, 3)]
     assert format_heads(heads) == "layer 0: 0-3,8; layer 2: 5"
     assert format_heads([(7, 1), (3, 1), (2, 1), (9, 0)]) == "layers 2-3,7: 1; layer 9: 0"
+
+
+@pytest.mark.parametrize(
+    ("value", "half", "text"),
+    [
+        (0.68714, 0.0061, "0.6871 ± 0.0061"),
+        (-0.00083, 0.00012, "-0.00083 ± 0.00012"),  # not -0.001 ± 0.000
+        (0.71, 0.31, "0.71 ± 0.31"),
+        (0.5, 0.0996, "0.50 ± 0.10"),
+        (12.345, 1.26, "12.3 ± 1.3"),
+        (687.2, 12.3, "687 ± 12"),
+        (31234.5, 4321.0, "31234 ± 4321"),
+        (-0.00001, 0.21, "0.00 ± 0.21"),
+        (0.25, 0.0, "0.250 ± 0.000"),
+        (3.21e-9, 1.1e-10, "0.00000000321 ± 0.00000000011"),
+    ],
+)
+def test_two_digits_of_the_error_decide(value: float, half: float, text: str) -> None:
+    assert with_half(value, half) == text
 
 
 def test_count() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from attention_plasticity.export.provenance import versions
 from qk_toolkit.arrays import Array
-from qk_toolkit.errors import ConfigError, without_tokens
+from qk_toolkit.errors import ConfigError, not_installed, without_tokens
 from qk_toolkit.files import (
     cannot_write,
     open_regular,
@@ -91,9 +91,7 @@ def require_safetensors() -> None:
     except ModuleNotFoundError as error:
         if error.name != "safetensors":
             raise
-        raise ConfigError(
-            "safetensors: is not installed; run pip install 'attention-plasticity[export]'"
-        ) from error
+        raise not_installed("safetensors", "export") from error
 
 
 def require_target(target: Path, *, overwrite: bool) -> None:

@@ -42,7 +42,7 @@ from attention_plasticity.tables.head_roles import COLOURS, is_unsure, why_unsur
 from attention_plasticity.tables.intervals import quantity_groups
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
-from qk_toolkit.formatting import count
+from qk_toolkit.formatting import count, two_digits
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -134,7 +134,9 @@ def of_heads(request: Request) -> Drawing:
     groups = table["n_groups"] if of_key_heads else quantity_groups(table, metric, influences)
     number, sign = int(np.isnan(values).sum()), "dashes" if tests else "dots"
     short, noun = ("key head",) * 2 if of_key_heads else ("head", "query head")
-    width = f"95 % interval of a {short}: ±{np.nanmedian(half):.2g} (median)" if sure else None
+    width = (
+        f"95 % interval of a {short}: ± {two_digits(np.nanmedian(half))} (median)" if sure else None
+    )
     notes = [
         f"{number:,} without a value or not captured: {sign}" if number else None,
         width,

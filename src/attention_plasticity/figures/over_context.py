@@ -40,7 +40,7 @@ from attention_plasticity.tables.main_plasticity import (
 )
 from attention_plasticity.tables.profiles import HEAD, head_profiles, heads_with_gaps
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.formatting import count
+from qk_toolkit.formatting import count, two_digits
 
 if TYPE_CHECKING:
     from attention_plasticity.tables.finished_run import FinishedRun
@@ -156,7 +156,9 @@ def _drawing(
     notes = [
         f"{count(gaps, 'head')} with cells without a value, left as gaps" if gaps else None,
         band if wanted else None,
-        f"95 % interval of one head: ± {np.nanmedian(profiles.half):.3f} (median)" if one else None,
+        f"95 % interval of one head: ± {two_digits(np.nanmedian(profiles.half))} (median)"
+        if one
+        else None,
         profiles.texts,
     ]
     return Drawing(

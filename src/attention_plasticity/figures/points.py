@@ -53,7 +53,7 @@ from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_pl
 from attention_plasticity.tables.names import SCORE_WORDS
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.formatting import count
+from qk_toolkit.formatting import count, two_digits
 
 Floats = npt.NDArray[np.float64]
 
@@ -97,7 +97,7 @@ def scatter(request: Request) -> Drawing:
     notes = [
         *said,
         "lines: 95 % intervals over texts" if lines else None,
-        f"95 % interval of one head: ± {half.median():.3f} (median)" if wide else None,
+        f"95 % interval of one head: ± {two_digits(half.median())} (median)" if wide else None,
     ]
     groups = table.reindex(columns=["n_text_groups" if of_heads else "n_groups"])
     return Drawing(

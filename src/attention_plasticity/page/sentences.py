@@ -23,6 +23,7 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import SCORES
 from attention_plasticity.tables.intervals import head_half_width, row_half_width
 from attention_plasticity.tables.profiles import HEAD
+from qk_toolkit.formatting import with_half
 
 FIXED_ORDER = 0.25
 """Plasticity over a bin below which two keys mostly keep their order: for a plasticity of 0.25,
@@ -248,15 +249,12 @@ def _place(column: str, distant_from: int | None) -> str:
 
 
 def percent(share: Measured) -> str:
-    """`71 ± 2 %`, with one decimal if the interval is narrow; `71 %` if it is not known."""
+    """`71.5 ± 2.1 %`; `71 %` if the interval is not known."""
     value, half = 100 * share.value, 100 * share.half
-    if not math.isfinite(half):
-        return f"{value:.0f} %"
-    if half >= 0.95:
-        return f"{value:.0f} ± {half:.0f} %"
-    return f"{value:.1f} ± {max(half, 0.1):.1f} %"
+    return f"{with_half(value, half) if math.isfinite(half) else f'{value:.0f}'} %"
 
 
 def _number(measured: Measured) -> str:
-    value = f"{round(measured.value, 2) + 0.0:.2f}".replace("-", "−")  # not −0.00
-    return f"{value} ± {max(measured.half, 0.01):.2f}" if math.isfinite(measured.half) else value
+    known = math.isfinite(measured.half)
+    text = with_half(*measured) if known else f"{round(measured.value, 2) + 0.0:.2f}"
+    return text.replace("-", "−")

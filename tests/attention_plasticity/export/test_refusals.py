@@ -157,5 +157,6 @@ def test_a_missing_library_is_named(
     monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
     message = refused(dump, kind)
     assert message == (
-        f"error: {module}: is not installed; run pip install 'attention-plasticity[{extra}]'\n"
+        f"error: {module}: is not installed; run pip install -e '.[{extra}]' in a clone of the "
+        "toolkit\n"
     )

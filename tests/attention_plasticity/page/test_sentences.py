@@ -14,6 +14,7 @@ from attention_plasticity.page.sentences import (
     percent,
 )
 from attention_plasticity.roles import NAMES
+from qk_toolkit.formatting import with_half
 
 UNKNOWN = Measured(math.nan)
 THRESHOLDS = {  # as in the method
@@ -40,26 +41,26 @@ REPEATED = Measured(0.8, 0.03)
         ("self", {"self_mass": SHARE}, "on its own token."),
         ("local", {"local_mass": SHARE}, "on tokens 2 to 7 before the query."),
         ("far", {"far_mass": SHARE}, "on tokens 256 or more before the query, without the first"),
-        ("sink", {"sink_rate": SHARE}, "71 ± 2 % of the queries put more than 30 %"),
+        ("sink", {"sink_rate": SHARE}, "71.4 ± 2.1 % of the queries put more than 30 %"),
         (
             "induction",
             {"induction_mass": SHARE, "induction_chance": CHANCE},
-            "71 ± 2 % of the attention is on tokens that followed it (1.0 ± 0.1 % with",
+            "71.4 ± 2.1 % of the attention is on tokens that followed it (1.00 ± 0.10 % with",
         ),
         (
             "duplicate",
             {"duplicate_mass": SHARE, "duplicate_chance": CHANCE},
-            "71 ± 2 % of the attention is on its earlier occurrences (1.0 ± 0.1 % with",
+            "71.4 ± 2.1 % of the attention is on its earlier occurrences (1.00 ± 0.10 % with",
         ),
         (
             "induction",  # repeated tokens come before texts
             {"induction_mass": SHARE, "repeated_induction": REPEATED},
-            "80 ± 3 % of its attention on the token after the first occurrence of its token.",
+            "80.0 ± 3.0 % of its attention on the token after the first occurrence of its token.",
         ),
         (
             "duplicate",
             {"duplicate_mass": SHARE, "repeated_duplicate": REPEATED},
-            "80 ± 3 % of its attention on the first occurrence of its token.",
+            "80.0 ± 3.0 % of its attention on the first occurrence of its token.",
         ),
     ],
 )
@@ -69,7 +70,7 @@ def test_the_score_of_the_role_is_told_with_its_interval(
     found = sentence(role, **scores)
     assert said in found
     if len(scores) == 1 and role != "sink":
-        assert "head. It puts 71 ± 2 % of its attention on " in found
+        assert "head. It puts 71.4 ± 2.1 % of its attention on " in found
 
 
 def test_unsure_heads_say_so() -> None:
@@ -78,7 +79,7 @@ def test_unsure_heads_say_so() -> None:
         "Unsure, likely an induction head: the 95 % interval of “induction score” contains its "
         "threshold. "
     )
-    assert "41 ± 3 %" in found
+    assert "41.0 ± 3.0 %" in found
     assert sentence("unsure", "previous", previous_mass=Measured(0.5)).startswith(
         "Unsure: too few texts for errors; likely a previous-token head."
     )
@@ -101,15 +102,14 @@ def test_what_decides_the_order_of_keys(
     found = order_words(Measured(*aligned), Measured(*phase), 128)
     assert found.startswith(f"Inside a bin of 128 tokens, {said}")
     if math.isfinite(aligned[1]):
-        assert f"plasticity at one position {aligned[0]:.2f} ± {aligned[1]:.2f})." in found
+        assert f"plasticity at one position {with_half(*aligned)})." in found
     else:
         assert found.endswith("(rotary phase 0.20, plasticity at one position 0.60).")
 
 
 def test_percents_have_the_digits_of_their_interval() -> None:
-    assert percent(Measured(0.7149, 0.0312)) == "71 ± 3 %"
-    assert percent(Measured(0.7149, 0.0031)) == "71.5 ± 0.3 %"
-    assert percent(Measured(0.7149, 0.0)) == "71.5 ± 0.1 %"
+    assert percent(Measured(0.7149, 0.0312)) == "71.5 ± 3.1 %"
+    assert percent(Measured(0.7149, 0.0031)) == "71.49 ± 0.31 %"
     assert percent(Measured(0.7149)) == "71 %"
 
 
@@ -127,6 +127,6 @@ def test_every_role_has_a_sentence(likely: str, unsure: bool) -> None:
         None,
         THRESHOLDS,
     )
-    assert "25 ± 2 %" in found
+    assert "25.0 ± 2.0 %" in found
     assert "nan" not in found
     assert found.count("  ") == 0

@@ -28,6 +28,7 @@ from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
 from attention_runs import add_attention
 from plain_runs import edit_info, edit_table
+from qk_toolkit.formatting import with_half
 from role_runs import add_roles
 from run_tables import add_bins, add_errors, add_windows, write_run
 
@@ -64,7 +65,7 @@ def half(folder: Path, name: str) -> str:
     """A mean with half of its 95 % interval, which is that of Student's t."""
     mean = mean_over_heads(FinishedRun.open(folder), name)
     reach = t.ppf(0.975, GROUPS - 1) * mean.standard_error
-    return f"{mean.value:.3f} ± {reach:.3f}"
+    return with_half(mean.value, reach)
 
 
 def test_the_summary_holds_the_numbers_of_the_tables(over_buckets: Path) -> None:
@@ -103,7 +104,7 @@ def test_extreme_heads_have_errors(at_one_position: Path) -> None:
         reach = t.ppf(0.975, GROUPS - 1) * head["ap_aligned_se"]
         found = row.removeprefix("most plastic").removeprefix("least plastic").split()
         assert found[:2] == [f"{head['layer']:.0f}", f"{head['q_head']:.0f}"]
-        assert found[2:5] == [f"{head['ap_aligned']:.3f}", "±", f"{reach:.3f}"]
+        assert found[2:5] == with_half(head["ap_aligned"], reach).split()
         assert re.fullmatch(r"\d+(–\d+)?", found[-1])  # the interval of its rank
     assert rows[0].startswith("most plastic")
     assert rows[3].startswith("least plastic")

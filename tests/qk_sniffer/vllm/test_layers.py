@@ -201,6 +201,7 @@ def test_without_vllm_the_extra_is_named(
     dump = tmp_path / "dump"
     words = ["--model.name", "mine", "--dataset.path", "texts", "--output.data_root", str(dump)]
     assert main([*words, "--engine", "vllm"]) == 2
-    expected = "error: vllm: is not installed; run pip install 'attention-plasticity[vllm]'\n"
+    told = "is not installed; run pip install -e '.[vllm]' in a clone of the toolkit"
+    expected = f"error: vllm: {told}\n"
     assert capsys.readouterr().err == expected
     assert not dump.exists()

@@ -255,7 +255,7 @@ function cellsFigure(run, key) {
     z[k][q] = Number.isFinite(value) ? value : null;
     const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
     const pooled = Number.isFinite(rows.pooled?.[i]) ? `<br>over a bin: ${showShare(rows.pooled[i])}` : "";
-    text[k][q] = `<b>${withHalf(showShare(value), half)}</b> ${cellsWords(run)}${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}`;
+    text[k][q] = `<b>${withHalf(showShare(value), value, half)}</b> ${cellsWords(run)}${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}`;
   }
   const trace = {
     type: "heatmap", z, text, hoverinfo: "text", hoverongaps: false, colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1, showscale: false,

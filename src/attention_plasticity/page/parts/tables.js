@@ -19,7 +19,7 @@ function keyHeadOf(run, key) {
 /** A value of a row of a table with half of its interval, in the format of its column. */
 function cellText({ columns }, row, name, words) {
   const value = columns[name][row], { decimals, count } = words[name];
-  return count ? whole(value) : withHalf(showTo(decimals, value), columns[`${name}_half_width`]?.[row]);
+  return count ? whole(value) : withHalf(showTo(decimals, value), value, columns[`${name}_half_width`]?.[row]);
 }
 
 export const keyHeadsCard = {

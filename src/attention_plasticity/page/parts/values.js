@@ -29,10 +29,8 @@ export const mapGroups = (run) => [...(run.tables.roles ? [["What heads do", [RO
 /** Whether a run can show something on its map. */
 export const canShow = (run, metric) => (metric === ROLE ? Boolean(run.tables.roles) : isMetric(metric) && run.tables.heads.names.includes(metric));
 
-/** A value of a metric, with half of its 95 % interval if it is known. Shares have three decimals and errors four, for alignment. */
-export function showIn(metric, value, half = NaN) {
-  return showTo(wordsOf(metric).decimals ?? (Math.abs(value) < 0.001 && half >= 0.0005 ? 3 : null), value);
-}
+/** A value of a metric. Shares have three decimals and errors four, for alignment. */
+export const showIn = (metric, value) => showTo(wordsOf(metric).decimals, value);
 
 export const showShare = (value) => showTo(3, value);
 
@@ -58,8 +56,8 @@ function distanceOfDrop(run, key) {
 export function showHeadValue(run, key, metric) {
   if (metric === "sliding_window" && run.rowOf.has(key)) return windowWords(run, key);
   if (metric === ROLE) return roleWords(run, key);
-  const half = halfWidthOf(run, key, metric);
-  return withHalf(showIn(metric, metricOf(run, key, metric), half), half);
+  const value = metricOf(run, key, metric), half = halfWidthOf(run, key, metric);
+  return withHalf(showIn(metric, value), value, half);
 }
 
 /** Mean over heads of all layers or of one type, and half of its 95 % interval; the half is NaN if it is not known. */
@@ -71,7 +69,7 @@ function meanOf(run, metric, type = state.layers) {
 export function showMean(run, metric, type = state.layers) {
   if (!metric) return NONE;
   const { mean, half } = meanOf(run, metric, type);
-  return withHalf(showShare(mean), half);
+  return withHalf(showShare(mean), mean, half);
 }
 
 export const fadedWords = (metric) => (metric === ROLE ? "unsure role" : isDrop(metric) ? "the drop does not differ from 0" : "95 % interval wider than the spread between heads");

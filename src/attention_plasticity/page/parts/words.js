@@ -50,11 +50,12 @@ export function make(tag, text = "", attributes = {}, children = []) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** Half of an interval: three decimals, or one digit if it is smaller. */
-const showHalf = (half) => (half > 0 && half < 0.0005 ? half.toPrecision(1) : half.toFixed(3));
-
-/** `0.687 ± 0.003`, or the value alone if its interval is not known. */
-export const withHalf = (text, half) => (Number.isFinite(half) ? `${text} ± ${showHalf(half)}` : text);
+/** `0.6871 ± 0.0031`: half of an interval has two digits, and the value as many decimals. `text` if one is not known. */
+export function withHalf(text, value, half) {
+  if (!Number.isFinite(value) || !Number.isFinite(half)) return text;
+  const decimals = half === 0 ? 3 : Math.max(0, 1 - Number(half.toExponential(1).split("e")[1]));
+  return `${showTo(decimals, value)} ± ${half.toFixed(decimals)}`;
+}
 
 /** A value and its interval as text that is not broken into two lines. */
 export const unbroken = (text) => text.replaceAll(" ", "\u00a0");
