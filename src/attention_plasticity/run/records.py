@@ -3,8 +3,10 @@
 `<output_dir>/.heads/<hash>/` has the records of one choice of settings, texts and shared files;
 `settings.json` there says what the hash stands for. The name of a record is the head and the hash
 of its files: `l03h05-1f…json.gz`. A head is finished if its record is there. A record is JSON,
-packed with gzip, which ends with a checksum: a damaged record is not there. A head that failed
-leaves a file with the reason, `.failed`. Records of other settings and other files are not touched.
+packed with gzip, which ends with a checksum: a damaged record is not there. Its first line repeats
+folder and name, so a record that was renamed or copied from another run is not there either. A head
+that failed leaves a file with the reason, `.failed`. Records of other settings and other files are
+not touched.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ class Records:
     def add(self, unit: Unit, content: bytes) -> None:
         """Write the record of a finished unit, in one step."""
         with staged(self._path(unit)) as draft, draft.open("wb") as file:
-            file.write(content)
+            file.write(gzip.compress(self._whose(unit), mtime=0) + content)
             sync(file)
         self._path(unit, _FAILED).unlink(missing_ok=True)
 
@@ -129,15 +131,20 @@ class Records:
         return None if text is None else json.loads(text)
 
     def _text(self, unit: Unit) -> bytes | None:
-        """The JSON text of a record; None if its checksum is wrong or missing."""
+        """The JSON text of a record; None if its checksum is wrong, or if it is another's."""
         try:
-            record = read_bounded(self._path(unit), MOST_JSON_BYTES)
-            return gzip.decompress(record) or None  # an empty file has no checksum
+            text = gzip.decompress(read_bounded(self._path(unit), MOST_JSON_BYTES))
+            whose = self._whose(unit)
+            return text.removeprefix(whose) if text.startswith(whose) else None
         except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error):
             return None
         except OSError as error:
             reason = error.strerror or error
             raise ToolkitError(f"{self._path(unit)}: cannot be read: {reason}") from error
+
+    def _whose(self, unit: Unit) -> bytes:
+        """The first line of a record: hash of the settings, head, and hash of its files."""
+        return f"{self.folder.name}/{unit.name}\n".encode()
 
     def failure(self, unit: Unit) -> str | None:
         """Why a unit failed in the last run that tried it; None if none failed."""

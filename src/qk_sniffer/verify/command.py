@@ -30,7 +30,8 @@ attention columns of a capture (log-sum-exp, entropy, weight by distance). Then 
 shifted positions, and the rotary record of every layer is checked. Nothing is written.
 
 With --dump, the first text of a dump is captured again with transformers, and the rows are compared
-with those of the dump, which may come from another engine (capture --engine vllm).
+with those of the dump, which may come from another engine (capture --engine vllm). MODEL may be a
+copy of the model with another name.
 """
 _EXAMPLES = """\
 commands to paste:
@@ -39,6 +40,7 @@ commands to paste:
   attention-plasticity verify Qwen/Qwen3-8B --dtype bfloat16 --layers 0-3,35
   attention-plasticity verify google/gemma-3-1b-pt --text book.txt --max_length 1024
   attention-plasticity verify Qwen/Qwen3-8B --dump data/qwen3-8b
+  attention-plasticity verify models/qwen3-235b --dump data/qwen3-235b --device_map auto
 
 The tolerance is 1e-5 in float32, 2e-3 in float16 and 2e-2 in bfloat16. In layers with large scores
 it is the rounding error of these scores, if that is larger. A wrong pair of heads or a missing
@@ -74,7 +76,8 @@ class VerifySettings(BaseModel):
         title="what is checked",
         default=None,
         min_length=1,
-        description="dump whose first text is captured again; only with --revision",
+        description="dump whose first text is captured again, with the settings of its capture; "
+        "only with flags that say where the model is and where it runs",
     )
     text: str | None = Field(
         title="what is checked",
@@ -185,14 +188,14 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
 def _verify_dump(model: ModelSettings, settings: VerifySettings) -> int:
     """Compare the rows of a dump with those of transformers; the exit code."""
     from qk_dump.source import open_dump
-    from qk_sniffer.verify.dump_rows import check_dump
+    from qk_sniffer.verify.dump_rows import GIVEN, check_dump
 
-    given = settings.model_dump(exclude_defaults=True).keys() - {"dump", "revision"}
+    given = settings.model_dump(exclude_defaults=True).keys() - {"dump", *GIVEN}
     if given:
         raise ConfigError(
             f"--{min(given)}: has no effect with --dump, whose own settings are used; leave it out"
         )
-    found = check_dump(open_dump(settings.dump or ""), model.name, model.revision, _print_note)
+    found = check_dump(open_dump(settings.dump or ""), model, _print_note)
     with allow_closed_stdout():
         for layer in found.layers:
             print(

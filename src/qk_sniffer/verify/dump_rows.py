@@ -20,11 +20,14 @@ from qk_dump.rows import Rows
 from qk_sniffer.capture.batches import make_batch
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.setup import Setup, prepare
-from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.config import CaptureConfig, ModelSettings, make_config
+from qk_sniffer.text_settings import SyntheticSettings
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.model_files import Note
 
 TOLERANCES = {"float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+GIVEN = ("revision", "gguf_file", "device_map", "trust_remote_code")
+"""Settings of the model that a check of a dump takes; the others are those of the capture."""
 _OF_ENGINE = ("attn_implementation", "commit", "files", "device")  # in a plan, of its model
 
 
@@ -63,15 +66,23 @@ class DumpCheck:
         return [one.layer for one in self.layers if not one.largest <= self.tolerance]
 
 
-def check_dump(dump: Dump, model: str, revision: str | None, note: Note) -> DumpCheck:
-    """Compare the rows of the first text that has tokens with those of transformers."""
+def check_dump(dump: Dump, model: ModelSettings, note: Note) -> DumpCheck:
+    """Compare the rows of the first text that has tokens with those of transformers.
+
+    The model may have another name than in the capture. Of `model`, only where it is and how it is
+    loaded is used.
+    """
     plan = None if dump.manifest is None else dump.manifest.capture
     if plan is None:
         raise ConfigError(
             f"{dump.path}: dump.json records no settings of a capture, so its texts cannot be run "
             "again; leave --dump out"
         )
-    setup = prepare(_config(plan, model, revision), Ranks(), note, plan)
+    of_any_model = {**plan, "model": {}}  # settings of another model's name are not refused
+    setup = prepare(_config(plan, model), Ranks(), note, of_any_model)
+    recorded = plan["model"].get("files")
+    if recorded is not None and setup.loaded.files != recorded:
+        note(f"{model.name}: its files are not those of the model that was captured")
     rows, text, tokens = _first_text(setup)
     checks = []
     for layer in setup.wanted:
@@ -81,17 +92,25 @@ def check_dump(dump: Dump, model: str, revision: str | None, note: Note) -> Dump
     return DumpCheck(checks, text, tokens, setup.loaded.dtype)
 
 
-def _config(plan: Mapping[str, Any], model: str, revision: str | None) -> CaptureConfig:
+def _config(plan: Mapping[str, Any], model: ModelSettings) -> CaptureConfig:
     """The settings of the plan, for the given model and transformers."""
     own = {name: value for name, value in plan["model"].items() if name not in _OF_ENGINE}
+    if model.name != own["name"]:  # these are of the other place
+        own |= {"revision": None, "gguf_file": None}
+    given = model.model_dump(include={*GIVEN, "name"}, exclude_none=True)
+    dataset = dict(plan["dataset"])
+    made = dataset.pop("synthetic", None)
+    if made is not None:  # as it is in dump.json
+        fields = SyntheticSettings.model_fields
+        dataset["synthetic"] = {name: made[name] for name in fields if name in made}
     capture = dict(plan["capture"])
     capture["sampler"] = {
         name: value for name, value in capture["sampler"].items() if name != "chosen"
     }
     return make_config(
-        model={**own, "name": model, "revision": revision or own["revision"]},
+        model={**own, **given},
         capture=capture,
-        dataset=plan["dataset"],
+        dataset=dataset,
         tokenizer=plan["tokenizer"],
         output={"data_root": "unused", **plan["output"]},
     )

@@ -136,6 +136,21 @@ def test_a_damaged_record_is_computed_again(
     assert compared_info(out) == compared_info(finished)
 
 
+def test_a_record_of_another_head_or_run_is_computed_again(
+    dump: Path, finished: Path, out: Path, tmp_path: Path
+) -> None:
+    """A file under the name of another one, for example by a wrong copy."""
+    analyse(dump, tmp_path / "other", seed=1)
+    own = records(out)
+    strangers = {own[1]: own[0].read_bytes(), own[2]: records(tmp_path / "other")[2].read_bytes()}
+    for path, content in strangers.items():
+        assert content != path.read_bytes()
+        path.write_bytes(content)
+    (out / "run.json").unlink()
+    assert computed(dump, out) == [(0, 1), (1, 0)]
+    assert tables(out) == tables(finished)
+
+
 def test_a_damaged_record_never_reaches_a_table(dump: Path, finished: Path, out: Path) -> None:
     records(out)[2].write_bytes(b"")
     (out / "run.json").unlink()

@@ -6,6 +6,7 @@ Weights are the model's own, and not when anything is mixed up.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import qk_sniffer
 from attention_plasticity.cli import main
@@ -170,6 +172,41 @@ def test_a_dump_of_transformers_is_equal(model: Path, whole: Path, capsys: Captu
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:4]] == [f"layer {layer}" for layer in range(4)]
     assert lines[4] == "Equal: no layer differs by more than 0.0001; text 0, 9 tokens, float32."
+
+
+def test_the_model_may_have_another_name(
+    model: Path, whole: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    copy = Path(shutil.copytree(model, tmp_path / "a copy"))
+    words = ("--device_map", "cpu", "--trust_remote_code", "false")
+    assert verify_dump(copy, whole, *words) == 0
+    told = capsys.readouterr()
+    assert "Equal: no layer differs" in told.out
+    assert "its files are not those" not in told.err
+    weights = load_file(copy / "model.safetensors")
+    scaled = {name: 1.5 * weight for name, weight in weights.items()}
+    save_file(scaled, copy / "model.safetensors", {"format": "pt"})
+    assert verify_dump(copy, whole) == 1
+    told = capsys.readouterr()
+    assert "NOT equal: layers 0-3 differ" in told.out
+    assert f"{copy}: its files are not those of the model that was captured" in told.err
+
+
+def test_settings_of_the_capture_are_no_flags(model: Path, whole: Path, capsys: Captured) -> None:
+    assert verify_dump(model, whole, "--dtype", "bfloat16") == 2
+    assert told_by(capsys.readouterr().err).startswith("error: --dtype: has no effect with --dump")
+
+
+@pytest.mark.parametrize("kind", ["repeated", "shuffled"])
+def test_a_dump_of_made_texts(
+    kind: str, model: Path, texts: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    own = {"repeated": {"length": 24, "number": 4, "seed": 3}, "shuffled": {"texts": texts}}[kind]
+    fields = {f"dataset__synthetic__{name}": value for name, value in own.items()}
+    assert sniff(model, Path(f"synthetic:{kind}"), tmp_path / "dump", **fields) == 0
+    capsys.readouterr()
+    assert verify_dump(model, tmp_path / "dump") == 0
+    assert "Equal: no layer differs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("head", "column"), [("l02h01k", "vector"), ("l01h03q", "entropy")])
