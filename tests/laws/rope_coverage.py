@@ -18,7 +18,7 @@ from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 from findings.tables import write_tables
 from interval_coverage import DOCUMENT, Coverage, Influences
-from simulated_rope import RopePopulation, draw_rope_head, true_values
+from simulated_rope import RopePopulation, draw_rope_head, true_parts, true_values
 
 COLUMNS = {
     "ap_aligned": "one position",
@@ -69,6 +69,60 @@ def measure_rope(
     return coverage
 
 
+PARTS = {
+    "ap_aligned_drop_position": "from position",
+    "ap_aligned_drop_distance": "from distance",
+    "ap_aligned_drop": "drop",
+}
+_FIFTHS = RopePopulation(length=320, bin_size=16)  # whole bins in every fifth, three in the first
+_TURNED = replace(_FIFTHS, fastest=0.005, range_of_frequencies=1.5, common=25.0)
+FALLS = {
+    "position alone": replace(_FIFTHS, fastest=0.0, sizes=(0.4, 0.7, 0.5)),
+    "distance alone": replace(_TURNED, drift=0.0, sizes=(0.8, 0.8, 0.5)),
+    "both": replace(_TURNED, drift=0.5, sizes=(0.8, 1.2, 0.5)),
+    "none": replace(_FIFTHS, drift=0.0, fastest=0.0),
+}
+"""Heads whose plasticity falls with position, with distance, with both, or does not fall.
+
+Without rotation, the distance of a key has no effect. Without drift, all that changes along the
+context is the distance: RoPE turns a query and a key by the difference of their positions.
+"""
+
+
+def measure_parts(
+    population: RopePopulation, dumps: int, heads: int, each: int = 128, **settings: Any
+) -> tuple[Coverage, dict[str, float]]:
+    """The drop and its parts of simulated heads: coverage, and the mean true values."""
+    coverage = Coverage()
+    populations = [replace(population, seed=seed) for seed in range(heads)]
+    truths = [true_parts(one, each) for one in populations]
+    size = (2, population.texts, population.width)
+    for number in range(dumps):
+        rng = np.random.default_rng([22, number])
+        for head, (one, truth) in enumerate(zip(populations, truths, strict=True)):
+            effects = rng.standard_normal(size)
+            result = draw_rope_head(one, rng, effects, attended=False).analyse(head, **settings)
+            found = Influences.of(result)
+            for name, true in truth.items():
+                coverage.add(name, found.value[name] - true, found.half[name])
+    return coverage, {name: float(np.mean([one[name] for one in truths])) for name in PARTS}
+
+
+def write_parts() -> None:
+    """Write the table of the parts of the drop."""
+    words = list(PARTS.values())
+    titles = [*(f"true {one}" for one in words), *words, *(f"error {one}" for one in words)]
+    lines = [f"| plasticity falls with | {' | '.join(titles)} |", "|---" + "|---:" * 9 + "|"]
+    for name, population in FALLS.items():
+        found, truth = measure_parts(population, dumps=100, heads=8, each=256)
+        cells = [f"{truth[one]:+.3f}" for one in PARTS]
+        cells += [f"{100 * found.share(one):.0f}" for one in PARTS]
+        cells += [f"{found.bias(one):+.4f}" for one in PARTS]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    write_tables(DOCUMENT, {"parts of the drop": "\n".join(lines)})
+
+
 def _record(
     result: HeadResult, truth: dict[str, float], coverage: Coverage
 ) -> tuple[float, np.ndarray]:
@@ -102,6 +156,7 @@ def main() -> None:
         known = {one: found.share(f"{one} known") for one in COLUMNS}
         print(lines[-1], {one: share for one, share in known.items() if share < 1}, flush=True)
     write_tables(DOCUMENT, {"one position": "\n".join(lines)})
+    write_parts()
 
 
 if __name__ == "__main__":

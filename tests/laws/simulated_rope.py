@@ -26,6 +26,8 @@ from qk_dump.reader import HeadRows
 from qk_dump.rotary import RotaryRecord
 from simulated_heads import analyse, keys_of
 
+Cells = dict[tuple[int, int], tuple[float, float]]
+"""Weight in its bin of queries, and plasticity, of cells by bin of queries and bin of keys."""
 FIRST_KEY = 4  # the first four tokens are left out of attended pairs
 
 
@@ -43,13 +45,19 @@ class RopePopulation:
     key_direction: float = 1.0  # strength of the direction of a text in its keys
     reach_end: float = 1.0  # probability of a text of full length; others have half of it
     drift: float = 1.0  # of the mean query; 0: it is the same at all positions
+    fastest: float = 1.0  # radians per token; 0: no rotation
+    range_of_frequencies: float = 100.0
+    sizes: tuple[float, float, float] = (0.4, 0.9, 0.5)
+    """Of the entries of the mean query at the first and last position, and of the mean key."""
+    common: float = 0.0  # mean key: this many times the mean query at the first position
     pairs: Literal["bucket", "context"] = "bucket"
     seed: int = 0  # of means and drift
 
     @cached_property
     def frequencies(self) -> np.ndarray:
         """(d/2,) radians per token."""
-        return 100.0 ** (-np.arange(self.width // 2) / (self.width // 2))
+        half = self.width // 2
+        return self.fastest * self.range_of_frequencies ** (-np.arange(half) / half)
 
     @property
     def bins(self) -> int:
@@ -92,8 +100,9 @@ class RopePopulation:
     def _means(self) -> np.ndarray:
         """(3, d) mean query at the first and last position, mean key; all before RoPE."""
         rng = np.random.default_rng([self.seed, 1])
-        sizes = np.array([[0.4], [0.9], [0.5]])
-        return sizes * rng.standard_normal((3, self.width))
+        means = np.array(self.sizes)[:, None] * rng.standard_normal((3, self.width))
+        means[2] += self.common * means[0]
+        return means
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,60 @@ def true_values(
     return _means(population, aligned, attended, pooled, counted)
 
 
+def true_parts(population: RopePopulation, each: int = 128) -> dict[str, float]:
+    """The drop and its parts, counted at every position for every bin of keys.
+
+    For texts of full length, pairs within a bin, and fifths of whole bins.
+    """
+    rng = np.random.default_rng([population.seed, 3])
+    size, bins = population.bin_size, population.bins
+    assert population.pairs == "bucket"
+    assert population.reach_end == 1.0
+    assert bins % 5 == 0
+    cells = np.full((bins, bins), np.nan)  # query bin, key bin
+    for query_bin in (*range(1, bins // 5), *range(4 * bins // 5, bins)):
+        at = np.arange(query_bin * size, (query_bin + 1) * size)
+        position = np.broadcast_to(at[:, None], (size, each))
+        effects = rng.standard_normal((size, each, population.width))
+        Q = population.queries(position, effects, rng)  # (size, each, d)
+        for key_bin in range(query_bin):
+            start = np.full((size, each), key_bin * size)
+            cells[query_bin, key_bin] = _counted(
+                Q, _pairs_within(population, start, size, rng)
+            ).mean()
+    return split(equal_cells(cells), range(1, bins // 5), range(4 * bins // 5, bins))
+
+
+def equal_cells(cells: np.ndarray) -> Cells:
+    """`cells` (query bin, key bin) of earlier bins of keys; all cells of a bin weigh the same."""
+    size = len(cells)
+    return {(q, k): (1 / q, float(cells[q, k])) for q in range(1, size) for k in range(q)}
+
+
+def split(cells: Cells, first: range, last: range) -> dict[str, float]:
+    """The drop between two ranges of query bins, and its parts. All bins weigh the same."""
+    found = []
+    for bins in (first, last):
+        at: dict[int, list[tuple[float, float]]] = {}
+        for (query_bin, key_bin), (share, value) in cells.items():
+            if query_bin in bins:
+                at.setdefault(query_bin - key_bin, []).append((share / len(bins), value))
+        found.append(at)
+    position = distance = 0.0
+    for number in {*found[0], *found[1]}:
+        (w1, sum1), (w5, sum5) = (
+            (sum(w for w, _ in at.get(number, [])), sum(w * v for w, v in at.get(number, [])))
+            for at in found
+        )
+        if w1 and w5:
+            position += w1 * (sum1 / w1 - sum5 / w5)
+            distance += (w1 - w5) * sum5 / w5
+        else:
+            distance += sum1 - sum5
+    names = ("ap_aligned_drop_position", "ap_aligned_drop_distance", "ap_aligned_drop")
+    return dict(zip(names, (position, distance, position + distance), strict=True))
+
+
 def _counted(Q: np.ndarray, W: np.ndarray) -> np.ndarray:
     """(n,) twice the chance that two of the queries (n, E, d) prefer different keys of a pair.
 
@@ -172,6 +235,14 @@ def _pairs(
     span, start = query_bin * size, np.zeros(shape, np.int64)
     if population.pairs == "bucket":
         span, start = size, size * rng.integers(0, query_bin, shape)
+    return _pairs_within(population, start, span, rng)
+
+
+def _pairs_within(
+    population: RopePopulation, start: np.ndarray, span: int, rng: np.random.Generator
+) -> np.ndarray:
+    """(*shape, d) differences of two of `span` keys from `start` (*shape) on."""
+    shape = start.shape
     first = rng.integers(0, span, shape)
     second = (first + rng.integers(1, span, shape)) % span
     direction = rng.standard_normal((*shape, population.width))

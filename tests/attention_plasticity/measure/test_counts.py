@@ -23,6 +23,7 @@ import qk_sniffer
 from attention_plasticity.measure.plasticity import COLUMNS, FEW_VISIBLE
 from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
+from simulated_rope import Cells, split
 from tiny_models import ARCHITECTURES, VOCABULARY
 
 Array = npt.NDArray[np.float64]
@@ -168,6 +169,62 @@ def test_it_is_what_queries_of_one_position_count(
         assert np.abs(np.subtract(pooled, expected)).mean() > 0.1
     else:
         assert pooled == aligned
+
+
+def counted_cells(q: Array, k: Array, window: int | None, size: int) -> Cells:
+    """The same for every bin of queries and bin of keys: share of the pairs, and mean.
+
+    Without a window all cells of a bin have the same share.
+    """
+    texts, length, _ = q.shape
+    rng, found = np.random.default_rng(0), {}
+    for begin in range(0, length, size):
+        cells: dict[int, tuple[float, float]] = {}
+        for t in range(begin, begin + size):
+            keys = np.array(visible(t, begin, window, chunked=False), int)
+            for key_bin in np.unique(keys // size).tolist():
+                own = keys[keys // size == key_bin]
+                x, y = own[np.array(np.triu_indices(len(own), 1))]
+                if len(x) == 0:
+                    continue
+                some = rng.integers(0, len(x), 30)
+                scores = (k[:, x[some]] - k[:, y[some]]) @ q[:, t].T
+                c = (scores > 0).sum(axis=-1)
+                value = float(np.mean(4 * c * (texts - c) / (texts * (texts - 1))))
+                total, pairs = cells.get(key_bin, (0.0, 0.0))
+                cells[key_bin] = total + len(x) * value, pairs + len(x)
+        every = sum(pairs for _, pairs in cells.values())
+        for key_bin, (total, pairs) in cells.items():
+            share = 1 / len(cells) if window is None else pairs / every
+            found[begin // size, key_bin] = share, total / pairs
+    return found
+
+
+@pytest.mark.parametrize("window", [None, 48])
+def test_the_parts_of_the_drop_are_what_cells_count(tmp_path: Path, window: int | None) -> None:
+    """At a fixed distance and at fixed positions; 20 bins, four in every fifth."""
+    model_type, config = (
+        ("llama", {}) if window is None else ("mistral", {"sliding_window": window})
+    )
+    dump = tapped(tmp_path, model_type, [1], config=config, length=320, common=3.0)
+    settings = ap.make_config(num_pairs_per_bin=4000, bin_size=16)
+    differences, of_distances = [], []
+    for layer, q_head in dump.query_heads[::3]:
+        result = ap.analyze_head(layer, q_head, dump=dump, config=settings)
+        q = by_text(dump, HeadId(layer, q_head, "q"))
+        k = by_text(dump, HeadId(layer, result.k_head, "k"))
+        cells = counted_cells(q, k, window, 16)
+        first = range(1 if window is None else 0, 4)
+        for name, expected in split(cells, first, range(16, 20)).items():
+            differences.append(result.metrics[name] - expected)
+        table = result.tables["distances"]
+        for number, value in zip(table["distance_bin"], table["plasticity"], strict=True):
+            own = [one for (a, b), (_, one) in cells.items() if a - b == number]
+            of_distances.append(value - float(np.mean(own)))
+        assert math.fsum(table["first20_share"]) == pytest.approx(1.0)
+    assert np.abs(differences).mean() <= 0.01
+    assert np.abs(differences).max() <= 0.03
+    assert np.abs(of_distances).mean() <= 0.02
 
 
 def received(q: Array, k: Array, window: int | None) -> Array:
