@@ -74,9 +74,12 @@ class StudyResults:
 
     @property
     def map_metrics(self) -> list[str]:
-        """The metrics of figures that show a few; by default plasticity, its drop, and phase."""
+        """The metrics of figures that show a few.
+
+        By default plasticity, its drop from position, and rotary phase.
+        """
         chosen = [name for name in self.settings.content.metrics if self._is_known(name)]
-        default = (self.shown.level, *filter(None, [self.shown.drop]), PHASE)
+        default = (self.shown.level, *self.shown.parts[:1], PHASE)
         return chosen or [name for name in default if self._is_known(name)]
 
     def _is_known(self, name: str) -> bool:

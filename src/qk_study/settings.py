@@ -96,7 +96,7 @@ class StudyFlags(_Section):
         default=[],
         max_length=_MOST_METRICS,
         description="columns of head_metrics.csv that figures of several models show "
-        "(default: plasticity, its drop and rotary phase)",
+        "(default: plasticity, its drop from position and rotary phase)",
     )
     format: FigureFormat = Field(title=_OUTPUT, default="png", description="kind of figures")
     dry_run: bool = Field(

@@ -24,8 +24,9 @@ from attention_plasticity.compare.summary import key_head_summary, summary
 from attention_plasticity.compare.writers import Table, summary_table, table_files
 from attention_plasticity.metrics import (
     ALIGNED,
-    ALIGNED_DROP,
     ATTENDED,
+    DROP_DISTANCE,
+    DROP_POSITION,
     KEY_HEADS,
     METRICS,
     PHASE,
@@ -41,7 +42,10 @@ NAMES_OF_TABLES = (
     *("band_shares", "role_shares", "role_scores", "key_heads", "baselines", "matched_heads"),
 )
 _ENDINGS = ("csv", "md", "tex")
-_SHOWN = (ALIGNED, ALIGNED_DROP, PHASE, ATTENDED, "attn_sink_mass", "attn_far_mass", "attn_entropy")
+_SHOWN = (
+    *(ALIGNED, DROP_POSITION, DROP_DISTANCE, PHASE, ATTENDED),
+    *("attn_sink_mass", "attn_far_mass", "attn_entropy"),
+)
 """The metrics of the table of means for readers, if a model has them. The CSV file has all."""
 _MORE = "The CSV file has more metrics."
 _PAIRED = "Models on the same texts are compared text by text; others are independent samples."
@@ -53,8 +57,8 @@ _POSSIBLE = (
 )
 _BASELINES = (
     "The interval of random weights has the error between draws, if there are several. Shuffled "
-    "tokens have another order of the same texts: a drop that does not differ from theirs is not "
-    "shown to come from content."
+    "tokens have another order of the same texts: a drop from position that does not differ from "
+    "theirs is not shown to come from content."
 )
 _CHANGED = (
     "Changed: Student's t over groups of texts, corrected for the number of heads, at a false "
@@ -253,7 +257,11 @@ def _key_heads(results: StudyResults) -> StudyTable:
 def _baselines(results: StudyResults) -> StudyTable:
     """Means of the runs with baselines, of their baselines, and the runs minus their baselines."""
     frame = baseline_summary(results.runs)
-    shown = [name for name in (ALIGNED, ALIGNED_DROP, PHASE) if name in set(frame["metric"])]
+    shown = [
+        name
+        for name in (ALIGNED, DROP_POSITION, DROP_DISTANCE, PHASE)
+        if name in set(frame["metric"])
+    ]
     caption = "Plasticity at one position of the models and of their baselines."
     if not shown:
         return StudyTable("baselines", caption, frame)

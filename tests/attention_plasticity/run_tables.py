@@ -16,8 +16,12 @@ from attention_plasticity.metrics import (
     ALIGNED_FIRST,
     ALIGNED_LAST,
     BIN_QUANTITY,
+    DISTANCE_QUANTITY,
+    DROP_DISTANCE,
+    DROP_POSITION,
     GROUP_COLUMNS,
     HEAD_METRICS,
+    NEAR_BIN_QUANTITY,
     PHASE,
     POOLED,
     POOLED_BIN_QUANTITY,
@@ -25,7 +29,10 @@ from attention_plasticity.metrics import (
     TableKind,
 )
 
-ALIGNED_COLUMNS = (ALIGNED, ALIGNED_FIRST, ALIGNED_LAST, ALIGNED_DROP, POOLED, PHASE)
+ALIGNED_COLUMNS = (
+    *(ALIGNED, ALIGNED_FIRST, ALIGNED_LAST, ALIGNED_DROP, DROP_POSITION, DROP_DISTANCE),
+    *(POOLED, PHASE),
+)
 IDS = ["layer", "q_head", "k_head"]
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
@@ -141,17 +148,23 @@ def add_errors(folder: Path, groups: int = 8) -> Path:
     if "bins" in info["tables"]:
         bins = pd.read_csv(folder / info["tables"]["bins"])
         tables += [_with_influences(rng, rows, groups) for rows in _bin_rows(bins)]
+        names = {"distance_bin": "bin", "plasticity": "value"}
+        distances = distances_table(bins).rename(columns=names)[[*IDS, "bin", "value"]]
+        rows = distances.assign(quantity=DISTANCE_QUANTITY)
+        tables.append(_with_influences(np.random.default_rng(1), rows, groups))
     return add_table(folder, "influences", pd.concat(tables))
 
 
 def _bin_rows(bins: pd.DataFrame) -> list[pd.DataFrame]:
     """Rows of influences of the bins of queries, at one position and over the bin."""
     by_bin = bins.groupby([*IDS, "q_bin"], as_index=False)
+    near = bins[bins["q_bin"] - bins["k_bin"] == 1].assign(quantity=NEAR_BIN_QUANTITY)
+    columns = {"q_bin": "bin", "plasticity": "value"}
     found = []
     for quantity, column in ((BIN_QUANTITY, "plasticity"), (POOLED_BIN_QUANTITY, "pooled")):
         names = {"q_bin": "bin", column: "value"}
         found.append(by_bin[column].mean().rename(columns=names).assign(quantity=quantity))
-    return found
+    return [*found, near.rename(columns=columns)[[*IDS, "bin", "value", "quantity"]]]
 
 
 def _with_influences(rng: np.random.Generator, rows: pd.DataFrame, groups: int) -> pd.DataFrame:
@@ -185,6 +198,8 @@ def aligned_metrics(metrics: pd.DataFrame) -> pd.DataFrame:
     level = metrics["ap_overall"] - 0.1 - phase
     new = {ALIGNED: level, ALIGNED_FIRST: level + 0.2, ALIGNED_LAST: level - 0.2}
     new |= {ALIGNED_DROP: new[ALIGNED_FIRST] - new[ALIGNED_LAST]}
+    new |= {DROP_POSITION: 0.1 * (metrics["q_head"] - 1.0)}
+    new |= {DROP_DISTANCE: new[ALIGNED_DROP] - new[DROP_POSITION]}
     new |= {POOLED: level + phase, PHASE: phase}
     errors = {f"{name}_se": 0.01 for name in ALIGNED_COLUMNS}
     return metrics.assign(**new, **errors).assign(n_text_groups=8)
@@ -216,4 +231,31 @@ def add_bins(folder: Path) -> Path:
     """Give a run plasticity at one position: columns of heads, and the table of bins."""
     path = folder / "head_metrics.csv"
     aligned_metrics(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
-    return add_table(folder, "bins", bins_table(), bin_size=2 * SIZE)
+    bins = bins_table()
+    add_table(folder, "distances", distances_table(bins))
+    return add_table(folder, "bins", bins, bin_size=2 * SIZE)
+
+
+def distances_table(bins: pd.DataFrame) -> pd.DataFrame:
+    """The means of the cells of every distance. Queries of the first fifth have only near keys."""
+    size = 2 * SIZE
+    number = bins["q_bin"] - bins["k_bin"]
+    by_distance = bins.assign(distance_bin=number).groupby([*IDS, "distance_bin"], as_index=False)
+    table = by_distance[["plasticity", "pooled"]].mean()
+    number = table["distance_bin"]
+    near = number == 1
+    return table.assign(
+        first_distance=(number - 1) * size + 1,
+        last_distance=(number + 1) * size - 1,
+        distance=number * size,
+        plasticity_se=0.01,
+        pooled_se=0.01,
+        first20=table["plasticity"].where(near) - 0.01,
+        first20_se=0.01,
+        first20_share=near.astype(float),
+        last20=table["plasticity"] + 0.01,
+        last20_se=0.01,
+        last20_share=0.25,
+        n_pairs=64,
+        n_groups=8,
+    )

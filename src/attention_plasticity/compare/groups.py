@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from attention_plasticity.compare.bands import by_band
-from attention_plasticity.compare.lengths import Columns, by_bin, by_fifth, by_length
+from attention_plasticity.compare.lengths import Columns, by_bin, by_distance, by_fifth, by_length
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.metrics import TableKind
 from attention_plasticity.roles import NAMES
@@ -171,6 +171,7 @@ _OF_CONTEXT: dict[str, Callable[[Sequence[NamedRun]], list[Columns]]] = {
     "length": by_length,
     "fifth": by_fifth,
     "bin": by_bin,
+    "distance": by_distance,
     "band": by_band,
 }
 DIVISIONS = (*_OF_HEADS, *_OF_CONTEXT)

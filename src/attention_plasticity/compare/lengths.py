@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,20 +22,26 @@ from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_DROP,
     BIN_QUANTITY,
+    DISTANCE_QUANTITY,
     GROUP_COLUMNS,
+    NEAR_BIN_QUANTITY,
     PHASE,
     POOLED,
     POOLED_BIN_QUANTITY,
 )
-from attention_plasticity.tables.bin_cells import bin_cells
+from attention_plasticity.tables.bin_cells import bin_cells, near_reach
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import HeadColumn, at_common_heads
+from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, bucket_errors
 from attention_plasticity.tables.profiles import HEAD, head_profiles
 from qk_toolkit.arrays import Array
 
 PHASE_DROP = "ap_phase_drop"
 """Rotary phase in the first part minus that in this part."""
+NEAR, NEAR_DROP = "ap_aligned_near", "ap_aligned_near_drop"
+"""Plasticity at one position with keys at the distances of the first fifth, the same distances in
+all parts, and its value in the first part with one minus that in this part."""
 FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
+_PLACE = [*HEAD, "q_bucket"]
 _FIRST = 8192  # tokens of the first part, if the longest text has more than 16,384
 _KILO = 1024
 
@@ -91,6 +97,8 @@ def by_length(runs: Sequence[NamedRun]) -> list[Columns]:
     A drop starts in the first part in which every run with bins has a value.
     """
     bins = [_bins(one.run) for one in runs]
+    if len({one.near for one in bins if one is not None}) > 1:  # other distances in each run
+        bins = [one and replace(one, near=None) for one in bins]
     longest = max((one.longest for one in bins if one is not None), default=0.0)
     parts = length_parts(longest)
     first = next((part for part in parts if _all_have(bins, part)), None)
@@ -115,6 +123,31 @@ def by_bin(runs: Sequence[NamedRun]) -> list[Columns]:
     return [dict(_profile(named.run)) for named in runs]
 
 
+def by_distance(runs: Sequence[NamedRun]) -> list[Columns]:
+    """Plasticity at one position by distance: the group is the middle of the distances, in tokens.
+
+    Runs without their table have none.
+    """
+    return [dict(_of_distances(named.run)) for named in runs]
+
+
+def _of_distances(run: FinishedRun) -> Iterator[tuple[tuple[str, str], HeadColumn]]:
+    if not run.has("distances"):
+        return
+    rows = bucket_errors(run, DISTANCE_QUANTITY)
+    table = run.table("distances").rename(columns={"distance_bin": "q_bucket"})
+    columns = ["value", "n_groups", *GROUP_COLUMNS]
+    if rows is None:
+        rows = table.rename(columns={"plasticity": "value"}).reindex(columns=[*_PLACE, *columns])
+    middles = table.assign(middle=(table["first_distance"] + table["last_distance"]) / 2.0)
+    rows = rows[rows["value"].notna()].merge(middles[[*_PLACE, "middle"]], on=_PLACE)
+    for middle, own in rows.groupby("middle"):
+        heads = tuple(own[HEAD].itertuples(index=False, name=None))
+        values, groups, *shares = own[columns].to_numpy(np.float64).T
+        column = HeadColumn(heads, values, np.stack(shares, axis=1), groups, run.eligible_heads)
+        yield (ALIGNED, f"{middle:g}"), column
+
+
 def _all_have(bins: Sequence[_Bins | None], part: Part) -> bool:
     known = [one for one in bins if one is not None]
     return bool(known) and all(one.mean_of(ALIGNED, part).heads for one in known)
@@ -123,16 +156,19 @@ def _all_have(bins: Sequence[_Bins | None], part: Part) -> bool:
 def _of_parts(
     bins: _Bins, parts: Sequence[Part], first: Part | None
 ) -> Iterator[tuple[tuple[str, str], HeadColumn]]:
-    levels = {(name, part): bins.mean_of(name, part) for name in (ALIGNED, PHASE) for part in parts}
+    names = (ALIGNED, PHASE, *([NEAR] if bins.near else []))
+    levels = {(name, part): bins.mean_of(name, part) for name in names for part in parts}
     for (name, part), column in levels.items():
         yield (name, part.name), column
     if first is None:
         return
-    for name, drop in ((ALIGNED, ALIGNED_DROP), (PHASE, PHASE_DROP)):
-        for part in parts:
-            if part.start > first.start:
-                both = at_common_heads(levels[name, first], levels[name, part])
-                yield (drop, part.name), both[0].difference(both[1], paired=True)
+    drops = {ALIGNED: ALIGNED_DROP, PHASE: PHASE_DROP, NEAR: NEAR_DROP}
+    for name in names:
+        known = (part for part in parts if part.start >= first.start and levels[name, part].heads)
+        start = levels[name, next(known, first)]
+        for part in known:
+            both = at_common_heads(start, levels[name, part])
+            yield (drops[name], part.name), both[0].difference(both[1], paired=True)
 
 
 def _profile(run: FinishedRun) -> Iterator[tuple[tuple[str, str], HeadColumn]]:
@@ -140,7 +176,7 @@ def _profile(run: FinishedRun) -> Iterator[tuple[tuple[str, str], HeadColumn]]:
     if bins is None:
         yield from _bucket_profile(run)
         return
-    for name in (ALIGNED, POOLED, PHASE):
+    for name in (ALIGNED, POOLED, PHASE, *([NEAR] if bins.near else [])):
         for middle in np.unique(bins.middles).tolist():
             part = Part("", middle, math.nextafter(middle, math.inf))
             yield (name, f"{middle:g}"), bins.mean_of(name, part)
@@ -165,6 +201,7 @@ class _Bins:
     heads: tuple[tuple[int, int], ...]
     middles: Array  # (bins,) tokens
     longest: float  # tokens of the longest text
+    near: float | None  # largest distance in tokens of `NEAR`; None: it is not known
     eligible: int | None
     values: dict[str, Array]  # (heads, bins); NaN if unknown
     influences: dict[str, Array]  # (heads, bins, g)
@@ -203,6 +240,7 @@ def _bins(run: FinishedRun) -> _Bins | None:
         heads,
         middles,
         run.context,
+        near_reach(table, run.context) if NEAR in grids else None,
         run.eligible_heads,
         {name: grid[..., 0] for name, grid in grids.items()},
         {name: grid[..., 2:] for name, grid in grids.items()},
@@ -222,8 +260,13 @@ def _rows(run: FinishedRun) -> dict[str, pd.DataFrame]:
     """Rows of heads and bins: `value`, `n_groups` and the influences, NaN if they are not known."""
     if run.influences is not None:
         table = run.influences[run.influences["value"].notna()]
-        names = {ALIGNED: BIN_QUANTITY, POOLED: POOLED_BIN_QUANTITY}
-        return {name: table[table["quantity"] == quantity] for name, quantity in names.items()}
+        names = {ALIGNED: BIN_QUANTITY, POOLED: POOLED_BIN_QUANTITY, NEAR: NEAR_BIN_QUANTITY}
+        known = set(table["quantity"])
+        return {
+            name: table[table["quantity"] == quantity]
+            for name, quantity in names.items()
+            if name != NEAR or quantity in known
+        }
     cells = bin_cells(run.table("bins"), run.pair_sampling)
     found = {}
     for name, column in ((ALIGNED, "plasticity"), (POOLED, "pooled")):

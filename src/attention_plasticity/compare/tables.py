@@ -7,7 +7,11 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 
 from attention_plasticity.compare.writers import Table, summary_table
-from attention_plasticity.tables.main_plasticity import FIFTH_WORDS, PlasticityColumns
+from attention_plasticity.tables.main_plasticity import (
+    FIFTH_WORDS,
+    PART_WORDS,
+    PlasticityColumns,
+)
 
 _KEY_HEADS = {
     "static_error": "static error",
@@ -32,6 +36,7 @@ def headings_of(shown: PlasticityColumns) -> dict[str, str]:
     headings = {shown.level: "plasticity"}
     if shown.drop is not None:
         headings |= {**dict(zip(shown.fifths, FIFTH_WORDS, strict=True)), shown.drop: "drop"}
+        headings |= dict(zip(shown.parts, PART_WORDS, strict=True))
     return headings
 
 

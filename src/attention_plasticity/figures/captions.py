@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
+from attention_plasticity.compare.lengths import NEAR, NEAR_DROP, PHASE_DROP
 from attention_plasticity.metrics import ALIGNED_COUNTED, METRICS
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
@@ -35,6 +36,9 @@ _LABELS = {
         for column, fifth in zip(AT_ONE_POSITION.fifths, FIFTH_WORDS, strict=True)
     },
     str(AT_ONE_POSITION.drop): f"drop of {AT_ONE_POSITION.name}",
+    NEAR: f"{AT_ONE_POSITION.name}, near keys",
+    NEAR_DROP: "drop, near keys",
+    PHASE_DROP: "drop of rotary phase",
     ALIGNED_COUNTED: f"counted {AT_ONE_POSITION.name}",
 }
 """Labels that say which plasticity a column is, where that of the metric is shorter."""

@@ -5,17 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.figures.compose import Layout
-from attention_plasticity.figures.marks import Guide
+from attention_plasticity.figures.marks import Guide, interval_note
 from attention_plasticity.figures.request import Drawing, Request
-from attention_plasticity.figures.shapes import Bars, Part
-from attention_plasticity.figures.style import INK, ORANGE, Axis, figure_text
+from attention_plasticity.figures.shapes import Bars, Line, Lines, Part, Spread
+from attention_plasticity.figures.style import (
+    BLUE,
+    INK,
+    ORANGE,
+    VERMILION,
+    Axis,
+    figure_text,
+    share_axis,
+)
+from attention_plasticity.metrics import DISTANCE_QUANTITY
 from attention_plasticity.tables.attention_masses import mass_bins, masses_without_sinks
 from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.tables.intervals import bucket_errors, mean_of_buckets
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
+
+Floats = npt.NDArray[np.float64]
 
 _MOST_LABELS = 9  # on the axis of distances
 _SPREAD = (0.1, 0.9)
@@ -48,6 +62,56 @@ def attention(request: Request) -> Drawing:
     heads = len(table[HEAD].drop_duplicates())
     notes = ["mean over heads", "bins: 0, 1, 2–3, 4–7 tokens and so on"]
     return Drawing([panel], heads, notes, layout=Layout(height=2.0))
+
+
+def plasticity(request: Request) -> Drawing:
+    """Plasticity at one position by the distance of keys: of all queries, and of the last ones."""
+    run, wanted = request.run, request.options.intervals
+    table = run.table("distances")
+    require_values(table, "plasticity", run.path("distances"))
+    grouped = table[table["plasticity"].notna()].groupby("distance_bin")
+    x = grouped["distance"].mean()
+    low, high = (grouped["plasticity"].quantile(q) for q in (0.25, 0.75))
+    half = pd.Series(np.nan, x.index)
+    rows = bucket_errors(run, DISTANCE_QUANTITY)
+    if wanted and rows is not None and not rows.empty:
+        mean_half = mean_of_buckets(rows, run.eligible_heads).set_index("q_bucket")["half_width"]
+        half = mean_half.reindex(x.index)
+    fifths = [
+        Line(*_points(x, grouped[name].mean()), None, f"queries of the {words}", colour, dashes)
+        for name, words, colour, dashes in (
+            ("first20", "first fifth", BLUE, (0, (1.2, 1.2))),
+            ("last20", "last fifth", VERMILION, (0, (4.5, 1.8))),
+        )
+    ]
+    at, values = _points(x, grouped["plasticity"].mean())
+    mean = Line(at, values, _floats(half), "all queries, mean over heads", halo=True)
+    spread = Spread(at, _floats(low), _floats(high), "middle 50 % of heads", 0.3)
+    across = Axis("distance of keys (tokens)", scale="doubling")
+    name = AT_ONE_POSITION.name
+    panels = [
+        Lines(across, share_axis(name, request.options.range == "unit"), [spread, mean, *fifths]),
+        Lines(across, share_axis("mean over heads"), [mean, *fifths]),
+    ]
+    band = interval_note("band", _floats(half), run.eligible_heads)
+    heads = len(table[HEAD].drop_duplicates())
+    return Drawing(
+        panels,
+        heads,
+        [band if wanted else None],
+        shown=AT_ONE_POSITION,
+        layout=Layout(height=1.55, columns=1, share_x=True),
+    )
+
+
+def _points(x: pd.Series[float], y: pd.Series[float]) -> tuple[Floats, Floats]:
+    """The known points of a line."""
+    known = y.notna().to_numpy()
+    return _floats(x)[known], _floats(y)[known]
+
+
+def _floats(column: pd.Series[float]) -> Floats:
+    return np.asarray(column, np.float64)
 
 
 def _short(first: int) -> str:

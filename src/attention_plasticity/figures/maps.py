@@ -36,7 +36,7 @@ from attention_plasticity.figures.style import (
     tokens_in_short,
 )
 from attention_plasticity.metric import Metric
-from attention_plasticity.metrics import ALIGNED_DROP
+from attention_plasticity.metrics import ALIGNED_DROP, DROP_DISTANCE, DROP_POSITION
 from attention_plasticity.roles import MIXED, NAMES, ROLES
 from attention_plasticity.tables.head_roles import COLOURS, is_unsure, why_unsure
 from attention_plasticity.tables.intervals import quantity_groups
@@ -47,6 +47,7 @@ from qk_toolkit.formatting import count, two_digits
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_DROPS = (ALIGNED_DROP, DROP_POSITION, DROP_DISTANCE)
 _FADED = 0.6  # share of white in the colour of an unsure head
 _PALE = 0.28  # opacity of a head whose interval contains 0
 _MOST_LINES = 48  # layers or heads between which there are lines
@@ -140,7 +141,7 @@ def of_heads(request: Request) -> Drawing:
     notes = [
         f"{number:,} without a value or not captured: {sign}" if number else None,
         width,
-        "0: no change from start to end" if metric == ALIGNED_DROP else None,
+        "0: no change from start to end" if metric in _DROPS else None,
     ]
     more = [
         tests.sentence if tests else None,

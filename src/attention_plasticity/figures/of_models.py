@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from attention_plasticity.compare.bands import wavelengths
 from attention_plasticity.compare.groups import DEPTHS
-from attention_plasticity.compare.lengths import PHASE_DROP, part_start
+from attention_plasticity.compare.lengths import NEAR, NEAR_DROP, PHASE_DROP, part_start
 from attention_plasticity.compare.runs import NamedRun, main_of
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures.captions import capitalised, column_label, phase_sentence
@@ -42,12 +42,13 @@ from attention_plasticity.figures.style import (
 from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, PHASE
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import COLOURS
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from qk_toolkit.errors import ConfigError
 
 MARKERS = "osD^vP*X"
 _LONGEST_NAME = 44  # characters in a legend
 _PANEL = Layout(height=1.9, least=2.9)
-_DROPS = (ALIGNED_DROP, PHASE_DROP)
+_DROPS = (ALIGNED_DROP, NEAR_DROP, PHASE_DROP)
 _SHADES = ("#e8eef4", "#f6ead9", "#e5f1ea", "#f3e6ee", "#eeeeee", "#f4f1d6")  # light, on white
 _LOG_FROM = 100.0  # ratio of the last and the first checkpoint
 
@@ -74,8 +75,7 @@ def _panels(
     panels = []
     for metric in dict.fromkeys(frame["metric"]):
         rows = frame[frame["metric"] == metric]
-        label = "drop of rotary phase" if metric == PHASE_DROP else column_label(metric)
-        up = share_axis(label, zero=metric in _DROPS)
+        up = share_axis(column_label(metric), zero=metric in _DROPS)
         panels.append(Lines(across, up, _lines(rows, names, places, whiskers=whiskers), marks))
     return panels
 
@@ -122,9 +122,14 @@ def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     across = Axis("query position (tokens)", scale="positions")
     panels = _panels(frame, across, {group: float(group) for group in set(frame["group"])})
     name = capitalised(shown.name)
-    shows = (
-        f"{name}, by query position: the mean over heads, one line per run. {phase_sentence(shown)}"
-    )
+    shows = f"{name}, by query position: the mean over heads, one line per run. "
+    distances = summary(runs, "distance", pairs=[])
+    if shown is AT_ONE_POSITION and not distances.empty:
+        away = Axis("distance of keys (tokens)", scale="doubling")
+        places = {group: float(group) for group in set(distances["group"])}
+        panels += _panels(distances, away, places, labels=[one.label for one in runs])
+        shows += "Right: by the distance from query to key; later queries have farther keys. "
+    shows += phase_sentence(shown)
     notes = [interval_line(frame, "bands")]
     words = model_words(f"{name}, over the context", shows, runs, notes=notes)
     return compose(panels, words, width=width, layout=Layout(height=2.3))
@@ -132,7 +137,7 @@ def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
 
 def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     """Draw plasticity, phase and their drops by length of the context: the summary by length."""
-    metrics = (ALIGNED, PHASE, *_DROPS)
+    metrics = (ALIGNED, NEAR, PHASE, *_DROPS)
     own = frame[(frame["minus"] == "") & frame["metric"].isin(metrics)]
     require_rows(own, "lengths")
     groups = sorted(set(own["group"]), key=part_start)
@@ -140,14 +145,18 @@ def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: floa
     panels = _panels(own, *_group_axis("position (tokens)", groups), whiskers=True)
     title = "Plasticity at one position and rotary phase, by length of the context"
     shows = (
-        "Plasticity at one position, rotary phase (plasticity over a bin minus plasticity at one "
-        "position), and the drops of both by length of the context, one line per run. K is 1,024 "
-        "tokens."
+        "Plasticity at one position with all keys and with near keys alone, rotary phase "
+        "(plasticity over a bin minus plasticity at one position), and their drops by length of "
+        "the context, one line per run. K is 1,024 tokens."
     )
     missing = [one.label for one in runs if one.label not in set(own["run"])]
     details = [
         "A value is the mean over the heads of a model and over positions: over the bins of "
         "queries whose middle is in the part.",
+        "Near keys are at the distances that queries of the first fifth have; with all keys, "
+        "later queries have farther keys, so that a drop can come from distance alone."
+        if NEAR in set(own["metric"])
+        else "",
         _drop_sentence(own),
         "A part without a value has no bin of queries with an earlier bin of keys, or no text "
         "reaches it; shorter bins give values to shorter lengths.",

@@ -28,10 +28,11 @@ from attention_plasticity.figures.style import (
     layer_shades,
     share_axis,
 )
+from attention_plasticity.metrics import NEAR_BIN_QUANTITY
 from attention_plasticity.tables.baselines import BASELINES, mean_of_draws
-from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry
+from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, near_reach
 from attention_plasticity.tables.csv_tables import require_values
-from attention_plasticity.tables.intervals import bucket_rows, mean_of_buckets
+from attention_plasticity.tables.intervals import bucket_errors, bucket_rows, mean_of_buckets
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
@@ -86,6 +87,7 @@ class Profiles:
     half: Floats  # (heads, buckets) half widths; NaN if not known. Buckets have no errors
     mean_half: Floats  # (buckets,)
     groups: Floats  # (buckets,) groups of texts behind the mean
+    buckets: Ints  # (buckets,) their numbers
     cells: pd.DataFrame
     axis: Axis
 
@@ -119,7 +121,7 @@ class Profiles:
             log = geometry is not None and geometry.type == "log"
             axis = Axis("query position (tokens)", scale="doubling" if log else "positions")
         heads = found.index.to_frame(index=False)
-        return cls(shown, heads, x, values, half, mean_half, groups, cells, axis)
+        return cls(shown, heads, x, values, half, mean_half, groups, buckets, cells, axis)
 
     @property
     def mean_x(self) -> Floats:
@@ -234,19 +236,47 @@ def profile(request: Request) -> Drawing:
     ]
     lines, references = _mean_and_baselines(request, profiles)
     y = share_axis(shown.name, request.options.range == "unit")
-    change = Lines(profiles.axis, share_axis("mean over heads"), lines[:1])
+    near = _at_equal_distances(request, profiles)
+    change = Lines(profiles.axis, share_axis("mean over heads"), [*lines[:1], *near])
     panel = Lines(profiles.axis, y, [*spreads, *lines])
     shows = (
         f"{capitalised(shown.name)}, by query position: mean over heads, with bands of the middle "
         "50 % and the middle 90 % of heads. The lower panel has the mean alone, on an axis of its "
         "own."
     )
+    if near:
+        shows += (
+            f" The second line is the mean with keys at most {near[0].reach:,} tokens before the "
+            "query: the same distances at all positions. The first line falls also because later "
+            "queries have farther keys."
+        )
     return replace(
         _drawing(request, profiles, [panel, change], references),
         title=f"{capitalised(shown.name)}, spread over heads",
         shows=shows,
         layout=Layout(height=1.55, columns=1, share_x=True),
     )
+
+
+@dataclass(frozen=True)
+class _NearLine(Line):
+    """The mean over heads at equal distances."""
+
+    reach: int = 0  # tokens
+
+
+def _at_equal_distances(request: Request, profiles: Profiles) -> list[_NearLine]:
+    """The mean over heads with keys at the distances of the first fifth alone, if it is known."""
+    run = request.run
+    reach = near_reach(run.table("bins"), run.context) if profiles.part == "bin" else None
+    rows = bucket_errors(run, NEAR_BIN_QUANTITY)
+    if reach is None or rows is None or rows.empty:
+        return []
+    mean = mean_of_buckets(rows, run.eligible_heads)
+    x = pd.Series(profiles.mean_x, profiles.buckets).reindex(mean["q_bucket"]).to_numpy(np.float64)
+    half = mean["half_width"].to_numpy(np.float64) if request.options.intervals else None
+    values, label = mean["plasticity"].to_numpy(np.float64), "the same, keys at equal distances"
+    return [_NearLine(np.asarray(x), values, half, label, BLUE, (0, (4.5, 1.8)), reach=reach)]
 
 
 def _mean_and_baselines(request: Request, profiles: Profiles) -> tuple[list[Line], str | None]:

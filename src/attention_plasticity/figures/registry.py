@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from attention_plasticity.figures.spec import Need, Spec, known
 from attention_plasticity.metrics import (
     ALIGNED,
-    ALIGNED_DROP,
     ATTENDED,
     BEFORE_ROPE,
+    DROP_POSITION,
     PHASE,
     POOLED,
 )
@@ -61,6 +61,19 @@ FIGURES: tuple[Spec, ...] = (
         options=_CONTEXT,
     ),
     Spec(
+        "distance",
+        "plasticity at one position by the distance of the keys",
+        "distances",
+        "distances.plasticity",
+        title="Plasticity by distance",
+        caption="Plasticity at one position by the distance from query to key: mean over heads, "
+        "with a band of the middle 50 % of heads. Dashed and dotted: queries of the last and of "
+        "the first fifth of the context alone. Where these lines agree, position has no effect of "
+        "its own. The lower panel has the means alone, on an axis of its own.",
+        needs=(known("distances", "plasticity", _ONE_POSITION),),
+        options=("range", "intervals"),
+    ),
+    Spec(
         "depth",
         "one metric by layer: every head, and the mean of a layer",
         "head_metrics",
@@ -82,7 +95,7 @@ FIGURES: tuple[Spec, ...] = (
         options=("metric", "fade", "intervals", *_COLOURS),
         variants={
             "map-plasticity": {},
-            "map-drop": {"metric": ALIGNED_DROP},
+            "map-drop": {"metric": DROP_POSITION},
             "map-sink-mass": {"metric": "attn_sink_mass"},
             "map-far-mass": {"metric": "attn_far_mass"},
         },
@@ -236,7 +249,7 @@ FIGURES: tuple[Spec, ...] = (
 )
 _BY_NAME = {spec.name: spec for spec in FIGURES}
 _OF_METRIC = {
-    ALIGNED_DROP: _HAS_PHASE,
+    DROP_POSITION: known("head_metrics", DROP_POSITION, _ONE_POSITION),
     "attn_sink_mass": known("head_metrics", "attn_sink_mass", _ATTENTION),
     "attn_far_mass": known("head_metrics", "attn_far_mass", _ATTENTION),
 }

@@ -17,7 +17,7 @@ from attention_plasticity.figures.settings import FigureOptions
 from attention_plasticity.figures.shapes import Panel
 from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION, Spec
 from attention_plasticity.figures.style import COLUMN, TEXT, require_colormap
-from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, TABLES
+from attention_plasticity.metrics import ALIGNED, DROP_POSITION, TABLES
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import head_half_width, row_half_width
@@ -143,13 +143,13 @@ def options_of(spec: Spec, given: Mapping[str, Any]) -> FigureOptions:
 def wanted_metric(request: Request, table: pd.DataFrame, default: str) -> str:
     """The column of a table that is wanted, or the default: one of numbers, with a value.
 
-    `drop` is short for the drop at one position.
+    `drop` is short for the part of the drop that comes from position.
     """
     asked, run, kind = request.options.metric, request.run, request.spec.table
-    name = ALIGNED_DROP if asked == "drop" else asked or default
+    name = DROP_POSITION if asked == "drop" else asked or default
     known = [str(one) for one in table if table[one].dtype.kind in "iuf"]
     unknown = name not in known or table[name].isna().all()
-    if name in (ALIGNED, ALIGNED_DROP) and unknown:
+    if name in (ALIGNED, DROP_POSITION) and unknown:
         raise ConfigError(f"{run.place}: {NONE_AT_ONE_POSITION}")
     if name not in known:
         usual = [one for one in TABLES[kind].averaged if one in known] or known

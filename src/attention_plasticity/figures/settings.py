@@ -36,7 +36,9 @@ class FigureOptions(BaseModel):
         description="numbers of heads in their layer, such as 0,2",
     )
     metric: str | None = Field(
-        title=_DATA, default=None, description="a column of the table; drop: ap_aligned_drop"
+        title=_DATA,
+        default=None,
+        description="a column of the table; drop: ap_aligned_drop_position",
     )
     plasticity: Literal["position", "bucket"] | None = Field(
         title=_DATA,

@@ -95,13 +95,12 @@ def near_profile(grid: Grid, pairs: BinPairs, aligned: Scored) -> Array:
     A bin without a cell at one of these distances is NaN, so that all others are compared at equal
     distances.
     """
-    farthest = max(1, math.ceil(grid.bins.context / FIFTHS / grid.bins.size) - 1)
     known = aligned.share[0] > 0  # (b, cells)
     between = np.where(known, grid.number[:, None] - pairs.cells[None, :], -1)
     near = np.unique(between[known])
-    has = (between[:, :, None] == near[near <= farthest]).any(axis=1)  # (b, distances)
+    has = (between[:, :, None] == near[near <= grid.bins.near]).any(axis=1)  # (b, distances)
     usual = has[known.any(axis=1)].mean(axis=0) >= 0.5 if known.any() else np.zeros(0, np.bool_)
-    used = np.isin(between, near[near <= farthest][usual])  # (b, cells)
+    used = np.isin(between, near[near <= grid.bins.near][usual])  # (b, cells)
     used &= has[:, usual].all(axis=1)[:, None] & bool(usual.any())
     weight = np.where(used, aligned.share, 0.0)
     with np.errstate(invalid="ignore"):

@@ -39,6 +39,11 @@ class Bins:
         """The last position of each bin."""
         return bins * self.size + (self.size - 1)
 
+    @property
+    def near(self) -> int:
+        """The largest distance in bins from queries of the first fifth to their keys."""
+        return max(1, math.ceil(self.context / FIFTHS / self.size) - 1)
+
     def fifths(self, position: Array) -> Ints:
         """(n,) the fifth of the context, from 0 to 4, in which every position is."""
         fifth = np.floor(FIFTHS * position / self.context)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.metrics import ALIGNED_DROP, METRICS, PHASE
+from attention_plasticity.metrics import DROP_DISTANCE, DROP_POSITION, METRICS, PHASE
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import half_width, recorded_mean
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
@@ -236,7 +236,7 @@ def baseline_levels(run: Path, info: Mapping[str, Any], column: str) -> dict[str
 
 
 def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
-    """One line per kind of baseline of the run in a folder, and one about its drop.
+    """One line per kind of baseline of the run in a folder, and one about its drop from position.
 
     An error becomes a line.
     """
@@ -247,7 +247,8 @@ def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
         found = baselines_of(run, info)
         words = {shown.level: ""}
         if shown is AT_ONE_POSITION:
-            words |= {ALIGNED_DROP: ", drop ", PHASE: ", rotary phase "}
+            words |= {DROP_POSITION: ", drop from position ", DROP_DISTANCE: ", from distance "}
+            words |= {PHASE: ", rotary phase "}
         levels = {column: baseline_levels(run, info, column) for column in words}
     except (ConfigError, OSError) as error:
         show_traceback(error)
@@ -257,7 +258,7 @@ def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
         for kind in BASELINES
         if kind in levels[shown.level]
     ]
-    return lines + _drop_lines(levels.get(ALIGNED_DROP, {})) + _not_shown(run, found)
+    return lines + _drop_lines(levels.get(DROP_POSITION, {})) + _not_shown(run, found)
 
 
 def _values(kind: str, words: Mapping[str, str], levels: Mapping[str, Mapping[str, Level]]) -> str:
@@ -287,17 +288,17 @@ def _draws_text(kind: str, number: int) -> str:
 
 
 def _drop_lines(drops: Mapping[str, Level]) -> list[str]:
-    """Whether the drop of a run differs from that of shuffled tokens."""
+    """Whether the drop of a run at equal distances differs from that of shuffled tokens."""
     if not {"", SHUFFLED} <= drops.keys():
         return []
     found = level_difference(drops[""], drops[SHUFFLED])
-    number = METRICS[ALIGNED_DROP].show_half(found.value, found.half)
-    text = f"drop minus that of shuffled tokens: {number}"
+    number = METRICS[DROP_POSITION].show_half(found.value, found.half)
+    text = f"drop from position minus that of shuffled tokens: {number}"
     if math.isnan(found.half):
         return [f"{text}; its error is not known"]
     if abs(found.value) > found.half:
-        return [f"{text}: the order of tokens changes the drop"]
-    return [f"{text}: it is not shown that the drop comes from content"]
+        return [f"{text}: the order of tokens changes it"]
+    return [f"{text}: it is not shown that it comes from content"]
 
 
 def _not_shown(run: Path, found: Sequence[Baseline]) -> list[str]:

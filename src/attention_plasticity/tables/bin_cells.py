@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.read.bins import Bins
 from attention_plasticity.tables.profiles import HEAD
 from qk_dump.buckets import BucketGeometry
 
@@ -32,6 +33,15 @@ def bin_cells(table: pd.DataFrame, pair_sampling: str | None = None) -> pd.DataF
 def has_bins(table: pd.DataFrame) -> bool:
     """Whether a table has one row per bin of queries and bin of keys."""
     return {"q_bin", "k_bin"} <= set(table.columns)
+
+
+def near_reach(table: pd.DataFrame, context: float) -> int | None:
+    """The largest distance in tokens of the profile at equal distances; None if it is not known."""
+    geometry = bin_geometry(table)
+    if geometry is None or not context >= 1:
+        return None
+    size = geometry.min_size
+    return (Bins(size, int(context)).near + 1) * size - 1
 
 
 def bin_geometry(table: pd.DataFrame) -> BucketGeometry | None:

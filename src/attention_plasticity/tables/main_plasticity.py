@@ -1,9 +1,9 @@
 """Which plasticity of a run a reader sees first: at one position, or over a bucket.
 
 Plasticity at one position (`ap_aligned`) is what the content of a query decides. It has errors, a
-first and a last fifth, and the drop between them. Plasticity over a bucket (`ap_overall`) also
-counts the rotation of RoPE inside the bucket; it has a level only. Dumps without rotary records
-have the second one only.
+first and a last fifth, and the drop between them with its parts. Plasticity over a bucket
+(`ap_overall`) also counts the rotation of RoPE inside the bucket; it has a level only. Dumps
+without rotary records have the second one only.
 """
 
 from __future__ import annotations
@@ -11,13 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, ALIGNED_FIRST, ALIGNED_LAST
+from attention_plasticity.metrics import (
+    ALIGNED,
+    ALIGNED_DROP,
+    ALIGNED_FIRST,
+    ALIGNED_LAST,
+    DROP_DISTANCE,
+    DROP_POSITION,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FIFTH_WORDS = ("first fifth", "last fifth")
 """Names of the fifths, in their order."""
+PART_WORDS = ("drop from position", "drop from distance")
+"""Names of the parts of the drop, in their order."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,7 @@ class PlasticityColumns:
     words: str  # follows the word "plasticity"
     fifths: tuple[str, ...] = ()  # first and last
     drop: str | None = None
+    parts: tuple[str, ...] = ()  # of the drop: at equal distances of keys, from distances
 
     @property
     def name(self) -> str:
@@ -37,11 +47,15 @@ class PlasticityColumns:
     @property
     def all(self) -> tuple[str, ...]:
         """The columns that are means over query positions."""
-        return (self.level, *self.fifths, *filter(None, [self.drop]))
+        return (self.level, *self.fifths, *filter(None, [self.drop]), *self.parts)
 
 
 AT_ONE_POSITION = PlasticityColumns(
-    ALIGNED, "at one position", (ALIGNED_FIRST, ALIGNED_LAST), ALIGNED_DROP
+    ALIGNED,
+    "at one position",
+    (ALIGNED_FIRST, ALIGNED_LAST),
+    ALIGNED_DROP,
+    (DROP_POSITION, DROP_DISTANCE),
 )
 OVER_BUCKETS = PlasticityColumns("ap_overall", "over a bucket")
 

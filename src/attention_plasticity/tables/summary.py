@@ -51,6 +51,7 @@ NOTES = (
 )
 """Kinds of warnings about results that may still be correct."""
 _OTHER_PAIRS = PAIR_WORDS.keys() - {"bucket"}  # than the default
+_SINKS = "attn_sink_mass"
 _EXTREMES = 3
 _MOST_NAMES = 4
 _FAR = "attn_far_mass"
@@ -130,11 +131,15 @@ def _drop(run: FinishedRun, shown: PlasticityColumns) -> Iterator[Line]:
     ends = zip(FIFTH_WORDS, shown.fifths, strict=True)
     told = ", ".join(f"{words} {_mean(run, name, drop.heads)}" for words, name in ends)
     yield "Drop", f"{_estimate(drop)} over the context: {told}"
-    yield from _significant(run, shown.drop)
+    at_equal, of_distance = (_mean(run, name, drop.heads) for name in shown.parts)
+    if at_equal is not None and of_distance is not None:
+        yield "", f"from position {at_equal}: queries at equal distances from their keys"
+        yield "", f"from distance {of_distance}: the last fifth has farther keys"
+        yield from _significant(run, shown.parts[0])
 
 
 def _significant(run: FinishedRun, drop: str) -> Iterator[Line]:
-    """In how many heads the drop differs from 0."""
+    """In how many heads the drop from position differs from 0."""
     p = p_values(run.head_metrics, drop, run.influences)  # (heads,)
     tested = int(np.count_nonzero(~np.isnan(p)))
     if not tested:
@@ -142,7 +147,7 @@ def _significant(run: FinishedRun, drop: str) -> Iterator[Line]:
     values = run.head_metrics[drop].to_numpy(np.float64)[benjamini_hochberg(p)]
     heads = f"{len(values):,} of {count(tested, 'head')} (false discovery rate 5 %)"
     signs = f"{np.sum(values > 0):,} positive, {np.sum(values < 0):,} negative"
-    yield "", f"differs from 0 in {heads}: {signs}"
+    yield "", f"that from position differs from 0 in {heads}: {signs}"
 
 
 def _types(run: FinishedRun, shown: PlasticityColumns) -> Iterator[Line]:
@@ -151,16 +156,21 @@ def _types(run: FinishedRun, shown: PlasticityColumns) -> Iterator[Line]:
     for number, layer_type in enumerate(types if len(types) > 1 else ()):
         part = run.select(layer_type=layer_type)
         level = mean_over_heads(part, shown.level)
-        fall = None if shown.drop is None else _mean(part, shown.drop, level.heads)
-        drop = "" if fall is None else f", drop {fall}"
+        fall = None if shown.drop is None else _mean(part, shown.parts[0], level.heads)
+        drop = "" if fall is None else f", drop from position {fall}"
         text = f"{type_words(layer_type)} {_estimate(level)}{drop}; {level.over}"
         yield "" if number else "By type", text
 
 
 def _print_extremes(run: FinishedRun, shown: PlasticityColumns, console: Console) -> None:
-    """The heads with the largest and the smallest plasticity."""
+    """The heads with the largest and the smallest plasticity.
+
+    A plastic head need not be important: it can put all its attention on sinks, or compare the keys
+    that it attends to in a fixed order.
+    """
     heads = run.head_metrics
-    columns = {shown.level: "plasticity", **({shown.drop: "drop"} if shown.drop else {})}
+    columns = {shown.level: "plasticity", ATTENDED: "attended", _SINKS: "on sinks"}
+    columns = {n: words for n, words in columns.items() if n in heads and heads[n].notna().any()}
     ranked = heads[shown.level].dropna().sort_values(ascending=False, kind="stable").index.tolist()
     few = len(ranked) <= 2 * _EXTREMES
     chosen = ranked if few else ranked[:_EXTREMES] + ranked[-_EXTREMES:]
@@ -169,17 +179,19 @@ def _print_extremes(run: FinishedRun, shown: PlasticityColumns, console: Console
     words = {0: "most plastic", (len(chosen) if few else _EXTREMES): "least plastic"}
     values = {name: heads[name].to_numpy(np.float64) for name in columns}
     halves = {name: head_half_width(heads, name, run.influences) for name in columns}
+    if _SINKS in halves:
+        halves[_SINKS] = np.full(len(heads), np.nan)
     ranks = _ranks(run, shown)
     table = Table(box=None, pad_edge=False)
     table.add_column("heads")
-    for name in ("layer", "head", *columns.values(), *(["rank"] if ranks else [])):
+    for name in ("layer", "head", *(["rank"] if ranks else []), *columns.values()):
         table.add_column(name, justify="right")
     places = heads[HEAD].to_numpy(np.int64)  # (heads, 2)
     for place, row in enumerate(chosen):
         ids = places[row].tolist()
         shown_values = [METRICS[n].show_half(values[n][row], halves[n][row]) for n in columns]
         rank = [ranks[ids[0], ids[1]]] if ranks else []
-        table.add_row(words.get(place, ""), *map(str, ids), *shown_values, *rank)
+        table.add_row(words.get(place, ""), *map(str, ids), *rank, *shown_values)
     console.print()
     console.print(table)
 
@@ -208,7 +220,7 @@ def _attention(run: FinishedRun) -> Iterator[Line]:
     distance = run.settings.get("distant_from")
     away = f" ({distance:,}+ tokens)" if isinstance(distance, int) else ""
     words = (
-        ("attn_sink_mass", "sinks ", ""),
+        (_SINKS, "sinks ", ""),
         (_FAR, "far ", away),
         (ATTENDED, "attended plasticity ", ""),
     )

@@ -28,7 +28,7 @@ def test_the_demo_ends_with_figures_and_a_page(
     assert main(["demo", "--output_dir", str(tmp_path / "demo")]) == 0
     told = capsys.readouterr().out
     results = tmp_path / "demo" / "results"
-    assert f"Files        {results} (run.json, 12 tables)" in told
+    assert f"Files        {results} (run.json, 13 tables)" in told
     for name in ("figures/plasticity.png", "report.html"):
         assert str(results / name) in told
         assert (results / name).is_file()

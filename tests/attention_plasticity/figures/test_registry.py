@@ -138,7 +138,7 @@ def test_figures_are_saved_with_captions(run: ap.Run, tmp_path: Path) -> None:
 def test_a_run_says_what_the_other_figures_need(plain: ap.Run) -> None:
     lines = left_out_lines(plain)
     assert [re.findall(r"not drawn: (.*) \(needs", line)[0] for line in lines] == [
-        "map-drop, phase, attended",
+        "distance, map-drop, phase, attended",
         "map-sink-mass, map-far-mass, roles, by-role, attention",
         "key-heads, drift",
         "bands",

@@ -167,7 +167,7 @@ def test_a_map_of_drops_marks_and_fades_heads_by_their_tests(run: ap.Run) -> Non
     [axes] = panels(figure)
     p, excluded, faded = [], set(), set()
     for row in run.head_metrics.to_dict("records"):
-        ratio = abs(row["ap_aligned_drop"]) / row["ap_aligned_drop_se"]
+        ratio = abs(row["ap_aligned_drop_position"]) / row["ap_aligned_drop_position_se"]
         p.append(2 * t.sf(ratio, 7))
         place = (int(row["q_head"]), int(row["layer"]))
         (excluded if ratio > FACTOR else faded).add(place)

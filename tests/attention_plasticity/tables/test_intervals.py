@@ -92,7 +92,7 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
         rtol=1e-6,
     )
     dots = int((metrics[DROP].abs() > half).sum())
-    caption = caption_of(run.plot("map", metric="drop")) or ""
+    caption = caption_of(run.plot("map", metric=DROP)) or ""
     assert f"excludes 0 ({dots} of {len(metrics)} tested heads)" in caption
     assert f"({GROUPS_OF_DROP} to {TEXT_GROUPS} groups of texts, Student's t)" in caption
     table = ap.summary([run], None, [FIRST, LAST, DROP]).set_index("metric")

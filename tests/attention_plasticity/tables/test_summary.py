@@ -33,7 +33,7 @@ from role_runs import add_roles
 from run_tables import add_bins, add_errors, add_windows, write_run
 
 GROUPS = 8
-DROP = "ap_aligned_drop"
+DROP, POSITION = "ap_aligned_drop", "ap_aligned_drop_position"
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ def test_plasticity_at_one_position_comes_first(at_one_position: Path) -> None:
 
 def test_extreme_heads_have_errors(at_one_position: Path) -> None:
     heads = FinishedRun.open(at_one_position).head_metrics.sort_values("ap_aligned")
-    rows = printed(at_one_position).split("heads          layer")[1].splitlines()[1:7]
+    rows = printed(at_one_position).split("heads          layer  head")[1].splitlines()[1:7]
     for row, (_, head) in zip(rows, heads.iloc[[-1, -2, -3, 2, 1, 0]].iterrows(), strict=True):
         reach = t.ppf(0.975, GROUPS - 1) * head["ap_aligned_se"]
         found = row.removeprefix("most plastic").removeprefix("least plastic").split()
         assert found[:2] == [f"{head['layer']:.0f}", f"{head['q_head']:.0f}"]
-        assert found[2:5] == with_half(head["ap_aligned"], reach).split()
-        assert re.fullmatch(r"\d+(–\d+)?", found[-1])  # the interval of its rank
+        assert re.fullmatch(r"\d+(–\d+)?", found[2])  # the interval of its rank
+        assert found[3:6] == with_half(head["ap_aligned"], reach).split()
     assert rows[0].startswith("most plastic")
     assert rows[3].startswith("least plastic")
 
@@ -114,13 +114,15 @@ def test_significant_drops_are_counted(at_one_position: Path) -> None:
     """By the definition of Benjamini and Hochberg, with errors that make four drops significant."""
     drops = [0.3, 0.2, -0.25, 0.28, *[0.001] * 8]
     edit_table(
-        at_one_position, "metrics", lambda table: table.assign(**{DROP: drops, f"{DROP}_se": 0.02})
+        at_one_position,
+        "metrics",
+        lambda table: table.assign(**{POSITION: drops, f"{POSITION}_se": 0.02}),
     )
     assert (
-        "             differs from 0 in 4 of 12 heads (false discovery rate 5 %): 3 positive, 1 "
-        "negative\n"
+        "             that from position differs from 0 in 4 of 12 heads (false discovery rate 5 "
+        "%): 3 positive, 1 negative\n"
     ) in printed(at_one_position)
-    edit_table(at_one_position, "metrics", lambda table: table.assign(**{f"{DROP}_se": np.nan}))
+    edit_table(at_one_position, "metrics", lambda table: table.assign(**{f"{POSITION}_se": np.nan}))
     assert "false discovery" not in printed(at_one_position)
 
 
