@@ -36,10 +36,10 @@ CAPTURE_LIBRARY = """
 ANALYSIS_FLAGS = """
     dataset_local_root model_dir dataset_name dataset_revision dataset_cache_dir
     download_max_workers rotary repeated num_layers num_q_heads num_k_heads layers heads
-    single_example equal_texts max_tokens_per_head query_model pair_sampling
+    single_example max_tokens_per_head query_model pair_sampling
     num_pairs_per_bucket num_pairs_per_bin bin_size max_rel_dist normality_max_dims p_alpha
     distant_from role_thresholds fidelity near first_query seed output_dir
-    output_csv bucket_csv component_csv clean engine ray_address max_workers dry_run
+    output_csv bucket_csv component_csv engine ray_address max_workers dry_run
 """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column

@@ -128,12 +128,6 @@ class RunnerConfig(BaseModel):
         default=False,
         description="treat all keys of a head as one sequence and ignore example_id",
     )
-    equal_texts: bool = Field(
-        title=_METHOD,
-        default=False,
-        description="use only texts that reach the last fifth of the longest text, so that the "
-        "same texts are in all parts of the context",
-    )
     max_tokens_per_head: int = Field(
         title=_METHOD,
         default=50_000,
@@ -251,12 +245,6 @@ class RunnerConfig(BaseModel):
         description="path of head_component_weights.csv; without the three fields before, its "
         "folder is that of the run",
     )
-    clean: bool = Field(
-        title=_RESULTS,
-        default=False,
-        description="remove records of other settings or other files from output_dir (default: "
-        "they are kept, and used again with their settings and files)",
-    )
     engine: Engine = Field(
         title=_RUN,
         default="local",
@@ -282,8 +270,6 @@ class RunnerConfig(BaseModel):
     def _fields_fit_together(self) -> RunnerConfig:
         check_thresholds(self.role_thresholds)
         require_multiple(self.num_q_heads, self.num_k_heads)
-        if self.equal_texts and self.single_example:
-            raise ValueError("equal_texts: cannot be used together with single_example; choose one")
         if self.distant_from.bit_count() != 1:
             raise ValueError(f"distant_from: expected a power of two, got {self.distant_from}")
         if self.ray_address is not None and self.engine != "ray":
@@ -325,7 +311,6 @@ TABLE_PATHS: dict[str, TableKind] = {
 
 ANALYSIS_FIELDS = (
     "single_example",
-    "equal_texts",
     "max_tokens_per_head",
     "query_model",
     "pair_sampling",

@@ -82,9 +82,7 @@ class Simulated:
             }
 
         of_run = DumpTexts(bins=Bins(BUCKET, length))
-        keys = Keys(
-            **facts(self.keys, **{VALUE_NORM: self.values.ravel()}), texts=of_run, used_texts=None
-        )
+        keys = Keys(**facts(self.keys, **{VALUE_NORM: self.values.ravel()}), texts=of_run)
         heads = []
         for head, X in enumerate(self.queries):
             lse = np.logaddexp.reduce(self.logits(head), axis=2).ravel()

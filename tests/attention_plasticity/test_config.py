@@ -87,7 +87,7 @@ def test_every_other_field_changes_no_number_of_a_head() -> None:
         *("dataset_local_root", "model_dir", "dataset_name", "dataset_revision"),
         *("dataset_cache_dir", "download_max_workers", "output_dir", "layers", "heads"),
         *("output_csv", "bucket_csv", "component_csv"),
-        *("max_workers", "engine", "ray_address", "clean", "dry_run"),
+        *("max_workers", "engine", "ray_address", "dry_run"),
         *("fidelity", "near", "first_query", "role_thresholds"),  # of other tables
     }
 
@@ -96,7 +96,7 @@ def test_defaults_that_decide_numbers_stay() -> None:
     """Others would change the values of a command that names none of them."""
     config = make_config()
     assert {name: getattr(config, name) for name in ANALYSIS_FIELDS} == {
-        **{"single_example": False, "equal_texts": False, "max_tokens_per_head": 50_000, "seed": 0},
+        **{"single_example": False, "max_tokens_per_head": 50_000, "seed": 0},
         **{"query_model": "positional", "pair_sampling": "bucket", "max_rel_dist": 0.05},
         **{"num_pairs_per_bucket": 256, "num_pairs_per_bin": 256, "bin_size": "auto"},
         **{"normality_max_dims": 64, "p_alpha": 0.01, "distant_from": 256},

@@ -27,7 +27,7 @@ from qk_toolkit.formatting import count, format_heads, index_ranges
 
 Concerned = Literal["means", "differences"]
 
-_METHOD = ("query_model", "pair_sampling", "single_example", "equal_texts")
+_METHOD = ("query_model", "pair_sampling", "single_example")
 _METHOD_OF_LOCAL_PAIRS = ("max_rel_dist",)
 _LONGEST = 60  # characters of a list of heads
 _NOT_COMPARED = ("attended_unknown",)  # warnings about values that a comparison does not show

@@ -164,12 +164,9 @@ def _without_value(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
 
 def _sample(run: FinishedRun) -> Iterable[str]:
     config = run.settings
-    equal = config.get("equal_texts") is True
-    number = run.texts.get("count") or (None if equal else run.dump.get("num_examples"))
+    number = run.texts.get("count") or run.dump.get("num_examples")
     if isinstance(number, int):
         yield count(number, "text")
-    if equal:
-        yield "only texts that reach the last fifth of the longest text"
     if config.get("single_example") is True:
         yield "all rows of a head as one sequence"
     if not run.has("head_metrics"):

@@ -105,8 +105,6 @@ def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> H
             f"{keys.rows.width}. Use files of one model."
         )
     keys.texts.require(rows.example_id, rows.position, folder)
-    if keys.used_texts is not None:
-        rows = rows.of_texts(keys.used_texts)
     rows, exponent = scaled(rows)
     rows = rows.with_columns({VECTOR: np.ldexp(rows.vectors, exponent - keys.exponent)})
     received, base = rows.get(RECEIVED), keys.rows[RECEIVED]

@@ -28,7 +28,6 @@ from attention_plasticity.read.run_texts import run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
     TextGroups,
-    texts_to_last_fifth,
 )
 from attention_plasticity.read.unknown import Unknown
 from attention_plasticity.read.weights import token_weights
@@ -114,7 +113,6 @@ class Keys(Rows):
 
     text: Ints  # (n,)
     texts: DumpTexts  # of the whole run
-    used_texts: Ints | None  # ids of the texts that are used; None: all
 
 
 @dataclass(frozen=True)
@@ -147,9 +145,6 @@ def read_keys(
     rows = _read(dump, head, config, texts, columns)
     if config.single_example:
         rows = rows.with_columns({EXAMPLE: np.zeros(len(rows), np.int64)})
-    used = _equal_texts(texts, rows) if config.equal_texts else None
-    if used is not None:
-        rows = _rows_of_texts(rows, used, dump.folders[head])
     rows, exponent = scaled(rows)
     assert rows.example_id is not None
     return Keys(
@@ -160,7 +155,6 @@ def read_keys(
         text=rows.example_id,
         group=None if config.single_example else texts.groups.of(rows.example_id),
         texts=texts,
-        used_texts=used,
     )
 
 
@@ -169,8 +163,6 @@ def read_queries(dump: Dump, layer: int, q_head: int, keys: Keys, config: Runner
     head = HeadId(layer, q_head, "q")
     rows = _read(dump, head, config, keys.texts, [*ATTENTION_COLUMNS, TOKEN_ID])
     folder = dump.folders[head]
-    if keys.used_texts is not None:
-        rows = _rows_of_texts(rows, keys.used_texts, folder)
     if len(rows) < MIN_QUERIES:
         raise HeadError(
             f"{folder}: has {len(rows)} queries; a regression on position needs {MIN_QUERIES} or "
@@ -286,25 +278,3 @@ def _read(
         texts.require(rows.example_id, rows.position, dump.folders[head])
     require_size(head, rows.width, len(np.unique(rows.bucket)), config, dump.folders[head])
     return rows
-
-
-def _equal_texts(texts: DumpTexts, keys: HeadRows) -> Ints:
-    """Ids of the texts that reach the last fifth of the longest text.
-
-    Their lengths are in `examples.parquet`. Without them, the positions of the keys are used.
-    """
-    assert keys.example_id is not None
-    if texts.long is not None:
-        return texts.long
-    return texts_to_last_fifth(keys.example_id, keys.position)
-
-
-def _rows_of_texts(rows: HeadRows, texts: Ints, folder: DumpPath) -> HeadRows:
-    if rows.example_id is None:
-        raise HeadError(f"{folder}: equal_texts needs queries with example_id. Leave it out.")
-    found = rows.of_texts(texts)
-    if not len(found):
-        raise HeadError(
-            f"{folder}: has no rows of texts that reach the last fifth. Leave equal_texts out."
-        )
-    return found

@@ -15,7 +15,6 @@ from attention_plasticity.read.texts import (
     TextList,
     text_lengths,
     texts_of_dump,
-    texts_to_last_fifth,
 )
 from qk_dump.heads import HeadId
 from qk_dump.keep_probabilities import keep_probabilities
@@ -36,7 +35,7 @@ def run_texts(
         listed, _ = TextList.of(dump)
         texts = DumpTexts(listed=None if listed is None else listed.summary())
     else:
-        texts = texts_of_dump(dump, layers, equal_texts=config.equal_texts, show=show)
+        texts = texts_of_dump(dump, layers, show=show)
     return replace(texts, bins=bins_of_dump(dump, config))
 
 
@@ -53,7 +52,7 @@ def bins_of_dump(dump: Dump, config: RunnerConfig) -> Bins | None:
     The lengths of texts are in `examples.parquet`, and the sampler is in `dump.json`. If one of
     them is missing, the rows of the first query head are used; None if no query head can be read.
     """
-    lengths = text_lengths(dump, equal_texts=config.equal_texts)
+    lengths = text_lengths(dump)
     rows = None
     if lengths is None or not _sampler_is_known(dump):
         rows = _first_queries(dump, config)
@@ -89,19 +88,17 @@ def _expected(dump: Dump, lengths: Ints, context: int, config: RunnerConfig) -> 
 
 
 def _first_queries(dump: Dump, config: RunnerConfig) -> HeadRows | None:
-    """The queries of the first head that can be read, of the texts that are used."""
+    """The queries of the first head that can be read."""
     for layer, head in dump.query_heads:
         try:
             rows = read_head(
                 dump.require_files(HeadId(layer, head, "q")),
                 max_rows=config.max_tokens_per_head,
                 seed=config.seed,
-                examples="if present" if config.equal_texts else False,
+                examples=False,
                 vectors=False,
             )
         except ToolkitError:
             continue  # the analysis of this head gives the reason
-        if config.equal_texts and rows.example_id is not None:
-            rows = rows.of_texts(texts_to_last_fifth(rows.example_id, rows.position))
         return rows
     return None

@@ -1,4 +1,4 @@
-"""The texts of a dump: groups, lengths, and the texts that reach the end of the context.
+"""The texts of a dump: groups and lengths.
 
 They come from `examples.parquet`. They are read once per run, so that all heads of the run, and all
 of its shards, have the same groups and the same bins.
@@ -28,7 +28,6 @@ from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.errors import DumpError
 from qk_toolkit.formatting import count, index_ranges
 
-_LAST_FIFTH = 0.8  # of the longest text
 _MOST_RANGES = 10  # of ids in a message
 
 
@@ -52,7 +51,6 @@ class DumpTexts:
     """The texts of a dump, as all heads of a run use them."""
 
     ids: Ints | None = None  # (texts,) ascending; None: not known, the id is used as rank
-    long: Ints | None = None  # ids of the texts that reach the last fifth; None: not known
     listed: dict[str, Any] | None = None  # number of the texts of the run, and a hash of them
     problem: str | None = None  # why `examples.parquet` is not used
     bins: Bins | None = None  # of positions, as all heads of the run use them
@@ -66,7 +64,7 @@ class DumpTexts:
     @cached_property
     def digest(self) -> str:
         """A hash of ids and bins. Heads with the same hash have the same groups and bins."""
-        ids = [self.as_message()[name] for name in ("ids", "long", "bins")]
+        ids = [self.as_message()[name] for name in ("ids", "bins")]
         return hashlib.sha256(json.dumps(ids).encode()).hexdigest()
 
     @property
@@ -109,7 +107,7 @@ class DumpTexts:
 
     def as_message(self) -> dict[str, Any]:
         """The texts as values for JSON."""
-        arrays = {"ids": self.ids, "long": self.long, "lengths": self.lengths}
+        arrays = {"ids": self.ids, "lengths": self.lengths}
         bins = None if self.bins is None else [self.bins.size, self.bins.context]
         lists = {name: None if one is None else one.tolist() for name, one in arrays.items()}
         return {**lists, "listed": self.listed, "problem": self.problem, "bins": bins}
@@ -117,12 +115,12 @@ class DumpTexts:
     @classmethod
     def of_message(cls, content: dict[str, Any]) -> Self:
         """The texts from values for JSON."""
-        ids, long, lengths = (
+        ids, lengths = (
             None if content[name] is None else np.array(content[name], np.int64)
-            for name in ("ids", "long", "lengths")
+            for name in ("ids", "lengths")
         )
         bins = None if content["bins"] is None else Bins(*content["bins"])
-        return cls(ids, long, content["listed"], content["problem"], bins, lengths)
+        return cls(ids, content["listed"], content["problem"], bins, lengths)
 
 
 UNKNOWN_TEXTS = DumpTexts()
@@ -158,28 +156,19 @@ class TextList:
             originals = table.column("original_id").take(pa.array(first)).to_pylist()
         return cls(ids, originals, None if lengths is None else lengths[first]), None
 
-    @property
-    def long(self) -> Ints | None:
-        """Ids of the texts that reach the last fifth; None if the lengths are not known."""
-        if self.lengths is None or not len(self.ids):
-            return None
-        return texts_to_last_fifth(self.ids, self.lengths - 1)
-
-    def summary(self, *, equal_texts: bool = False) -> dict[str, Any] | None:
-        """Number of the texts that are used, and a hash of their original ids and groups.
+    def summary(self) -> dict[str, Any] | None:
+        """Number of the texts, and a hash of their original ids and groups.
 
         Two runs with the same hash use the same texts, so that the differences between their heads
         can be computed text by text. The hash is None if an original id is missing. None without
-        the column, or if `equal_texts` is set and the lengths are not known.
+        the column.
         """
-        used = self.long if equal_texts else self.ids
-        if self.originals is None or used is None:
+        originals = self.originals
+        if originals is None:
             return None
-        chosen = np.flatnonzero(np.isin(self.ids, used))
-        originals = [self.originals[row] for row in chosen]
         if not originals or None in originals:
             return {"count": len(originals), "digest": None}
-        groups = TextGroups(self.ids).of(self.ids[chosen])
+        groups = TextGroups(self.ids).of(self.ids)
         pairs = sorted(
             [str(one), group] for one, group in zip(originals, groups.tolist(), strict=True)
         )
@@ -191,7 +180,6 @@ def texts_of_dump(
     dump: Dump,
     layers: Iterable[int],
     *,
-    equal_texts: bool = False,
     show: Callable[[int, int], object] = lambda done, total: None,
 ) -> DumpTexts:
     """The texts of a dump, for the heads of some layers.
@@ -207,43 +195,19 @@ def texts_of_dump(
     if listed is not None:
         unknown = np.setdiff1d(texts_of_layers(dump, layers), listed.ids)
         if not len(unknown):
-            long = listed.long if equal_texts else None
-            summary = listed.summary(equal_texts=equal_texts)
-            return DumpTexts(listed.ids, long, summary, lengths=listed.lengths)
+            return DumpTexts(listed.ids, listed.summary(), lengths=listed.lengths)
         problem = f"{dump.path / EXAMPLES_FILE}: does not name {_ids_as_text(unknown)} of the dump"
     found = texts_of_heads(dump, show)
-    return DumpTexts(found, None, {"count": len(found), "digest": None}, problem)
+    return DumpTexts(found, {"count": len(found), "digest": None}, problem)
 
 
-def text_lengths(dump: Dump, *, equal_texts: bool = False) -> Ints | None:
-    """(texts,) tokens of the texts that are used; None if `examples.parquet` does not have them."""
+def text_lengths(dump: Dump) -> Ints | None:
+    """(texts,) tokens of the texts; None if `examples.parquet` does not have them."""
     listed, _ = TextList.of(dump)
     if listed is None or listed.lengths is None or not len(listed.ids):
         return None
     lengths = listed.lengths
-    if equal_texts and listed.long is not None:
-        lengths = lengths[np.isin(listed.ids, listed.long)]
     return lengths if 1 <= lengths.max() <= MOST_POSITIONS else None
-
-
-def texts_to_last_fifth(ids: Ints, last_positions: Array | Ints) -> Ints:
-    """(texts,) ids of the texts with positions in the last fifth of the longest text.
-
-    `ids` may repeat, with any positions of the texts.
-    """
-    reached = last_positions >= _LAST_FIFTH * np.max(last_positions)
-    return np.unique(ids[reached])
-
-
-def equal_texts_note(texts: DumpTexts) -> str:
-    """How many texts `equal_texts` keeps."""
-    if texts.long is None or texts.ids is None:
-        return (
-            "equal_texts: examples.parquet does not have the lengths of the texts; the positions "
-            "of the captured keys are used"
-        )
-    kept, total = len(texts.long), len(texts.ids)
-    return f"equal_texts: {kept:,} of {total:,} texts reach the last fifth and are used"
 
 
 def _integers(table: pa.Table, name: str) -> Ints | None:

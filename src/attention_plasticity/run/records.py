@@ -14,7 +14,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shutil
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -31,7 +30,6 @@ from qk_toolkit.files import (
     MOST_JSON_BYTES,
     cannot_lock,
     cannot_write,
-    is_locked,
     read_bounded,
     staged,
     sync,
@@ -165,24 +163,6 @@ class Records:
         """Records of other settings or other files than those of `planned`."""
         own = {self._path(unit) for unit in planned}
         return [path for path in sorted(self._all.rglob(f"*{_FINISHED}")) if path not in own]
-
-    def clean(self, planned: Iterable[Unit]) -> int:
-        """Remove the records of other settings and other files. Returns their number.
-
-        Folders in which another command computes are left alone.
-        """
-        busy = {lock.parent for lock in self._all.glob("*/*.lock") if is_locked(lock)}
-        others = [path for path in self.others(planned) if path.parent not in busy]
-        try:
-            with self.tables_lock():  # drafts of tables of another command are here
-                for path in others:
-                    path.unlink(missing_ok=True)
-                for folder in set(self._all.iterdir()) - {self.folder, *busy}:
-                    if folder.is_dir() and not folder.is_symlink():
-                        shutil.rmtree(folder)
-        except OSError as error:
-            raise cannot_write(self._all, error) from error
-        return len(others)
 
     def _path(self, unit: Unit, ending: str = _FINISHED) -> Path:
         return self.folder / f"{unit.name}{ending}"

@@ -43,7 +43,7 @@ from qk_dump.buckets import geometry_of
 
 _UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
 _NOT_RECORDED = (
-    *("dry_run", "clean", "layers", "heads", "output_dir", "max_workers"),
+    *("dry_run", "layers", "heads", "output_dir", "max_workers"),
     *("fidelity", "near", "first_query", "dataset_cache_dir", "download_max_workers"),
     *TABLE_PATHS,
 )
@@ -63,9 +63,7 @@ class Collected:
         self.metrics: list[dict[str, Any]] = []
         self.fidelity: list[dict[str, Any]] = []  # of key heads
         self.missing: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
-        self.sizes = SampleSizes(
-            single_example=config.single_example, equal_texts=config.equal_texts
-        )
+        self.sizes = SampleSizes(single_example=config.single_example)
         self.files: list[HeadFiles] = []
         self._drift: list[dict[str, float]] = []
         self._influences: list[dict[str, tuple[Sequence[float], int]]] = []

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.read.texts import equal_texts_note
 from attention_plasticity.run.at_url import destination
 from attention_plasticity.run.compute import Task, compute, tasks_of
 from attention_plasticity.run.engines import Engine, LocalProcesses
@@ -56,7 +55,7 @@ def run_analysis(
         from attention_plasticity.run.write import write_run  # slow to import
 
         outcome = write_run(run, time.monotonic() - began)
-        _clean(run, watcher)
+        _note_other_records(run, watcher)
         target.finish()
     return outcome
 
@@ -91,25 +90,19 @@ def _compute(
 
 def _note_records(run: PlannedRun, tasks: list[Task], watcher: Watcher) -> None:
     """What an earlier command has left in the folder."""
-    if run.config.equal_texts:
-        watcher.note(equal_texts_note(run.texts))
     done = run.total - sum(len(task.units) for task in tasks)
     if done:
         watcher.note(f"{done:,} of {count(run.total, 'head')} were finished earlier and are kept")
 
 
-def _clean(run: PlannedRun, watcher: Watcher) -> None:
-    """Remove records of other settings and files if wanted; else say that there are some."""
+def _note_other_records(run: PlannedRun, watcher: Watcher) -> None:
+    """Say that there are records of other settings and files."""
     planned = [*run.units.values(), *map(run.fidelity_unit, run.whole.groups)]
     if run.is_part:
         planned += run.records.units()  # of heads that were not fetched
-    if run.config.clean:
-        removed = run.records.clean(planned)
-        watcher.note(f"{count(removed, 'record')} of other settings or files: removed")
-        return
     others = run.records.others(planned)
     if others and not run.is_part:
         watcher.note(
             f"{count(len(others), 'record')} of other settings or files: kept in "
-            f"{run.place.folder / '.heads'}; --clean removes them"
+            f"{run.place.folder / '.heads'}"
         )

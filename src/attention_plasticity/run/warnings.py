@@ -45,13 +45,11 @@ class _LowCounts:
         self.name = name  # of a bin in messages
         self.limit = limit
         self.heads = 0
-        self.most = 0  # in any bin
         self.smallest: dict[int, int] = {}  # by bin
 
     def add(self, bins: Sequence[int], sizes: Sequence[float], known: Collection[int] = ()) -> None:
         """Add the cells of a head; a bin has several of them. The bins `known` are never small."""
         of_bin = dict(zip(bins, map(int, sizes), strict=True))
-        self.most = max([self.most, *of_bin.values()])
         small = {one: n for one, n in of_bin.items() if n < self.limit and one not in known}
         self.heads += bool(small)
         for number, size in small.items():
@@ -80,9 +78,8 @@ class SampleSizes:
     The queries of a head without bins are counted in its query buckets.
     """
 
-    def __init__(self, *, single_example: bool = False, equal_texts: bool = False) -> None:
+    def __init__(self, *, single_example: bool = False) -> None:
         self._single_example = single_example
-        self._equal_texts = equal_texts
         self._heads = 0
         self._no_texts = 0  # heads
         self._few_groups = 0  # heads
@@ -116,9 +113,6 @@ class SampleSizes:
     ) -> Iterator[RunWarning]:
         """Warnings about the counted heads."""
         bins = None if bin_size is None else BucketGeometry("uniform", bin_size)
-        fewest = min(self._texts.smallest.values(), default=0)
-        nothing_changes = self._equal_texts or self._texts.most == fewest
-        remedy = "" if nothing_changes else ", or set equal_texts to use the same texts everywhere"
         for kind, low, where, what, advice in (
             (
                 *("few_queries", self._queries, bins, "Plasticity at one position is unreliable"),
@@ -130,7 +124,7 @@ class SampleSizes:
             ),
             (
                 *("few_texts", self._texts, bins, "Means and figures have no values"),
-                f"Capture more texts of this length{remedy}",
+                "Capture more texts of this length",
             ),
         ):
             if low.heads:

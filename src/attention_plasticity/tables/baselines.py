@@ -35,9 +35,7 @@ BASELINES = {RANDOM: "random weights", SHUFFLED: "shuffled tokens"}
 FOLDER = "baseline"
 DUMP_FOLDER = "dump"
 _FILE = "baseline.json"
-_SAME_SETTINGS = (
-    *("pair_sampling", "query_model", "max_rel_dist", "single_example", "equal_texts"),
-)
+_SAME_SETTINGS = (*("pair_sampling", "query_model", "max_rel_dist", "single_example"),)
 """Settings of the analysis that decide which quantity the values are."""
 
 

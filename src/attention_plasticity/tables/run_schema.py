@@ -80,7 +80,6 @@ class _Config(_Part):
     pair_sampling: str | None = None
     query_model: str | None = None
     single_example: bool | None = None
-    equal_texts: bool | None = None
     layers: list[int] | None = None
     heads: list[int] | None = None
     distant_from: int | None = None

@@ -42,7 +42,6 @@ def told(folders: list[Path]) -> list[str]:
     [
         ({"query_model": "full"}, 1),
         ({"pair_sampling": "context"}, 1),
-        ({"equal_texts": True}, 0),  # the other run does not record it
         ({"pair_sampling": "local", "max_rel_dist": 0.1}, 1),
         ({"max_rel_dist": 0.1}, 0),  # matters to local pairs only
     ],

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 
 from attention_dumps import Layer, make_attention_dump
@@ -147,23 +144,3 @@ def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Pa
     )
     for name in ("bucket_plasticity", "drift"):
         assert repr(without.tables[name]) == repr(with_columns.tables[name])
-
-
-def test_texts_with_known_attention_may_all_be_left_out(tmp_path: Path) -> None:
-    """Only text 0 is long, and its attention is null."""
-    root = make_attention_dump(tmp_path)
-    for name in ("l00h00q", "l00h00k"):
-        file = root / name / "data.parquet"
-        table = pq.read_table(file)
-        text, position = (np.asarray(table[column]) for column in ("example_id", "position"))
-        kept = (text == 0) | (position < position.max() // 2)
-        table = table.filter(pa.array(kept))
-        for column in set(table.column_names) & {"lse", "max_logit", "entropy", "sink_mass"}:
-            null = pa.array(text[kept] == 0)
-            values = pc.if_else(null, None, table[column])
-            table = table.set_column(table.column_names.index(column), column, values)
-        pq.write_table(table, file)
-    assert "attn_entropy" not in analyze(root).missing["head_metrics"]
-    result = analyze(root, equal_texts=True)
-    assert {result.missing["head_metrics"][name] for name in ATTENTION_MEANS} == {NO_COLUMNS}
-    assert "attention" not in result.tables

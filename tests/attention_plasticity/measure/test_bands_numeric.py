@@ -80,7 +80,7 @@ def rows(one: Head, known: bool) -> dict[str, Any]:
 def found_of(q: Head, k: Head, known: bool = True) -> Found:
     visible, reason = Visible(), "the texts are not known"
     queries = Queries(**rows(q, known), window=None, visible=visible, no_errors=reason)
-    keys = Keys(**rows(k, known), texts=DumpTexts(), used_texts=None)
+    keys = Keys(**rows(k, known), texts=DumpTexts())
     frame = Frame(moments_before(queries), moments_before(keys))
     return band_columns(queries, keys, frame, Shared(), Streams(0, 0, 0))
 

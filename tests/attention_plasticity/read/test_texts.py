@@ -14,14 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attention_plasticity as ap
-from attention_plasticity.figures import caption_of
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.rows import read_keys
 from attention_plasticity.read.run_texts import bins_of_dump, run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
     texts_of_dump,
-    texts_to_last_fifth,
 )
 from dumps import head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -49,70 +47,31 @@ def write_dump(root: Path, texts: tuple[int, ...], *, lengths: bool) -> ap.Dump:
     return ap.open_dump(root)
 
 
-def listed_texts(dump: ap.Dump, *, equal_texts: bool = False) -> dict[str, Any] | None:
+def listed_texts(dump: ap.Dump) -> dict[str, Any] | None:
     """Number and hash of the texts of a run."""
-    return texts_of_dump(dump, [], equal_texts=equal_texts).listed
+    return texts_of_dump(dump, []).listed
 
 
-@pytest.mark.parametrize("lengths", [False, True])
-def test_equal_texts_equal_a_dump_of_the_long_texts(tmp_path: Path, lengths: bool) -> None:
-    config = ap.make_config(equal_texts=True)
-    mixed = write_dump(tmp_path / "mixed", tuple(range(8)), lengths=lengths)
-    chosen = write_dump(tmp_path / "long", LONG, lengths=lengths)
-    one, other = ap.analyze_head(0, 0, dump=mixed, config=config), ap.analyze_head(0, 0, 0, chosen)
-    for name, value in one.metrics.items():
-        right = other.metrics[name]
-        if not lengths or isinstance(value, str):
-            np.testing.assert_equal(value, right, err_msg=name)
-        elif "_unrotated" not in name and not name.endswith("_se"):  # the texts have other groups
-            np.testing.assert_allclose(value, right, rtol=1e-6, atol=1e-8, err_msg=name)
-    cells = one.tables["bucket_plasticity"]
-    assert cells["plasticity"] == other.tables["bucket_plasticity"]["plasticity"]
-    assert max(cells["n_texts"]) == len(LONG)
-    everything = ap.analyze_head(0, 0, dump=mixed)
-    assert everything.metrics["n_q_tokens"] > one.metrics["n_q_tokens"]
-
-
-def test_a_run_records_the_texts_that_it_used(tmp_path: Path) -> None:
+def test_a_run_records_its_texts(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", tuple(range(8)), lengths=True)
-    used = listed_texts(dump, equal_texts=True)
-    assert used is not None
-    assert used["count"] == len(LONG)
-    assert used["digest"] not in (None, (listed_texts(dump) or {})["digest"])
-    run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), equal_texts=True, max_workers=1)
-    assert run.info["input"]["texts"] == used
-    assert "only texts that reach the last fifth" in (caption_of(run.plot("profile")) or "")
+    listed = listed_texts(dump)
+    assert listed is not None
+    assert listed["count"] == 8
+    run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), max_workers=1)
+    assert run.info["input"]["texts"] == listed
     texts = [Example(i, None, length, "0") for i, length in enumerate(LENGTHS)]
     write_examples(tmp_path / "dump", texts)
-    assert listed_texts(dump, equal_texts=True) == {"count": len(LONG), "digest": None}
+    assert listed_texts(dump) == {"count": 8, "digest": None}
     (tmp_path / "dump" / "examples.parquet").unlink()
-    assert listed_texts(dump, equal_texts=True) is None
+    assert listed_texts(dump) is None
 
 
-def test_settings_that_contradict_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ap.ConfigError, match="equal_texts: cannot be used together with single"):
-        ap.make_config(equal_texts=True, single_example=True)
+def test_wrong_heads_are_refused(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "dump", tuple(range(8)), lengths=True)
-    rows = head_rows(100, examples=1)
-    write_columns(
-        tmp_path / "dump", HeadId(0, 0, "q"), **{**rows, "example_id": rows["bucket"] + 99}
-    )
-    with pytest.raises(ap.HeadError, match="no rows of texts that reach the last fifth"):
-        ap.analyze_head(0, 0, dump=dump, config=ap.make_config(equal_texts=True))
     with pytest.raises(ap.DumpError, match=r"head 9 of layer 0 is not .* has query heads 0"):
         ap.analyze_head(0, 9, dump=dump)
     with pytest.raises(ap.ConfigError, match="dump: is missing"):
         ap.analyze_head(0, 0)
-
-
-@given(st.lists(st.integers(0, 2000), min_size=1, max_size=30))
-def test_the_longest_text_is_always_used(lengths: list[int]) -> None:
-    positions = np.array(lengths)
-    kept = texts_to_last_fifth(np.arange(len(lengths)), positions)
-    assert int(positions.argmax()) in kept
-    assert (positions[kept] >= 0.8 * positions.max()).all()
-    others = np.setdiff1d(np.arange(len(lengths)), kept)
-    assert (positions[others] < 0.8 * positions.max()).all()
 
 
 def test_bins_of_a_run_follow_from_lengths_and_sampler(tmp_path: Path) -> None:
@@ -162,7 +121,7 @@ def test_rows_of_a_text_that_the_run_does_not_know_are_refused(tmp_path: Path) -
 def test_texts_come_back_from_their_message(ids: list[int], problem: bool) -> None:
     some = np.array(sorted([*ids, *[i + 1 for i in ids if i + 1 not in ids]]), np.int64)
     reason, lengths = "a reason" if problem else None, some % 99
-    texts = DumpTexts(some, some[::2], {"count": len(some)}, reason, Bins(8, 99), lengths)
+    texts = DumpTexts(some, {"count": len(some)}, reason, Bins(8, 99), lengths)
     again = DumpTexts.of_message(json.loads(json.dumps(texts.as_message())))
     np.testing.assert_equal(vars(again), vars(texts))
 

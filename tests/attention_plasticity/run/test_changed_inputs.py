@@ -213,31 +213,17 @@ def test_rotary_records_in_a_file_count_by_their_content(place: Path, whole: Pat
 # records of other settings
 
 
-def test_other_records_are_left_alone_until_they_are_cleaned(place: Path, whole: Path) -> None:
+def test_other_records_are_left_alone(place: Path, whole: Path) -> None:
     dump, out = place / "dump", place / "out"
     first = {path: path.read_bytes() for path in records(out)}
     watcher = Notes()
     analyse(dump, out, seed=1, watcher=watcher)
-    assert [note for note in watcher.notes if KEPT in note] == [
-        f"4 {KEPT} {out}/.heads; --clean removes them"
-    ]
+    assert [note for note in watcher.notes if KEPT in note] == [f"4 {KEPT} {out}/.heads"]
     write_columns(dump, HeadId(0, 3, "q"), **head_rows(90, 4, seed=5))
     watcher = Notes()
     analyse(dump, out, seed=1, watcher=watcher)
     assert any(note.startswith(f"5 {KEPT}") for note in watcher.notes)
     assert {path: path.read_bytes() for path in first} == first
-    before, watcher = tables(out), Notes()
-    analyse(dump, out, seed=1, clean=True, watcher=watcher)
-    assert watcher.notes[-1] == "5 records of other settings or files: removed"
-    assert len(records(out)) == 4
-    assert not any(path.exists() for path in first)
-    assert tables(out) == before
-    analyse(dump, out, seed=1, layers=[0], heads=[3], clean=True)  # the others are not removed
-    assert computed(dump, out, seed=1) == []
-    watcher = Notes()
-    analyse(dump, out, seed=1, watcher=watcher)
-    assert not any(KEPT in note for note in watcher.notes)
-    assert computed(dump, out) == HEADS
 
 
 # files that change while a run reads them

@@ -90,8 +90,6 @@ def test_other_settings_of_fidelity_give_other_values(
     analyse(dump, out, engine=engine, near=4)  # the former values are still there
     assert len(engine.key_heads) == 4
     assert tables(out) == tables(whole)
-    analyse(dump, out, near=4, clean=True)
-    assert len(records(out, "k")) == 4
 
 
 def test_changed_queries_of_one_head_change_its_key_head_only(

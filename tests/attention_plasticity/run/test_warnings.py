@@ -82,13 +82,8 @@ def test_bins_that_few_texts_reach_are_left_out() -> None:
     (warning,) = warnings_of(head({1: 50, 2: 50}, {1: 5, 2: 3}))
     assert warning.text == (
         "Fewer than 4 texts in bin 2 (positions 1,024-1,535), in 1 of 1 heads; the smallest number "
-        "is 3. Means and figures have no values there. Capture more texts of this length, or set "
-        "equal_texts to use the same texts everywhere."
+        "is 3. Means and figures have no values there. Capture more texts of this length."
     )
-    (equal,) = warnings_of(head({1: 50, 2: 50}, {1: 3, 2: 2}), equal_texts=True)
-    assert equal.text.endswith("have no values there. Capture more texts of this length.")
-    (alike,) = warnings_of(head({1: 50, 2: 50}, {1: 3, 2: 3}))  # other texts would change nothing
-    assert alike.text.endswith("have no values there. Capture more texts of this length.")
 
 
 def test_plasticity_that_is_not_known_is_a_note_with_the_reason() -> None:
