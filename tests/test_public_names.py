@@ -43,7 +43,8 @@ ANALYSIS_FLAGS = """
 """
 CAPTURE_FLAGS = """
     dataset.path dataset.name dataset.revision dataset.split dataset.text_column
-    dataset.id_column dataset.max_samples dataset.streaming dataset.synthetic.length
+    dataset.id_column dataset.max_samples dataset.spread_samples dataset.streaming
+    dataset.synthetic.length
     dataset.synthetic.number dataset.synthetic.texts dataset.synthetic.seed model.name
     model.revision
     model.gguf_file model.config_overrides model.trust_remote_code model.dtype model.device_map
