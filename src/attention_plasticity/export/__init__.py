@@ -2,20 +2,21 @@
 
 From a dump:
 
-1. `source`: the heads of a model that a file must have, those that the dump has, and refusals
+1. `source`: the queries of the dump, and refusals
 2. `queries`: means and covariances of queries, with errors; arrays in, arrays out
-3. `formats`: one function per format
+3. `formats`, `triattention`: one function per format
 
 From a run:
 
 1. `order`: the value of every key head, its error and its rank, and refusals
 2. `division`: from values to shares of keys; arrays in, arrays out
-3. `budget`: one function per format, and what is printed about budgets
+3. `budget`, `gates`: one function per format, and what is printed
 
 Both:
 
 1. `settings`: the table of formats, and their options
-2. `provenance`: where the numbers come from
-3. `folder`: files, written in one step, without replacing files of others
-4. `command`: the verb
+2. `heads`: the heads that a file must have, and those without values
+3. `provenance`: where the numbers come from
+4. `folder`: files, written in one step, without replacing files of others
+5. `command`: the verb
 """

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from attention_plasticity.export.division import PERCENTS, RULES, default_rule, prune_curves
 from attention_plasticity.export.folder import Content, array_file, text_file
+from attention_plasticity.export.heads import entries
 from attention_plasticity.export.order import UNIFORM, OrderedHeads
 from attention_plasticity.export.settings import ExportSettings
 from attention_plasticity.tables.intervals import half_width
@@ -84,7 +85,7 @@ def kvpress_budget(heads: OrderedHeads, settings: ExportSettings) -> Content:
         console.print(Text(f'press = BudgetPress(SnapKVPress(), "{file}", compression_ratio=0.5)'))
 
     files = {_CURVES: array_file(by_layer), _TABLE: text_file(csv)}
-    return Content(files, heads.entries(table), rules, evidence, show)
+    return Content(files, entries(table.to_dict("records")), rules, evidence, show)
 
 
 def _print_budget(heads: OrderedHeads, rule: str, table: pd.DataFrame, console: Console) -> None:

@@ -12,9 +12,10 @@ from attention_plasticity.export.folder import (
     require_safetensors,
     tensors_file,
 )
+from attention_plasticity.export.heads import Head
 from attention_plasticity.export.queries import query_moments, top_direction
 from attention_plasticity.export.settings import ExportSettings
-from attention_plasticity.export.source import ExportSource, Head
+from attention_plasticity.export.source import ExportSource
 from attention_plasticity.read.texts import text_lengths
 from qk_dump.rotary import RotaryRecord
 from qk_toolkit.arrays import Array

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from attention_plasticity.export.folder import CONFIG, Content, json_file, text_file
+from attention_plasticity.export.heads import entries
 from attention_plasticity.export.order import UNIFORM, OrderedHeads, is_share, ordered_heads
 from attention_plasticity.export.settings import ExportSettings
 from attention_plasticity.roles import repeated_decide
@@ -88,7 +89,7 @@ def duo(heads: OrderedHeads, settings: ExportSettings) -> Content:
         "copying": {
             "rule": f"role or likely role {' or '.join(COPYING)} of a query head: "
             + ("no exception" if settings.window_copying else "full attention"),
-            "heads": _pairs(heads, roles.copies),
+            "heads": heads.pairs(roles.copies),
         },
         "full_attention_heads": int(np.count_nonzero(gate == 1.0)),
     }
@@ -100,7 +101,7 @@ def duo(heads: OrderedHeads, settings: ExportSettings) -> Content:
     config = {"sink_size": settings.sink_size, "recent_size": settings.recent_size}
     files = {_GATES: text_file(text), CONFIG: json_file(config)}
     table = heads.table(gate=gate, copies=roles.copies.astype(np.int64))
-    return Content(files, heads.entries(table), rules, _NOT_MEASURED, show)
+    return Content(files, entries(table.to_dict("records")), rules, _NOT_MEASURED, show)
 
 
 def distinct_gates(ranked: Ints, value: Array, free: Bools, counted: Bools) -> Array:
@@ -142,7 +143,7 @@ def _largest(
     if must > number:
         raise ConfigError(
             f"--share: {number:,} of {total:,} key heads, but {must:,} copy and keep full "
-            f"attention: {format_heads(_pairs(heads, heads.counted & ~free))}. Give --share "
+            f"attention: {format_heads(heads.pairs(heads.counted & ~free))}. Give --share "
             f"{np.ceil(100 * must / total) / 100:g} or more, or --window_copying"
         )
     keys = _keys(heads, free, second)
@@ -183,14 +184,10 @@ def _equal(heads: OrderedHeads, places: list[int], second: tuple[str, Array] | N
     tied = np.isin(np.arange(len(heads.value)), places)
     also = "" if second is None else f" and of {second[0]}"
     return ConfigError(
-        f"{heads.run.place}: the key heads {format_heads(_pairs(heads, tied))} have equal values "
+        f"{heads.run.place}: the key heads {format_heads(heads.pairs(tied))} have equal values "
         f"of {heads.order}{also}, so that chance would decide which of them have a window. Choose "
         "another --order, --share or --threshold"
     )
-
-
-def _pairs(heads: OrderedHeads, chosen: Bools) -> list[tuple[int, int]]:
-    return list(zip(heads.layer[chosen].tolist(), heads.k_head[chosen].tolist(), strict=True))
 
 
 def _about(heads: OrderedHeads, gate: Array, kept: Bools, roles: Copying) -> list[str]:
@@ -204,15 +201,15 @@ def _about(heads: OrderedHeads, gate: Array, kept: Bools, roles: Copying) -> lis
         most = np.floor(100 * window.mean()) / 100
         lines[0] += f"; a tool may give a window to at most {most:g} of the heads"
     if kept.any():
-        lines.append(f"full attention, because they copy: {format_heads(_pairs(heads, kept))}")
+        lines.append(f"full attention, because they copy: {format_heads(heads.pairs(kept))}")
     if (hurt := window & roles.copies).any():
         lines.append(
-            f"a window may hurt these heads, which copy: {format_heads(_pairs(heads, hurt))}"
+            f"a window may hurt these heads, which copy: {format_heads(heads.pairs(hurt))}"
         )
     if (hurt := window & roles.unknown).any():
         why = "the run has no dump of repeated tokens" if heads.run.has("roles") else "no roles"
         lines.append(
             f"whether these heads copy is not known ({why}), and a window may hurt them: "
-            f"{format_heads(_pairs(heads, hurt))}. `study` captures repeated tokens"
+            f"{format_heads(heads.pairs(hurt))}. `study` captures repeated tokens"
         )
     return lines

@@ -1,8 +1,4 @@
-"""The values by which key heads are ordered, from the tables of a finished run.
-
-Files of other tools have one entry per key head of the model. A head without a value is refused,
-with its reason, or gets the mean of the others if the user chose this.
-"""
+"""The values by which key heads are ordered, from the tables of a finished run."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from attention_plasticity.export.division import ranks
+from attention_plasticity.export.heads import Filled, Head, layout_of_run, refuse_or_fill
 from attention_plasticity.export.settings import Missing
 from attention_plasticity.metrics import (
     CHUNKED_ATTENTION,
@@ -107,14 +104,6 @@ class OrderedHeads:
         flags = {"counted": self.counted.astype(np.int64), "filled": self.filled.astype(np.int64)}
         return pd.DataFrame({**ids, **own, **columns, **flags})
 
-    @staticmethod
-    def entries(table: pd.DataFrame) -> list[dict[str, Any]]:
-        """The rows of a table for `PROVENANCE.json`; null: not known."""
-        return [
-            {str(name): None if value != value else value for name, value in row.items()}
-            for row in table.to_dict("records")
-        ]
-
     def rules(self) -> dict[str, Any]:
         """What `PROVENANCE.json` says about the values."""
         file = KEY_HEADS.file if self.order in _OF_KEY_HEADS else HEAD_METRICS.file
@@ -124,10 +113,11 @@ class OrderedHeads:
             found |= {"value": f"{self.order} of {file}{mean}", "errors": self.errors_from}
         if not self.counted.all():
             found["not_counted_layers"] = sorted(set(self.layer[~self.counted].tolist()))
-        if self.filled.any():
-            heads = np.stack([self.layer, self.k_head], axis=1)[self.filled]  # (filled, 2)
-            found["missing"] = {"rule": MEAN_RULE, "heads": heads.tolist()}
-        return found
+        return found | Filled(self.pairs(self.filled), MEAN_RULE).rules()
+
+    def pairs(self, chosen: Bools) -> list[Head]:
+        """Layer and number of the chosen heads."""
+        return list(zip(self.layer[chosen].tolist(), self.k_head[chosen].tolist(), strict=True))
 
 
 def ordered_heads(
@@ -138,7 +128,7 @@ def ordered_heads(
 ) -> OrderedHeads:
     """All key heads of the model of a run. `note` gets a line about heads without a value."""
     _require_order(order)
-    shape, group = _model(run)
+    shape, group = layout_of_run(run)
     grid = pd.MultiIndex.from_product([range(size) for size in shape], names=_ROW)
     counted = ~np.isin(grid.get_level_values("layer"), _bounded_layers(run))
     if not counted.any():
@@ -154,13 +144,19 @@ def ordered_heads(
     value, influences, groups, source = _values(run, order, grid, group)
     lacking = counted & np.isnan(value)  # (n,)
     if lacking.any():
-        told = _without_values(run, order, grid[lacking].to_list(), group)
-        if missing == "refuse" or lacking.sum() == counted.sum():
-            mean = ", or give --missing mean" if lacking.sum() < counted.sum() else ""
-            again = "Capture and analyze these heads, or choose another --order"
-            raise ConfigError(f"{run.place}: {told}. {again}{mean}")
-        value = np.where(lacking, value[counted & ~lacking].mean(), value)
-        note(f"{told}. {MEAN_RULE.capitalize()}, {value[lacking][0]:.4f}")
+        others = value[counted & ~lacking]
+        mean = float(others.mean()) if len(others) else np.nan
+        refuse_or_fill(
+            run.place,
+            grid[lacking].to_list(),
+            _without_values(run, order, grid[lacking].to_list(), group),
+            f"{MEAN_RULE}, {mean:.4f}",
+            remedy="Capture and analyze these heads, or choose another --order",
+            missing=missing,
+            others=len(others) > 0,
+            note=note,
+        )
+        value = np.where(lacking, mean, value)
         influences = np.where(lacking[:, None], np.nan, influences)
     if np.isnan(influences[counted & ~lacking]).any():
         source = _NO_ERRORS
@@ -173,19 +169,6 @@ def _require_order(name: str) -> None:
         files = f"a column with a standard error of {KEY_HEADS.file} or {HEAD_METRICS.file}"
         hint = nearest(name, known, otherwise=f"; expected {files}, or {UNIFORM}")
         raise ConfigError(f"--order: {name!r:.60}: unknown order{hint}")
-
-
-def _model(run: FinishedRun) -> tuple[tuple[int, int], int]:
-    """Layers and key heads of a layer, and query heads of a key head."""
-    layout = run.layout
-    if len(layout) < 3 or (run.info.get("head_layout") or {}).get("guessed"):
-        raise ConfigError(
-            f"{run.place}: the numbers of layers and heads of the model are not known; give the "
-            "output_dir of an analysis with its run.json, or analyze again with --num_layers, "
-            "--num_q_heads and --num_k_heads"
-        )
-    heads = layout["num_k_heads"]
-    return (layout["num_layers"], heads), layout["num_q_heads"] // heads
 
 
 def _bounded_layers(run: FinishedRun) -> list[int]:

@@ -1,13 +1,7 @@
-"""The heads of a model that a file must have, those that the dump has, and refusals.
-
-Files of other tools have one entry per head of the model, in the order of heads, and no place to
-say that a head is not known. So a head that was not captured is refused, or filled by a rule that
-the user chose.
-"""
+"""The queries of a dump whose statistics are exported, and refusals."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from attention_plasticity.config import RunnerConfig
+from attention_plasticity.export.heads import (
+    Filled,
+    Head,
+    entries,
+    layout_of_dump,
+    refuse_or_fill,
+)
 from attention_plasticity.export.settings import Missing
 from attention_plasticity.read.layer import (
     SELECTIVE,
@@ -26,7 +26,7 @@ from attention_plasticity.read.layer import (
     rotation_of,
     with_rotary_factor,
 )
-from attention_plasticity.read.layout import HeadLayout, head_layout
+from attention_plasticity.read.layout import HeadLayout
 from attention_plasticity.read.texts import DumpTexts, texts_of_dump
 from attention_plasticity.read.weights import token_weights, why_no_weights
 from qk_dump.checks import rules_of
@@ -37,14 +37,13 @@ from qk_dump.reader import HeadRows, read_head
 from qk_dump.rotary import RotaryRecord
 from qk_toolkit.arrays import Array, Ints, Vectors
 from qk_toolkit.errors import ConfigError, DumpError, HeadError
-from qk_toolkit.formatting import count, format_heads, index_ranges
+from qk_toolkit.formatting import format_heads, index_ranges
 from qk_toolkit.watcher import Watcher
 
 SEED = 0  # of the rows that are drawn from a large head
 MEAN_RULE = "a query head that was not captured has the mean of the captured heads of its layer"
 
 _FEWEST = 2  # a covariance needs two queries
-Head = tuple[int, int]  # layer, query head
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,8 @@ class HeadQueries:
 
     def entry(self, errors: dict[str, float]) -> dict[str, Any]:
         """Rows and errors of the head for `PROVENANCE.json`; null: not known."""
-        known = {name: value if math.isfinite(value) else None for name, value in errors.items()}
         facts = {"layer": self.head.layer, "head": self.head.head, "rows": len(self.rows)}
-        return {**facts, **known}
+        return entries([{**facts, **errors}])[0]
 
 
 @dataclass(frozen=True)
@@ -98,36 +96,39 @@ class ExportSource:
     dump: Dump
     layout: HeadLayout
     texts: DumpTexts
-    missing: list[Head]  # query heads that are filled by the rule
+    filled: Filled  # query heads that were not captured
     max_rows: int
     watcher: Watcher
 
     @classmethod
     def of(cls, dump: Dump, missing: Missing, max_rows: int, watcher: Watcher) -> ExportSource:
         """The heads of a dump. Raises a `ConfigError` if the file could not be complete."""
-        layout = _layout(dump)
+        layout = layout_of_dump(dump)
         layers = range(layout.num_layers)
         _refuse_layers(dump, layers)
         every = [(layer, head) for layer in layers for head in range(layout.num_q_heads)]
         captured = set(dump.query_heads)
         absent = [head for head in every if head not in captured]
-        if absent and missing == "refuse":
-            raise ConfigError(
-                f"{dump.path}: query heads that were not captured ({len(absent):,} of "
-                f"{len(every):,}): {format_heads(absent)}. A file needs every head: capture the "
-                "others, or give --missing mean"
-            )
+        filled = refuse_or_fill(
+            dump.path,
+            absent,
+            f"query heads that were not captured ({len(absent):,} of {len(every):,}): "
+            f"{format_heads(absent)}",
+            MEAN_RULE,
+            remedy="A file needs every head: capture the others",
+            missing=missing,
+            others=bool(captured),
+            note=watcher.note,
+        )
         if empty := set(layers) - {layer for layer, _ in captured}:
             raise ConfigError(
                 f"{dump.path}: no query head of layers {index_ranges(empty)} was captured, so "
                 "there is no mean to fill them with. Capture these layers"
             )
-        if absent:
-            watcher.note(f"{count(len(absent), 'query head')}: not captured; {MEAN_RULE}")
         why = why_no_weights(dump.manifest)
         if why is not None:
             watcher.note(f"{dump.path}: all rows have the weight 1: {why}")
-        return cls(dump, layout, texts_of_dump(dump, layers), absent, max_rows, watcher)
+        return cls(dump, layout, texts_of_dump(dump, layers), filled, max_rows, watcher)
 
     @property
     def manifest(self) -> DumpManifest:
@@ -212,27 +213,14 @@ class ExportSource:
         table = np.zeros((self.layout.num_layers, self.layout.num_q_heads, *shape))
         for (layer, head), value in values.items():
             table[layer, head] = value
-        for layer, head in self.missing:
+        for layer, head in self.filled.heads:
             known = [value for (of, _), value in values.items() if of == layer]
             table[layer, head] = np.mean(known, axis=0)
         return table
 
     def rules(self, **rules: str) -> dict[str, Any]:
         """These rules, and the rule for heads that were not captured, if there are any."""
-        if not self.missing:
-            return rules
-        heads = [[layer, head] for layer, head in self.missing]
-        return {"missing": {"rule": MEAN_RULE, "heads": heads}, **rules}
-
-
-def _layout(dump: Dump) -> HeadLayout:
-    for name in ("num_layers", "num_q_heads", "num_k_heads"):
-        if getattr(dump.manifest, name, None) is None:
-            raise ConfigError(
-                f"{dump.path}: dump.json does not have {name}, so a file could lack heads of the "
-                "model. Add it to dump.json, or capture again"
-            )
-    return head_layout(dump, RunnerConfig())
+        return {**self.filled.rules(), **rules}
 
 
 def _refuse_layers(dump: Dump, layers: range) -> None:

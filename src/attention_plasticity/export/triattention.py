@@ -21,9 +21,10 @@ import numpy as np
 
 from attention_plasticity.export.folder import Content
 from attention_plasticity.export.formats import BEFORE_ROPE, require_one_pairing, text_of
+from attention_plasticity.export.heads import Head
 from attention_plasticity.export.queries import mean_and_error
 from attention_plasticity.export.settings import ExportSettings
-from attention_plasticity.export.source import ExportSource, Head, HeadQueries
+from attention_plasticity.export.source import ExportSource, HeadQueries
 from qk_dump.rotary import RotaryRecord, pair_dimensions
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError

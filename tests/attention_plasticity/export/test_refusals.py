@@ -110,9 +110,8 @@ def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
     assert "--missing mean" in message
     done = run_here("export", dump, tmp_path / "filled", "--to", kind, "--missing", "mean")
     assert done.returncode == 0
-    assert "not captured; a query head that was not captured has the mean" in " ".join(
-        done.stderr.split()
-    )
+    told = "layer 1: 2. A query head that was not captured has the mean of the captured heads"
+    assert told in " ".join(done.stderr.split())
     facts = provenance(tmp_path / "filled")
     assert facts["rules"]["missing"]["heads"] == [[1, 2]]
     assert len(facts["heads"]) == 7
