@@ -139,7 +139,7 @@ def test_a_dump_or_a_run_in_place_of_the_other(analysed: tuple[Path, Path], tmp_
     dump, run = analysed
     message = refusal(dump, BUDGET)
     assert f"{dump}: is a dump; --to {BUDGET} needs a finished run. Make it with" in message
-    assert f"attention-plasticity analyze {dump} --output_dir RUN" in message
+    assert f"attention-plasticity analyze {dump} RUN" in message
     done = run_here("export", "hf://datasets/owner/name", tmp_path / "hub", "--to", BUDGET)
     assert "hf://datasets/owner/name: is a dump; --to" in done.stderr  # nothing is fetched
     message = refusal(run, "q-filters")
