@@ -76,7 +76,7 @@ docs: $(VENV)/.docs
 	@echo "The documentation is in $(CURDIR)/site/index.html"
 
 # ARGS="analysis page" runs some of the benchmarks; `python -m benchmarks --help` lists them. Dumps in bench-data/ take 4 GB.
-bench: ARGS ?= analysis capture
+bench: ARGS ?= analysis capture tap
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $(ARGS)
 

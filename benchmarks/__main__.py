@@ -3,6 +3,7 @@
     analysis   CPU time of a query head, against a floor and against an earlier version
     capture    seconds of a text, against a bare forward; memory
     attention  attention columns of a layer in plain torch, by the size of blocks
+    tap        the notebook of README.md: forwards, files and bytes, against bare forwards
     scale      growth with heads and rows, many files, workers, Ray
     vllm       CPU time of a capture inside vLLM, against plain vLLM
 
@@ -20,7 +21,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-NAMES = ("analysis", "capture", "attention", "scale", "vllm")
+NAMES = ("analysis", "capture", "attention", "tap", "scale", "vllm")
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "ARROW_NUM_THREADS"), "1")
 
 
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=NAMES, metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3, help="timings of each thing")
     parser.add_argument("--data", type=Path, default=Path("bench-data"), help="folder of dumps")
-    parser.add_argument("--tokens", type=int, help="of a text of capture and vllm")
+    parser.add_argument("--tokens", type=int, help="of a text of capture, tap and vllm")
     parser.add_argument("--earlier", type=Path, help="folder src of another version, for analysis")
     options = parser.parse_args()
     if len(options.names) > 1:

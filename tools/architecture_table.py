@@ -89,7 +89,7 @@ def _record_of(facts: LayerFacts) -> str:
 
 def _tapped(model: Any) -> Tap:
     """A text with everything that a capture takes."""
-    with torch.inference_mode(), tap(model, attended_keys=3) as tapped:
+    with torch.inference_mode(), tap(model, sampler="all", attended_keys=3) as tapped:
         run_backbone(decoder_of(model), torch.arange(3, 3 + _LENGTH)[None])
     return tapped
 

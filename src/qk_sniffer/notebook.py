@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
+from rich.filesize import decimal
 from torch import Tensor, nn
 
 from qk_dump.columns import ARGMAX_TOKEN, TOKEN_ID, VECTOR
@@ -22,12 +26,13 @@ from qk_dump.rows import Rows
 from qk_dump.side_files import write_side_files
 from qk_dump.writer import write_head
 from qk_sniffer.capture.description import capture_manifest
+from qk_sniffer.capture.dump_heads import text_bytes
 from qk_sniffer.capture.setup import (
     attended_layers,
     attended_sampler_of,
     sampler_of,
 )
-from qk_sniffer.config import CaptureSettings
+from qk_sniffer.config import CaptureSettings, SamplerType
 from qk_sniffer.engines.hf.calls import HfCalls
 from qk_sniffer.engines.hf.forward_arguments import arguments_by_name, lengths_of, tokens_of
 from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, text_config
@@ -35,15 +40,22 @@ from qk_sniffer.engines.hf.probe_forward import is_probe_running
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.rows.checks import stored_rows
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan, texts_of_forward
-from qk_sniffer.rows.taken import empty_rows
+from qk_sniffer.rows.taken import TakenRows, empty_rows
 from qk_sniffer.rows.taker import RowTaker
+from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, choose
 from qk_sniffer.sampling.heads import choose_heads
-from qk_sniffer.sampling.positions import SamplerType
+from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.texts.token_texts import token_texts
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import cannot_write, remove_drafts, resolved, staged_folder, user_path
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
+
+_THREADS = 8  # that write files
+
+
+def _to_stderr(message: str) -> None:
+    print(message, file=sys.stderr)
 
 
 class TappedRows(Rows):
@@ -67,9 +79,10 @@ def tap(
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    sampler: SamplerType = "all",
-    min_bucket_size: int = 128,
-    base_rate: float = 1.0,
+    texts: int | None = None,
+    sampler: SamplerType = "auto",
+    min_bucket_size: int | None = None,
+    base_rate: float | None = None,
     key_base_rate: float | None = None,
     seed: int = 0,
     queries: bool = True,
@@ -79,13 +92,20 @@ def tap(
     attention: bool = True,
     tokens: bool = True,
     attended_keys: int = 0,
+    say: Callable[[str], None] = _to_stderr,
 ) -> Tap:
     """Capture queries and keys of a transformers model: `with qk_sniffer.tap(model) as t:`.
 
     Every sequence of every forward in the block becomes an example. Examples are numbered from 0.
-    By default every position of every head is kept. The sampler has the settings of a capture.
     Sequences may be padded on the right, with an `attention_mask`. The model's outputs do not
     change, and the tap is removed when the block ends.
+
+    The sampler has the settings of a capture. By default it is `auto`: 128 queries and 512 keys per
+    bucket and head from `texts` texts, 16 if it is not given, in about 16 buckets of the longest of
+    the first 16 texts. When a longer one of them comes, rows of earlier texts are dropped until all
+    texts have the rates of the new buckets. `sampler="all"` keeps every position. Before the first
+    forward, `say` gets a line with the number of texts that `auto` assumes, or with the size of
+    what `all` keeps.
 
     Queries have columns of their attention, such as `t.queries(layer, head).entropy`, and keys the
     length of their value, `value_norm`; `t.queries(layer, head).columns` lists the names. If the
@@ -106,7 +126,7 @@ def tap(
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
         >>> model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=2, **sizes))  # random weights
-        >>> with tap(model) as t:
+        >>> with tap(model, texts=1) as t:
         ...     output = model(torch.tensor([[5, 6, 7]]))  # one text of three tokens
         >>> t.queries(layer=1, head=3).vectors.shape
         (3, 8)
@@ -114,6 +134,8 @@ def tap(
     if sampler not in get_args(SamplerType):
         expected = ", ".join(get_args(SamplerType))
         raise ConfigError(f"sampler: expected one of {expected}, got {sampler!r:.80}")
+    if texts is not None and (type(texts) is not int or texts < 1):
+        raise ConfigError(f"texts: expected a number from 1, got {texts!r:.80}")
     settings = validated(
         CaptureSettings,
         {
@@ -137,34 +159,86 @@ def tap(
     )
     layout = probe(model)
     wanted = choose_heads(layout, settings)
+    positions = TapPositions(settings, texts)
     plan = RowPlan(
         wanted=wanted,
-        sampler=sampler_of(settings),
+        sampler=positions.sampler(()),
         attention=settings.attention,
         tokens=settings.tokens,
         attended=attended_sampler_of(settings, None),
         attended_layers=attended_layers(wanted),
     )
-    return Tap(model, layout, plan, pre_rope=pre_rope)
+    return Tap(model, layout, plan, positions, pre_rope=pre_rope, say=say)
+
+
+@dataclass(frozen=True)
+class TapPositions:
+    """Which positions a tap keeps. The sampler `auto` depends on the texts that came."""
+
+    settings: CaptureSettings
+    texts: int | None  # as given
+
+    @property
+    def assumed_texts(self) -> int:
+        """The number of texts for which `auto` chooses."""
+        return self.texts or TEXTS_LOOKED_AT
+
+    def sampler(self, lengths: Sequence[int]) -> PositionSampler:
+        """The sampler after texts of these lengths, as a capture of them would choose it."""
+        if self.settings.sampler.type != "auto":
+            return sampler_of(self.settings)
+        longest = max([1, *lengths[:TEXTS_LOOKED_AT]])
+        return sampler_of(
+            self.settings, choose(self.assumed_texts, longest, self.settings.min_bucket_size)
+        )
+
+    def message(self, plan: RowPlan, lengths: Sequence[int]) -> str | None:
+        """What to say before the first forward, which has texts of these lengths."""
+        sampler = self.settings.sampler.type
+        if sampler == "auto" and self.texts is None:
+            return (
+                f"tap: assumes {self.assumed_texts} texts and keeps 128 queries and 512 keys per "
+                "bucket of them; texts= is another number, sampler='all' keeps every position"
+            )
+        if sampler != "all":
+            return None
+        size = sum(text_bytes(plan, length, half=False) for length in lengths)
+        every = ""
+        if self.texts is not None:
+            whole = decimal(round(size * self.texts / len(lengths)))
+            every = f", {whole} for {count(self.texts, 'text')} like these"
+        return (
+            f"tap: keeps every position: {decimal(round(size))} for the {sum(lengths):,} tokens of "
+            f"this forward{every}, in memory and in the dump; sampler='auto' keeps a sample"
+        )
 
 
 class Tap:
     """The queries and keys captured so far; made by `tap`."""
 
     def __init__(
-        self, model: nn.Module, layout: HfLayout, plan: RowPlan, *, pre_rope: bool
+        self,
+        model: nn.Module,
+        layout: HfLayout,
+        plan: RowPlan,
+        positions: TapPositions,
+        *,
+        pre_rope: bool,
+        say: Callable[[str], None],
     ) -> None:
         self.layout = layout
         self.lengths: list[int] = []  # tokens of every example
         self.model = model
         self.plan = plan
         self.pre_rope = pre_rope
+        self._positions = positions
+        self._say: Callable[[str], None] | None = say  # None after the first forward
         self._decoder = decoder_of(model)
         self._taker = RowTaker(plan)
         layers = {layer.facts.layer for layer in plan.wanted}
         self._calls = HfCalls(layout, layers, self._taker, pre_rope=pre_rope, rules=plan.attention)
-        self._parts: dict[HeadId, list[Rows]] = {head: [] for head in plan.heads()}
-        self._known_attention: set[int] = set()  # layers whose attention was computed
+        self._heads = frozenset(plan.heads())
+        self._forwards: list[TakenRows] = []
         self._lengths_now: list[int] = []  # of the sequences in the current forward
         self._model_arguments: Mapping[str, Any] | None = None  # None if the decoder runs alone
         self._thread: int | None = None  # the thread of the current forward
@@ -174,7 +248,7 @@ class Tap:
     def __repr__(self) -> str:
         layers = index_ranges(layer.facts.layer for layer in self.plan.wanted)
         q, k = (sum(head.kind == kind for head in self.heads) for kind in ("q", "k"))
-        rows = sum(len(part) for head in self.heads for part in self._parts[head])
+        rows = sum(taken.number_of_rows() for taken in self._forwards)
         return (
             f"<Tap {_model_name(self.model)}: layers {layers}, {q} query heads, {k} key heads, "
             f"{count(len(self.lengths), 'text')}, {count(rows, 'row')}>"
@@ -183,12 +257,12 @@ class Tap:
     @property
     def heads(self) -> list[HeadId]:
         """The captured heads."""
-        return sorted(head for head in self._parts if not head.attended)
+        return sorted(head for head in self._heads if not head.attended)
 
     @property
     def attended_heads(self) -> list[HeadId]:
         """The key heads of which keys are drawn by attention."""
-        return sorted(head for head in self._parts if head.attended)
+        return sorted(head for head in self._heads if head.attended)
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -221,12 +295,12 @@ class Tap:
     def rows(self, head: HeadId | str) -> TappedRows:
         """The rows of a head, given as `HeadId` or by its name, such as `l00h07q`."""
         head_id = parse_head(head) if isinstance(head, str) else head
-        if head_id is None or head_id not in self._parts:
+        if head_id is None or head_id not in self._heads:
             name = head if isinstance(head, str) else head.folder
             listed = "t.attended_heads" if "attended" in name else "t.heads"
             raise ConfigError(f"{name}: is not a captured head; {listed} lists the captured heads")
-        parts = self._parts[head_id] or [empty_rows(self.plan, head_id)]
-        return TappedRows(Rows.joined(parts).columns)
+        parts = [taken.of_head(head_id) for taken in self._forwards if taken.holds(head_id)]
+        return TappedRows(Rows.joined(parts or [empty_rows(self.plan, head_id)]).columns)
 
     def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
         """Write the captured rows as a dump for the analysis, and return its folder.
@@ -250,16 +324,21 @@ class Tap:
         return place
 
     def _write(self, folder: Path, tokenizer: Any) -> None:
-        """Write all files of the dump."""
-        ids: set[int] = set()
-        for head in self._parts:
+        """Write all files of the dump, those of the heads in parallel."""
+        known = set[int]().union(*(taken.known_attention for taken in self._forwards))
+
+        def write(head: HeadId) -> set[int]:
             rows = self.rows(head)
-            known = head.layer in self._known_attention
-            write_head(folder, head, stored_rows(head, rows, half=False, known_attention=known))
-            ids |= _tokens_in(rows)
+            stored = stored_rows(head, rows, half=False, known_attention=head.layer in known)
+            write_head(folder, head, stored)
+            return _tokens_in(rows)
+
+        heads = self.plan.heads()
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
+            ids = set[int]().union(*pool.map(write, heads))
         texts = token_texts(tokenizer, sorted(ids)) if tokenizer is not None and ids else None
         examples = [Example(number, number, n, "") for number, n in enumerate(self.lengths)]
-        write_side_files(folder, self._manifest(), list(self._parts), examples, texts)
+        write_side_files(folder, self._manifest(), heads, examples, texts)
 
     def _manifest(self) -> DumpManifest:
         return capture_manifest(
@@ -295,7 +374,14 @@ class Tap:
         self._lengths_now = lengths_of(given, whole_model)
         if self._lengths_now:
             self._require_independent_angles()
+            self._say_once()
             self._expect(self._texts(tokens_of(given, whole_model)))
+
+    def _say_once(self) -> None:
+        say, self._say = self._say, None
+        message = None if say is None else self._positions.message(self.plan, self._lengths_now)
+        if say is not None and message is not None:
+            say(message)
 
     def _expect(self, texts: ForwardTexts | None) -> None:
         """Set the texts of the next forward. Rows of one that did not finish are dropped."""
@@ -310,7 +396,9 @@ class Tap:
         if ids is not None:
             texts = [line[:length] for line, length in zip(ids.numpy(), lengths, strict=True)]
         examples = range(first, first + len(lengths))
-        return texts_of_forward(self.plan, examples, texts, known=ids is not None)
+        sampler = self._positions.sampler([*self.lengths, *lengths])
+        plan = replace(self.plan, sampler=sampler)
+        return texts_of_forward(plan, examples, texts, known=ids is not None)
 
     def _require_one_thread(self) -> None:
         thread = threading.get_ident()
@@ -353,11 +441,15 @@ class Tap:
                 f"layer {taken.missing[0]}: the numbers of queries and keys differ in this "
                 "forward; a cache of fixed size cannot be captured, leave cache_implementation out"
             )
-        for head, rows in taken.rows().items():
-            self._parts[head].append(rows)
-        self._known_attention |= taken.known_attention
+        if self._forwards:  # its copies from a GPU ended before this forward
+            self._forwards[-1].unpin()
         self.lengths += self._lengths_now
         self._expect(None)
+        sampler = self._positions.sampler(self.lengths)
+        if sampler != self.plan.sampler:  # a longer text came: larger buckets for all texts
+            self._forwards = [earlier.thinned(sampler) for earlier in self._forwards]
+            self.plan = replace(self.plan, sampler=sampler)
+        self._forwards.append(taken)
 
 
 def _require_new(place: Path) -> None:

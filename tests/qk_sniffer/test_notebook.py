@@ -21,10 +21,17 @@ import qk_sniffer
 from qk_dump.reader import read_attended
 from qk_dump.source import open_dump
 from qk_dump.tokens import read_tokens
+from qk_sniffer.cli import main
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from tiny_models import ARCHITECTURES, VOCABULARY
-from tiny_texts import tiny_tokenizer, vision_language_model
+from tiny_texts import (
+    save_texts,
+    save_tiny_model,
+    some_text,
+    tiny_tokenizer,
+    vision_language_model,
+)
 
 ORIGINAL = AttentionInterface.get_interface
 
@@ -62,7 +69,7 @@ def fail(*_: object) -> None:
 
 
 def test_rows_come_as_arrays_of_one_length() -> None:
-    with qk_sniffer.tap(some_model()) as tapped:
+    with qk_sniffer.tap(some_model(), sampler="all") as tapped:
         some_model()(input_ids=tokens(2))
     for rows in (tapped.queries(0, 3), tapped.keys(3, 1)):
         assert len(rows) == 48
@@ -83,7 +90,7 @@ def test_rows_come_as_arrays_of_one_length() -> None:
 def test_examples_are_numbered_onward_over_forwards() -> None:
     """Also when the tap is opened again."""
     model = some_model()
-    tapped, alone = qk_sniffer.tap(model), qk_sniffer.tap(model)
+    tapped, alone = qk_sniffer.tap(model, sampler="all"), qk_sniffer.tap(model, sampler="all")
     with tapped:
         model(input_ids=tokens(2, 10, seed=1))
         with alone:
@@ -106,7 +113,7 @@ def holey() -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("padding", [padded([4, 8], left=True), holey()], ids=["left", "hole"])
 def test_other_padding_is_refused(padding: tuple[Tensor, Tensor]) -> None:
     model = some_model()
-    with qk_sniffer.tap(model) as tapped:
+    with qk_sniffer.tap(model, sampler="all") as tapped:
         with pytest.raises(ConfigError) as caught:
             model(input_ids=padding[0], attention_mask=padding[1])
         model(input_ids=tokens(1, 5))
@@ -123,7 +130,7 @@ def test_texts_with_images_are_captured_in_the_text_layers() -> None:
     model, ids = vision_language_model(), tokens(2, 12)
     ids[:, 1:5] = 5
     images = torch.zeros(2, 3, 28, 28)
-    with qk_sniffer.tap(model) as tapped:
+    with qk_sniffer.tap(model, sampler="all") as tapped:
         model(input_ids=ids, pixel_values=images, token_type_ids=(ids == 5).long())
         assert (len(tapped.heads), len(tapped.keys(3, 1))) == (24, 24)
         ids, mask = padded([12, 8])
@@ -137,7 +144,7 @@ def test_texts_with_images_are_captured_in_the_text_layers() -> None:
 def test_positions_of_ones_own_are_refused() -> None:
     model = some_model()
     packed = torch.arange(6).repeat(2)[None]  # two texts in one sequence
-    with qk_sniffer.tap(model) as tapped:
+    with qk_sniffer.tap(model, sampler="all") as tapped:
         model(input_ids=tokens(1, 12), position_ids=torch.arange(12)[None])
         ids, mask = padded([12, 8])
         places = (mask.cumsum(dim=1) - 1).masked_fill(mask == 0, 1)  # as generate() makes them
@@ -155,11 +162,11 @@ def generated(model: Any, ids: Tensor, **options: Any) -> Tensor:
 def test_of_a_generation_with_a_cache_the_prompt_is_kept() -> None:
     model, ids = some_model(), tokens(2, 12)
     plain = generated(model, ids)
-    with qk_sniffer.tap(model) as tapped:
+    with qk_sniffer.tap(model, sampler="all") as tapped:
         assert torch.equal(generated(model, ids), plain)
         generated(model, ids[:1, :7])
     assert tapped.lengths == [12, 12, 7]
-    with qk_sniffer.tap(model) as prompt:
+    with qk_sniffer.tap(model, sampler="all") as prompt:
         model(input_ids=ids)
         model(input_ids=ids[:1, :7])
     np.testing.assert_allclose(
@@ -171,7 +178,7 @@ def test_of_a_generation_with_a_cache_the_prompt_is_kept() -> None:
 def test_tokens_may_be_given_by_position_or_as_embeddings(bare: bool) -> None:
     model, ids = some_model("gpt2"), tokens(2, 12)
     called = decoder_of(model) if bare else model
-    with qk_sniffer.tap(called) as tapped:
+    with qk_sniffer.tap(called, sampler="all") as tapped:
         called(ids)
         called(inputs_embeds=model.get_input_embeddings()(ids))
     assert tapped.lengths == [12] * 4
@@ -184,7 +191,12 @@ def test_tokens_may_be_given_by_position_or_as_embeddings(bare: bool) -> None:
     [
         ({"layers": [4]}, "capture.layers: 4 given, there are 0-3"),
         ({"queries": False, "keys": False}, "neither queries nor keys"),
-        ({"sampler": "auto"}, "sampler: expected one of log_uniform, uniform, all, got 'auto'"),
+        (
+            {"sampler": "some"},
+            "sampler: expected one of auto, log_uniform, uniform, all, got 'some'",
+        ),
+        ({"base_rate": 4.0}, "base_rate: is chosen by the sampler auto; leave it out"),
+        ({"texts": 0}, "texts: expected a number from 1, got 0"),
         ({"base_rate": 0.0}, "base_rate"),
     ],
 )
@@ -197,19 +209,112 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: 
 def test_a_forward_that_failed_is_forgotten() -> None:
     """Also by a tap that is opened after it."""
     model = some_model()
-    with qk_sniffer.tap(model, pre_rope=True) as tapped:
+    with qk_sniffer.tap(model, sampler="all", pre_rope=True) as tapped:
         model(input_ids=tokens(1, 5, seed=1))
         hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
         with pytest.raises(ValueError, match="in the middle"):
             model(input_ids=tokens(1, 90))
         hook.remove()
-        with qk_sniffer.tap(model, pre_rope=True) as second:
+        with qk_sniffer.tap(model, sampler="all", pre_rope=True) as second:
             model(input_ids=tokens(1, 6, seed=2))
     assert (tapped.lengths, second.lengths) == ([5, 6], [6])
-    with qk_sniffer.tap(model, pre_rope=True) as undisturbed:
+    with qk_sniffer.tap(model, sampler="all", pre_rope=True) as undisturbed:
         model(input_ids=tokens(1, 5, seed=1))
         model(input_ids=tokens(1, 6, seed=2))
     assert all(same(tapped.rows(head), undisturbed.rows(head)) for head in tapped.heads)
+
+
+def lines(model: Any, lengths: list[int], **how: Any) -> tuple[qk_sniffer.Tap, list[str]]:
+    """A tap of texts of these lengths, one per forward, and what it said."""
+    said: list[str] = []
+    with torch.inference_mode(), qk_sniffer.tap(model, say=said.append, **how) as tapped:
+        for number, length in enumerate(lengths):
+            model(input_ids=tokens(1, length, seed=number))
+    return tapped, said
+
+
+@pytest.mark.parametrize("attended", [0, 5])
+def test_a_longer_text_thins_earlier_ones(attended: int) -> None:
+    """As if the sampler for the longest text had been there from the start."""
+    model, lengths = some_model(), [3, 40, 24, 300, 150]
+    auto, _ = lines(model, lengths, texts=64, attended_keys=attended)
+    sampler = auto.plan.sampler
+    assert (sampler.min_bucket_size, sampler.base_rate, sampler.key_base_rate) == (16, 2.0, 8.0)
+    chosen = {
+        "sampler": "uniform",
+        "min_bucket_size": 16,
+        "base_rate": 2.0,
+        "key_base_rate": 8.0,
+    }
+    same_sampler, _ = lines(model, lengths, attended_keys=attended, **chosen)
+    for head in auto.heads + auto.attended_heads:
+        thinned, direct = auto.rows(head), same_sampler.rows(head)
+        assert list(thinned.columns) == list(direct.columns)
+        for name, values in thinned.columns.items():
+            close = 1e-5 if values.dtype.kind == "f" and name != "vector" else 0  # other blocks
+            np.testing.assert_allclose(values, direct[name], rtol=close, atol=close)
+    assert len(auto.queries(0, 0)) < sum(lengths) / 4
+    assert repr(auto) == repr(same_sampler)
+
+
+def test_only_the_first_16_texts_set_the_buckets() -> None:
+    """Nor does a forward that failed."""
+    model = some_model()
+    tapped, _ = lines(model, [32] * 16 + [300], texts=64)
+    assert tapped.plan.sampler.min_bucket_size == 2
+    with qk_sniffer.tap(model, texts=64) as tapped:
+        model(input_ids=tokens(1, 32))
+        hook = model.model.layers[2].mlp.register_forward_pre_hook(fail)
+        with pytest.raises(ValueError, match="in the middle"):
+            model(input_ids=tokens(1, 300))
+        hook.remove()
+    assert tapped.plan.sampler.min_bucket_size == 2
+
+
+def test_a_tap_keeps_what_a_capture_of_the_texts_keeps(tmp_path: Path) -> None:
+    """The default of both, and files of the same size."""
+    model = save_tiny_model(tmp_path / "model")
+    lengths = [500, 130, 400, 511, 260, 90]
+    texts = save_texts(tmp_path / "texts", lengths)
+    flags = {"capture.attended_keys": 0, "inference.batch_size": 1}
+    given = [*flags.items(), ("model.name", model), ("dataset.path", texts)]
+    words = [word for name, value in given for word in (f"--{name}", str(value))]
+    assert main([*words, "--output.data_root", str(tmp_path / "captured")]) == 0
+    loaded = ARCHITECTURES["llama"].model()
+    with torch.inference_mode(), qk_sniffer.tap(loaded, texts=len(lengths)) as tapped:
+        for number, length in enumerate(lengths):
+            text = some_text(length, seed=number)
+            loaded(**tiny_tokenizer()(text, return_tensors="pt", return_token_type_ids=False))
+    tapped.save(tmp_path / "tapped", tiny_tokenizer())
+    captured, dump = open_dump(tmp_path / "captured"), open_dump(tmp_path / "tapped")
+    assert captured.manifest is not None
+    assert dump.manifest is not None
+    assert captured.manifest.sampler == dump.manifest.sampler
+    assert list(captured.folders) == list(dump.folders)
+    for head in dump.folders:
+        tables = [pq.read_table(one.require_files(head)[0]) for one in (captured, dump)]
+        assert tables[0].equals(tables[1])
+        assert head.kind == "k" or tables[0].num_rows < 0.8 * sum(lengths)
+    sizes = [sum(path.stat().st_size for path in one.path.rglob("*")) for one in (captured, dump)]
+    assert sizes[1] <= 1.05 * sizes[0]
+
+
+def test_what_a_tap_assumes_and_what_everything_takes_is_said_once() -> None:
+    model = some_model()
+    assert lines(model, [24, 24])[1] == [
+        "tap: assumes 16 texts and keeps 128 queries and 512 keys per bucket of them; texts= is "
+        "another number, sampler='all' keeps every position"
+    ]
+    assert lines(model, [24], texts=2)[1] == []
+    assert lines(model, [24], sampler="log_uniform")[1] == []
+    # 24 tokens, 4 layers, 4 query and 2 key heads of 16 dimensions
+    tapped, [everything] = lines(model, [24, 24], sampler="all", texts=10, attention=False)
+    rows = 24 * (16 + 8) * (16 + 5) * 4  # floats of the vector, and five integers
+    assert everything.startswith(
+        f"tap: keeps every position: {rows / 1000:.1f} kB for the 24 tokens of this forward, "
+        f"{rows / 100:.1f} kB for 10 texts like these"
+    )
+    assert sum(len(tapped.rows(head)) for head in tapped.heads) == 48 * 24
 
 
 def left_behind(model: Any) -> bool:
@@ -222,7 +327,7 @@ def test_taps_on_two_models_hear_their_own_and_close_in_any_order() -> None:
     models = (ARCHITECTURES["llama"].model(), some_model("smollm3"))
     stacks, taps = (ExitStack(), ExitStack()), []
     for model, stack in zip(models, stacks, strict=True):
-        taps.append(stack.enter_context(qk_sniffer.tap(model, pre_rope=True)))
+        taps.append(stack.enter_context(qk_sniffer.tap(model, sampler="all", pre_rope=True)))
     models[0](input_ids=tokens(1, 4))
     models[1](input_ids=tokens(1, 6))
     stacks[0].close()
@@ -244,7 +349,7 @@ def test_a_training_step_under_a_tap_has_the_same_gradients(checkpointing: bool)
             model.gradient_checkpointing_enable()
         with ExitStack() as stack:
             if tapping:
-                tapped = stack.enter_context(qk_sniffer.tap(model))
+                tapped = stack.enter_context(qk_sniffer.tap(model, sampler="all"))
             model(input_ids=tokens(), labels=tokens(), use_cache=False).loss.backward()
         gradients.append([weight.grad for weight in model.parameters()])
     assert all(map(torch.equal, *gradients))
@@ -276,11 +381,11 @@ def meanwhile(model: Any, work: Any) -> list[BaseException]:
 def test_another_thread_mixes_no_rows() -> None:
     """It may make a tap, but it may not run the model at the same time."""
     model = ARCHITECTURES["llama"].model()
-    taps = [qk_sniffer.tap(model, pre_rope=True) for _ in range(3)]
+    taps = [qk_sniffer.tap(model, sampler="all", pre_rope=True) for _ in range(3)]
     with taps[0]:
         model(input_ids=tokens(1, 20, seed=1))
     with taps[1]:
-        assert meanwhile(model, lambda: qk_sniffer.tap(model)) == []
+        assert meanwhile(model, lambda: qk_sniffer.tap(model, sampler="all")) == []
     with taps[2]:
         (error,) = meanwhile(model, lambda: model(input_ids=tokens(1, 20, seed=2)))
     assert isinstance(error, ConfigError)
@@ -291,7 +396,7 @@ def test_another_thread_mixes_no_rows() -> None:
 
 def test_threads_may_take_turns_under_a_tap() -> None:
     model = some_model()
-    with qk_sniffer.tap(model) as tapped:
+    with qk_sniffer.tap(model, sampler="all") as tapped:
         for length in (5, 6):
             thread = threading.Thread(target=model, args=(tokens(1, length),))
             thread.start()
@@ -303,7 +408,7 @@ def test_threads_may_take_turns_under_a_tap() -> None:
 
 def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:
     model = vision_language_model("paligemma")
-    with torch.inference_mode(), qk_sniffer.tap(model) as tapped:
+    with torch.inference_mode(), qk_sniffer.tap(model, sampler="all") as tapped:
         model(input_ids=tokens(2, 12))
         ids, mask = padded([12, 8])
         model(ids, None, mask)  # by position, as any of a forward's arguments may be given
@@ -319,7 +424,7 @@ def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
     """One forward gets ids, one embeddings: its tokens are null in a saved dump."""
     model, ids = some_model(), tokens(1, 12)
     embeddings = model.get_input_embeddings()(ids)
-    with qk_sniffer.tap(model) as tapped:
+    with qk_sniffer.tap(model, sampler="all") as tapped:
         model(ids)
         model(inputs_embeds=embeddings)
     rows, keys = tapped.queries(1, 2), tapped.keys(1, 1)
@@ -343,7 +448,7 @@ def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
 def test_tokens_that_are_not_known_or_not_wanted_are_left_out(wanted: bool, tmp_path: Path) -> None:
     model, ids = some_model(), tokens(1, 12)
     given = {"inputs_embeds": model.get_input_embeddings()(ids)} if wanted else {"input_ids": ids}
-    with qk_sniffer.tap(model, tokens=wanted) as tapped:
+    with qk_sniffer.tap(model, sampler="all", tokens=wanted) as tapped:
         model(**given)
     rows = tapped.queries(0, 0)
     assert "first_mass" in rows
@@ -366,7 +471,7 @@ def test_drawn_keys_are_those_of_a_tap_of_all_keys(
 ) -> None:
     """With rotary embedding of all, some or no dimensions; read back from a saved dump."""
     model = some_model(model_type)
-    everything = qk_sniffer.tap(model, pre_rope=pre_rope, layers=[1])
+    everything = qk_sniffer.tap(model, sampler="all", pre_rope=pre_rope, layers=[1])
     some = qk_sniffer.tap(model, pre_rope=pre_rope, layers=[1], attended_keys=12, **FEW)
     with torch.no_grad(), everything, some:
         for seed in (1, 2):
@@ -394,7 +499,7 @@ def test_a_model_that_overflows_is_not_saved(tmp_path: Path) -> None:
     attention = model.model.layers[2].self_attn
     for weights in (attention.q_proj.weight, attention.k_proj.weight):
         weights.data.mul_(1e20)
-    with qk_sniffer.tap(model, queries=False, attended_keys=3) as tapped:
+    with qk_sniffer.tap(model, sampler="all", queries=False, attended_keys=3) as tapped:
         model(input_ids=tokens(1, 12))
     with pytest.raises(ToolkitError, match=r"layer 2: NaN or infinity in the attention logits of"):
         tapped.save(tmp_path / "dump")
@@ -413,7 +518,7 @@ def test_a_save_that_fails_in_the_middle_leaves_nothing(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(number)
 
-    with qk_sniffer.tap(model, layers=[0]) as tapped:
+    with qk_sniffer.tap(model, sampler="all", layers=[0]) as tapped:
         model(input_ids=tokens(1, 12))
     with monkeypatch.context() as change:
         change.setattr(os, "fsync", until_full)
@@ -429,7 +534,7 @@ def test_a_save_that_fails_in_the_middle_leaves_nothing(
 def test_what_a_killed_save_leaves_is_no_dump(tmp_path: Path) -> None:
     """No reader finds it, and the next save removes it."""
     model = some_model()
-    with qk_sniffer.tap(model, layers=[0]) as tapped:
+    with qk_sniffer.tap(model, sampler="all", layers=[0]) as tapped:
         model(input_ids=tokens(1, 12))
     whole = tapped.save(tmp_path / "other")
     killed = tmp_path / "data" / ".mine.part-1-abcd"
@@ -443,7 +548,7 @@ def test_what_a_killed_save_leaves_is_no_dump(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
-    with qk_sniffer.tap(some_model(), layers=[0]) as tapped:
+    with qk_sniffer.tap(some_model(), sampler="all", layers=[0]) as tapped:
         some_model()(input_ids=tokens(1, 5))
     tapped.save(tmp_path / "dump")
     with pytest.raises(ConfigError, match="already holds a dump; choose another folder"):

@@ -5,7 +5,7 @@ All sizes are known before the keys are drawn, so that a GPU need not wait for t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from qk_dump.columns import INCLUSION, RECEIVED, VALUE_NORM, VECTOR
 from qk_dump.keep_probabilities import joint_inclusion
-from qk_dump.limits import MOST_POSITIONS
 from qk_sniffer.attention.queries import SpacedQueries
 from qk_sniffer.attention.received import received_attention
 from qk_sniffer.device_copies import copy_into, empty_host, to_device
@@ -73,6 +72,12 @@ class AttendedRows:
             INCLUSION: joint_inclusion(rates, self.base_chance[place].numpy()),
         }
 
+    def with_base(self, kept: Tensor) -> AttendedRows:
+        """Of the keys of the base sample, those at the indices `kept` (m,)."""
+        return replace(
+            self, base_received=self.base_received[:, kept], base_chance=self.base_chance[:, kept]
+        )
+
     def drawn(self, place: int, sampler: PositionSampler, base: KindRows) -> DrawnKeys:
         """The drawn keys of a head that are not in the base sample."""
         texts, _, places = self.position.shape
@@ -80,7 +85,7 @@ class AttendedRows:
         meant = np.arange(places) < self.count[:, place].numpy()[:, None]  # (t, c)
         sequence = np.broadcast_to(np.arange(texts)[:, None], (texts, places))[meant]  # (m,)
         rows = KindRows(sequence, self.position[:, place].numpy()[meant])
-        new = ~np.isin(_codes(rows), _codes(base), assume_unique=True)  # (m,)
+        new = ~np.isin(rows.codes, base.codes, assume_unique=True)  # (m,)
         kept = KindRows(rows.sequence[new], rows.position[new])
         rates = sampler.rate(sampler.bucket(kept.position), "k")  # (n,)
         columns: Columns = {
@@ -99,11 +104,6 @@ class DrawnKeys:
 
     rows: KindRows
     columns: Columns
-
-
-def _codes(rows: KindRows) -> Ints:
-    """A number for every row; other places in the batch have other numbers."""
-    return rows.sequence * (MOST_POSITIONS + 1) + rows.position
 
 
 def _require_places(count: Tensor, places: int) -> None:

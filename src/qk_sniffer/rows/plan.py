@@ -54,6 +54,7 @@ class ForwardTexts:
     examples: Ints  # (texts,) their numbers
     lengths: tuple[int, ...]  # in tokens
     rows: Mapping[tuple[int, Kind], KindRows]
+    sampler: PositionSampler  # that chose these rows
     tokens: Ints | None = None  # (tokens,) ids of all texts, one text after the other
 
     @cached_property
@@ -74,4 +75,4 @@ def texts_of_forward(
     if plan.tokens and known:
         tokens = np.concatenate([np.empty(0, np.int64), *(np.asarray(ids) for ids in token_ids)])
     rows = sample_rows(plan.sampler, plan.wanted, examples, lengths)
-    return ForwardTexts(np.array(examples, np.int64), lengths, rows, tokens)
+    return ForwardTexts(np.array(examples, np.int64), lengths, rows, plan.sampler, tokens)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,8 +33,9 @@ from qk_dump.rows import Rows
 from qk_sniffer.attention.totals import attention_columns
 from qk_sniffer.rows.attended import AttendedRows
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
-from qk_sniffer.sampling.heads import WantedLayer
-from qk_sniffer.sampling.rows import KindRows
+from qk_sniffer.sampling.heads import KINDS, WantedLayer
+from qk_sniffer.sampling.positions import PositionSampler
+from qk_sniffer.sampling.rows import KindRows, sample_rows
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -49,6 +50,29 @@ class LayerRows:
     value_norms: Tensor | None = None  # (key heads, n); None if not known
     attended: AttendedRows | None = None  # None if no keys were drawn
 
+    def at(self, places: Mapping[Kind, Tensor]) -> LayerRows:
+        """The rows at these indices (m,) of their kind."""
+        q, k = places.get("q"), places.get("k")
+        return LayerRows(
+            queries=None if self.queries is None else self.queries[:, q],
+            keys=None if self.keys is None else self.keys[:, k],
+            attention=None if self.attention is None else self.attention[:, q],
+            value_norms=None if self.value_norms is None else self.value_norms[:, k],
+            attended=None if self.attended is None or k is None else self.attended.with_base(k),
+        )
+
+    def unpinned(self) -> LayerRows:
+        """The same rows in ordinary memory."""
+        found = {name: _unpinned(value) for name, value in vars(self).items()}
+        if self.attended is not None:
+            parts = {name: _unpinned(value) for name, value in vars(self.attended).items()}
+            found["attended"] = AttendedRows(**parts)
+        return LayerRows(**found)
+
+
+def _unpinned(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) and value.is_pinned() else value
+
 
 class TakenRows:
     """The rows of one forward; `rows()` waits for them."""
@@ -57,6 +81,7 @@ class TakenRows:
         self.layers: dict[int, LayerRows] = {}
         self._plan = plan
         self._texts = texts
+        self._wanted = {layer.facts.layer: layer for layer in plan.wanted}
         self._devices: set[torch.device] = set()
         self._events: list[torch.cuda.Event] = []
 
@@ -99,22 +124,57 @@ class TakenRows:
         Keys come first: their NaN would also be in the attention of the queries. Vectors are in
         float32, which is exact.
         """
-        self.wait()
-        return {
-            head: rows
-            for layer in self._plan.wanted
-            for head, rows in self._of_layer(layer, self.layers[layer.facts.layer])
-        }
+        return {head: self.of_head(head) for head in self._heads()}
 
-    def _of_layer(self, layer: WantedLayer, found: LayerRows) -> Iterator[tuple[HeadId, Rows]]:
-        number = layer.facts.layer
-        for place, head in enumerate(layer.k):
-            yield HeadId(number, head, "k"), self._keys(layer, found, place)
-        for place, head in enumerate(layer.q):
-            yield HeadId(number, head, "q"), self._queries(layer, found, place)
-        if found.attended is not None:
-            for place, head in enumerate(layer.k):
-                yield HeadId(number, head, "k", attended=True), self._drawn(layer, found, place)
+    def _heads(self) -> Iterator[HeadId]:
+        for layer in self._plan.wanted:
+            number = layer.facts.layer
+            yield from (HeadId(number, head, "k") for head in layer.k)
+            yield from (HeadId(number, head, "q") for head in layer.q)
+            drawn = (HeadId(number, head, "k", attended=True) for head in layer.k)
+            yield from filter(self.holds, drawn)
+
+    def holds(self, head: HeadId) -> bool:
+        """Whether there are rows of a wanted head: keys are not drawn in every layer."""
+        return not head.attended or self.layers[head.layer].attended is not None
+
+    def of_head(self, head: HeadId) -> Rows:
+        """The rows of one head."""
+        self.wait()
+        layer = self._wanted[head.layer]
+        found, place = self.layers[head.layer], layer.heads(head.kind).index(head.head)
+        if head.kind == "q":
+            return self._queries(layer, found, place)
+        if head.attended:
+            return self._drawn(layer, found, place)
+        return self._keys(layer, found, place)
+
+    def number_of_rows(self) -> int:
+        """The rows of all heads, without keys drawn by attention."""
+        return sum(
+            len(rows) * len(self._wanted[layer].heads(kind))
+            for (layer, kind), rows in self._texts.rows.items()
+        )
+
+    def unpin(self) -> None:
+        """Move the rows to ordinary host memory; of the pinned memory of a GPU there is little."""
+        self.wait()
+        self.layers = {number: rows.unpinned() for number, rows in self.layers.items()}
+
+    def thinned(self, sampler: PositionSampler) -> TakenRows:
+        """The rows that a sampler with lower rates keeps; they are among these."""
+        self.wait()
+        texts = self._texts
+        fewer = sample_rows(sampler, self._plan.wanted, texts.examples.tolist(), texts.lengths)
+        thin = TakenRows(self._plan, replace(texts, rows=fewer, sampler=sampler))
+        for number, rows in self.layers.items():
+            places = {
+                kind: torch.from_numpy(texts.rows[number, kind].places_of(fewer[number, kind]))
+                for kind in KINDS
+                if (number, kind) in fewer
+            }
+            thin.layers[number] = rows.at(places)
+        return thin
 
     def _queries(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
         assert found.queries is not None
@@ -133,7 +193,7 @@ class TakenRows:
         columns = self._shared(layer, rows) | {VECTOR: found.keys[place].float().numpy()}
         if found.value_norms is not None:
             columns[VALUE_NORM] = found.value_norms[place].numpy()
-        rates = self._plan.sampler.rate(columns[BUCKET], "k")  # (n,)
+        rates = self._texts.sampler.rate(columns[BUCKET], "k")  # (n,)
         columns[INCLUSION] = rates
         if found.attended is not None:
             columns |= found.attended.of_base(place, rates)
@@ -142,14 +202,14 @@ class TakenRows:
     def _drawn(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
         assert found.attended is not None
         base = self._texts.rows[layer.facts.layer, "k"]
-        drawn = found.attended.drawn(place, self._plan.sampler, base)
+        drawn = found.attended.drawn(place, self._texts.sampler, base)
         return self._complete(layer, "k", self._shared(layer, drawn.rows) | drawn.columns)
 
     def _shared(self, layer: WantedLayer, rows: KindRows) -> Columns:
         """The columns that all heads of a layer and kind share."""
         window = -1 if layer.facts.window is None else layer.facts.window
         columns: Columns = {
-            BUCKET: self._plan.sampler.bucket(rows.position),
+            BUCKET: self._texts.sampler.bucket(rows.position),
             EXAMPLE: self._texts.examples[rows.sequence],
             POSITION: rows.position,
             WINDOW: np.full(len(rows), window, np.int32),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from qk_dump.heads import Kind
+from qk_dump.limits import MOST_POSITIONS
 from qk_sniffer.sampling.heads import KINDS, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.arrays import Ints
@@ -26,6 +27,18 @@ class KindRows:
     def part(self, rows: slice) -> KindRows:
         """Some of the rows."""
         return KindRows(self.sequence[rows], self.position[rows])
+
+    def places_of(self, some: KindRows) -> Ints:
+        """(m,) where some of these rows are among them."""
+        found = np.flatnonzero(np.isin(self.codes, some.codes, assume_unique=True))
+        if len(found) != len(some):
+            raise ValueError(f"{len(some) - len(found)} rows are not among these")
+        return found
+
+    @property
+    def codes(self) -> Ints:
+        """(n,) a number for every row; other places in the batch have other numbers."""
+        return self.sequence * (MOST_POSITIONS + 1) + self.position
 
     def texts(self) -> Iterator[tuple[int, int]]:
         """(first row, end) of every sequence that has rows."""

@@ -55,7 +55,8 @@ def tapped(
         if "q_proj" in name or "k_proj" in name:
             parameter.data *= scale
     tokens = torch.randint(8, VOCABULARY, (texts, length), generator=generator)
-    with torch.no_grad(), qk_sniffer.tap(model, layers=layers, tokens=False, **how) as tapped:
+    how = {"sampler": "all", "tokens": False, **how}
+    with torch.no_grad(), qk_sniffer.tap(model, layers=layers, **how) as tapped:
         model(input_ids=tokens)
     return ap.open_dump(tapped.save(root))
 

@@ -81,7 +81,7 @@ def test_columns_fit_the_models_own_weights(name: str) -> None:
         needs_rare(name)
     architecture, ids = MODELS[name], tokens()
     model = architecture.model(architecture.attention[-1], torch.bfloat16)
-    with torch.no_grad(), tap(model, attended_keys=3) as tapped:
+    with torch.no_grad(), tap(model, sampler="all", attended_keys=3) as tapped:
         run_backbone(decoder_of(model), ids)
     layers, known = tapped.layout.layers, own_attention(model, ids, tapped.layout)
     dump = Dump(PLACE, {}, DumpManifest(layers=[layer_record(facts) for facts in layers]))

@@ -61,7 +61,7 @@ def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) ->
     tables = tables_of(whole)
     for example, length in enumerate(LENGTHS):
         ids = tokenizer(some_text(length, seed=example))["input_ids"][:CONTEXT]
-        with qk_sniffer.tap(reference) as heard:
+        with qk_sniffer.tap(reference, sampler="all") as heard:
             run_backbone(decoder_of(reference), torch.tensor(ids)[None])
         for head in heard.heads:
             table = tables[head.folder].to_pandas()
@@ -304,7 +304,7 @@ def test_a_model_whose_own_forward_fails_is_told(
         assert message.startswith("XmodModel: the model's own forward failed on 5 tokens (ValueErr")
         assert "Input language unknown" in message
     with pytest.raises(ConfigError, match=r"own forward failed.*Input language unknown"):
-        qk_sniffer.tap(model)
+        qk_sniffer.tap(model, sampler="all")
 
 
 def test_without_the_package_ray_nothing_is_written(

@@ -80,7 +80,7 @@ def test_columns_are_those_of_a_tap_of_all_rows(whole: Path, texts: Path) -> Non
     """Sampled rows and drawn keys, in batches of one text, against all rows of each text."""
     reference = ARCHITECTURES["llama"].model()
     for example in (0, 2, 3):
-        with qk_sniffer.tap(reference, attention=True) as tapped:
+        with qk_sniffer.tap(reference, sampler="all", attention=True) as tapped:
             run_backbone(decoder_of(reference), torch.tensor([ids_of(texts)[example]]))
         for name in ("l00h01q", "l03h02q", "l02h01k", "attended/l02h01k"):
             table = heads_of(whole)[name]

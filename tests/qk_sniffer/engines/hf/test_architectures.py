@@ -66,7 +66,7 @@ def tapped(model: Any, *, pre_rope: bool) -> tuple[Tap, Any]:
     plain = run(model, output_attentions=True).logits  # transformers adds hooks of its own
     functions, hooks = rotary_functions(model), hooks_of(model)
     original = AttentionInterface.get_interface
-    with qk_sniffer.tap(model, pre_rope=pre_rope) as tap:
+    with qk_sniffer.tap(model, sampler="all", pre_rope=pre_rope) as tap:
         heard = run(model, output_attentions=True)
         assert AttentionInterface.get_interface is not original
     for logits in (heard.logits, run(model).logits):
@@ -249,7 +249,7 @@ def test_uses_of_one_module_are_separate_layers(model_type: str, tmp_path: Path)
     model = model_of(RARE[model_type], "sdpa")
     with torch.inference_mode():
         plain = model(input_ids=one_text(), use_cache=False).logits
-        with qk_sniffer.tap(model) as tapped:
+        with qk_sniffer.tap(model, sampler="all") as tapped:
             assert torch.equal(model(input_ids=one_text(), use_cache=False).logits, plain)
     layers = RARE[model_type].layers
     modules = {place.module for place in tapped.layout.places.values()}
@@ -265,7 +265,7 @@ def test_what_a_dump_tells_of_its_layers(tmp_path: Path) -> None:
     told = {}
     for name in ("deepseek_v4", "minimax_m3_vl_text"):
         model = model_of(RARE[name], "eager")
-        with qk_sniffer.tap(model) as tapped, torch.inference_mode():
+        with qk_sniffer.tap(model, sampler="all") as tapped, torch.inference_mode():
             model(input_ids=one_text(), use_cache=False)
         told[name] = json.loads((tapped.save(tmp_path / name) / MANIFEST_NAME).read_text())
     compressed = ["compressed_attention"] * 2

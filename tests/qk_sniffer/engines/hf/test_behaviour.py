@@ -44,10 +44,14 @@ def test_a_rotary_function_that_is_not_heard_is_noticed() -> None:
     assert [facts.rope for facts in layers] == [True] * 4
     assert not any(facts.pre_rope_known for facts in layers)
     with pytest.raises(ConfigError, match=r"capture\.capture_pre_rope.*layers 0-3"):
-        qk_sniffer.tap(model, pre_rope=True)
+        qk_sniffer.tap(model, sampler="all", pre_rope=True)
     ids = torch.arange(3, 27)[None]
     plain = ARCHITECTURES["llama"].model()
-    with torch.inference_mode(), qk_sniffer.tap(model) as odd, qk_sniffer.tap(plain) as usual:
+    with (
+        torch.inference_mode(),
+        qk_sniffer.tap(model, sampler="all") as odd,
+        qk_sniffer.tap(plain, sampler="all") as usual,
+    ):
         model(input_ids=ids)
         plain(input_ids=ids)
     assert (odd.queries(2, 1).vectors == usual.queries(2, 1).vectors).all()  # after RoPE
@@ -140,4 +144,4 @@ def test_a_model_whose_heads_are_spread_over_processes_is_refused() -> None:
     projection.weight = nn.Parameter(distribute_tensor(projection.weight, mesh, [Shard(0)]))
     for model in (declared, spread):
         with pytest.raises(ConfigError, match="tensor parallel: this process has only some"):
-            qk_sniffer.tap(model)
+            qk_sniffer.tap(model, sampler="all")

@@ -72,7 +72,7 @@ def tapped(model: Any) -> qk_sniffer.Tap:
     """A tap of two texts."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(8, VOCABULARY, (2, 24), generator=generator)
-    with qk_sniffer.tap(model) as tap:
+    with qk_sniffer.tap(model, sampler="all") as tap:
         run_backbone(decoder_of(model), ids)
     return tap
 

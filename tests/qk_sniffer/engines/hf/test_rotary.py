@@ -113,7 +113,10 @@ def test_vectors_before_rope_become_those_after_it(name: str) -> None:
     tokens = torch.randint(3, VOCABULARY, (1, 20), generator=torch.Generator().manual_seed(1))
     found: dict[bool, list[TappedRows]] = {}
     for pre_rope in (True, False):
-        with torch.inference_mode(), qk_sniffer.tap(model, pre_rope=pre_rope) as tapped:
+        with (
+            torch.inference_mode(),
+            qk_sniffer.tap(model, sampler="all", pre_rope=pre_rope) as tapped,
+        ):
             model(input_ids=tokens, use_cache=False)
         found[pre_rope] = [tapped.queries(0, 0), tapped.keys(0, 0)]
     rotation = tapped.layout.layers[0].rotations.before
@@ -298,7 +301,7 @@ def test_a_tap_refuses_angles_that_depend_on_other_texts(rope_type: str) -> None
     mask = torch.ones(2, 99, dtype=torch.int64)
     mask[1, 50:] = 0
     both = torch.cat([long, long])
-    with torch.inference_mode(), qk_sniffer.tap(model) as tapped:
+    with torch.inference_mode(), qk_sniffer.tap(model, sampler="all") as tapped:
         model(input_ids=both, use_cache=False)
         if rope_type == "yarn":
             model(input_ids=both, attention_mask=mask, use_cache=False)
@@ -314,6 +317,6 @@ def test_a_tap_refuses_angles_that_depend_on_other_texts(rope_type: str) -> None
             tapped.layout.rotary_tables.reset()
         model(input_ids=short, use_cache=False)
     first = tapped.queries(0, 0).vectors[2 * 99 :]
-    with torch.inference_mode(), qk_sniffer.tap(model_of(rope_type)) as fresh:
+    with torch.inference_mode(), qk_sniffer.tap(model_of(rope_type), sampler="all") as fresh:
         fresh.model(input_ids=short, use_cache=False)
     np.testing.assert_array_equal(first, fresh.queries(0, 0).vectors)
