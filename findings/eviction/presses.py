@@ -68,10 +68,10 @@ def press_of(
     if allocation == PYRAMID:
         file = budgets / f"{PYRAMID}-{condition.context}.npy"
         np.save(file, pyramid_curves(condition.context, len(scores), scores[0].shape[1]))
-        return BudgetPress(known, file, ratio, sink=0, window=0)
+        return BudgetPress(known, file, ratio, sink=0, window=0, any_model=True)
     file = budgets / f"{allocation}.npy"
     window = condition.context if condition.scorer == STREAMING else plan.window
-    return BudgetPress(known, file, ratio, sink=plan.sink, window=window)
+    return BudgetPress(known, file, ratio, sink=plan.sink, window=window, any_model=True)
 
 
 def pyramid_curves(context: int, layers: int, heads: int, **how: int) -> Array:

@@ -68,9 +68,9 @@ class BudgetPress(ScorerPress):  # type: ignore[misc]
     """Keys of each key head in proportion to its budget, chosen by the scores of another press.
 
     1. `press` scores the keys of the context.
-    2. The first `sink` and the last `window` tokens come first, in front of all scores.
-    3. Every key head keeps as many keys as its budget says. The other keys are masked: no later
-       query sees them. As with AdaKVPress, they stay in memory.
+    2. Every key head keeps the first `sink` and the last `window` tokens.
+    3. Of the other tokens, it keeps as many as its budget says, those with the largest scores. The
+       other keys are masked: no later query sees them. As with AdaKVPress, they stay in memory.
 
     The budgets come from `attention-plasticity export RUN OUT --to kvpress-budget`. The mean share
     that heads of layers without a window lose is `compression_ratio`; every head keeps at least one
@@ -85,7 +85,8 @@ class BudgetPress(ScorerPress):  # type: ignore[misc]
     compression_ratio : float
         Share of all keys to prune, from 0 to 0.99.
     sink, window : int
-        First and last tokens of the context that are kept first. They count towards the budget.
+        First and last tokens of the context that every head keeps. They count towards the total;
+        the budget divides what is left.
     any_model : bool
         Use the budgets of another model with the same numbers of layers and key heads.
 
@@ -220,16 +221,31 @@ class BudgetPress(ScorerPress):  # type: ignore[misc]
         )
 
     def _kept_numbers(self, layer: int, n: int) -> torch.Tensor:
-        """(key heads,) keys that the heads of a layer keep; their sum is rounded once."""
+        """(key heads,) keys that the heads of a layer keep; their sum is rounded once.
+
+        Protected tokens are no part of what is divided: the other keys lose more instead.
+        """
+        protected = min(self.sink + self.window, n)
+        most = 100.0 * (n - protected) / n  # percent of all keys that can be pruned
         percent = 100.0 * self.compression_ratio
-        low = min(math.floor(percent + 1e-9), PERCENTS - 1)
-        rows = np.vstack([np.zeros_like(self._curves[:1, layer]), self._curves[:, layer]])
-        share = rows[low] + (percent - low) * (rows[low + 1] - rows[low])  # (key heads,)
-        wanted = (1.0 - torch.as_tensor(share, dtype=torch.float32)).clamp(0.0, 1.0) * n
+        if percent < most:
+            share = self._pruned(layer, 100.0 * percent / most)  # (key heads,)
+            wanted = protected + (1.0 - share).clamp(0.0, 1.0) * (n - protected)
+        else:
+            pruned = torch.as_tensor(self._curves[-1, layer] > 0.0)
+            wanted = torch.where(pruned, n * (1.0 - self.compression_ratio), float(n))
         kept = wanted.floor().long()
         rest = int(wanted.sum().round()) - int(kept.sum())
         kept[torch.topk(wanted - kept, min(max(rest, 0), len(kept))).indices] += 1
         return kept.clamp(1, n)
+
+    def _pruned(self, layer: int, percent: float) -> torch.Tensor:
+        """(key heads,) share that the heads of a layer lose; linear between two percents."""
+        curves = self._curves[:, layer]  # (99, key heads)
+        low = min(math.floor(percent + 1e-9), PERCENTS)
+        rows = np.vstack([np.zeros_like(curves[:1]), curves, curves[-1:] > 0.0])  # (101, key heads)
+        share = rows[low] + (percent - low) * (rows[low + 1] - rows[low])
+        return torch.as_tensor(share, dtype=torch.float32)
 
     def _order(self, scores: torch.Tensor) -> torch.Tensor:
         """(texts, key heads, n) keys: sinks, then the last tokens, then by their scores."""

@@ -52,7 +52,7 @@ def budget_file(folder: Path, curves: np.ndarray | None = None, **facts: Any) ->
     """A budget of the tiny model, by default with an own share for every head."""
     if curves is None:
         values = np.linspace(0.2, 0.9, LAYERS * HEADS)
-        curves = prune_curves(values, np.ones(LAYERS * HEADS, bool), "cube")
+        curves = prune_curves(values, np.ones(LAYERS * HEADS, bool))
         curves = curves.reshape(99, LAYERS, HEADS)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "budget.npy", curves)
@@ -100,7 +100,7 @@ def test_kept_keys_equal_the_file_to_one_key(
     model: Any, tmp_path: Path, n: int, ratio: float
 ) -> None:
     file = budget_file(tmp_path)
-    found, _ = masks(model, BudgetPress(KnormPress(), file, ratio), tokens(n, texts=2))
+    found, _ = masks(model, BudgetPress(KnormPress(), file, ratio, 0, 0), tokens(n, texts=2))
     curves = np.concatenate([np.zeros((1, LAYERS, HEADS)), np.load(file)])
     low = math.floor(100 * ratio + 1e-9)
     part = 100 * ratio - low
@@ -113,12 +113,34 @@ def test_kept_keys_equal_the_file_to_one_key(
     assert total == pytest.approx(ratio, abs=0.5 / n + 1.0 / n)
 
 
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 0.8, 0.9, 0.95])
+def test_protected_tokens_are_no_part_of_what_is_divided(
+    model: Any, tmp_path: Path, ratio: float
+) -> None:
+    n, sink, window, file = 100, 2, 8, budget_file(tmp_path)
+    found, _ = masks(model, BudgetPress(KnormPress(), file, ratio, sink, window), tokens(n))
+    kept = np.array([(~masked[0]).sum(dim=-1).numpy() for masked in found])  # (layers, key heads)
+    assert kept.mean() == pytest.approx((1.0 - ratio) * n, abs=0.5)
+    assert kept.min() >= min(sink + window, round((1.0 - ratio) * n) - 1)
+    if ratio > 0.9:  # there is nothing to divide
+        assert np.ptp(kept) <= 1
+        return
+    curves = np.concatenate(
+        [np.zeros((1, LAYERS, HEADS)), np.load(file), np.ones((1, LAYERS, HEADS))]
+    )
+    inner = 100 * ratio * n / (n - sink - window)  # percent of the other keys that are pruned
+    low = min(math.floor(inner + 1e-9), 99)
+    share = curves[low] + (inner - low) * (curves[low + 1] - curves[low])
+    expected = sink + window + (1.0 - share) * (n - sink - window)
+    assert np.abs(kept - expected).max() < 1.0 + 1e-4
+
+
 def test_lukvpress_keeps_the_same_numbers(model: Any, tmp_path: Path) -> None:
     file = budget_file(tmp_path)
     for n, ratio in ((64, 0.5), (97, 0.75), (80, 0.25), (33, 0.9)):
         other = LUKVPress(KnormPress(), compression_ratio=ratio)
         other._budget_curves = np.load(file)
-        own, _ = masks(model, BudgetPress(KnormPress(), file, ratio), tokens(n))
+        own, _ = masks(model, BudgetPress(KnormPress(), file, ratio, 0, 0), tokens(n))
         theirs, _ = masks(model, other, tokens(n))
         for one, two in zip(own, theirs, strict=True):
             assert one.sum(dim=-1).tolist() == two.sum(dim=-1).tolist()

@@ -74,7 +74,10 @@ def test_outcomes_are_those_of_the_press_as_a_context_manager(
     for press, plain in (
         (known, KeyDiffPress(0.5)),
         (AdaKVPress(known), AdaKVPress(KeyDiffPress(0.5))),
-        (BudgetPress(known, file, 0.5), BudgetPress(KeyDiffPress(), file, 0.5)),
+        (
+            BudgetPress(known, file, 0.5, any_model=True),
+            BudgetPress(KeyDiffPress(), file, 0.5, any_model=True),
+        ),
     ):
         for text, outcome in zip(tokens, contexts.outcomes(press), strict=True):
             assert tuple(outcome) == pytest.approx(plain_outcome(model, text, plain), abs=1e-5)
@@ -101,7 +104,9 @@ def test_pyramid_budgets_are_those_of_its_press(
     assert len(set(curves[49, :, 0])) == 4  # layers differ
     np.save(tmp_path / "pyramid.npy", curves)
     scores = contexts.scores(SnapKVPress(window_size=4), 0)
-    press = BudgetPress(KnownScores(0.5, scores), tmp_path / "pyramid.npy", 0.5, sink=0, window=0)
+    press = BudgetPress(
+        KnownScores(0.5, scores), tmp_path / "pyramid.npy", 0.5, sink=0, window=0, any_model=True
+    )
     plain = PyramidKVPress(0.5, **how)
     for text, outcome in zip(tokens, contexts.outcomes(press), strict=True):
         assert tuple(outcome) == pytest.approx(plain_outcome(model, text, plain), abs=1e-5)

@@ -10,7 +10,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from attention_plasticity.export.division import PERCENTS, RULES, default_rule, prune_curves
+from attention_plasticity.export.division import DEFAULT_RULE, PERCENTS, RULES, prune_curves
 from attention_plasticity.export.folder import Content, array_file, text_file
 from attention_plasticity.export.heads import entries
 from attention_plasticity.export.order import UNIFORM, OrderedHeads
@@ -22,8 +22,8 @@ from qk_toolkit.formatting import count, index_ranges
 _CURVES, _TABLE = "budget.npy", "budget.csv"
 _WHERE = (
     "In kvpress 0.5.5 with SmolLM2-135M-Instruct (4-bit weights; contexts of 2,048 to 7,168 tokens "
-    "of English prose; five scorers; 25 to 90 % compression; rule cube; "
-    "docs/findings-compression.md) budgets in this order "
+    "of English prose; five scorers; 25 to 90 % compression; keys in proportion to the cube of the "
+    "value; docs/findings-compression.md) budgets in this order "
 )
 EVIDENCE = {
     "aligned_plasticity": (
@@ -54,14 +54,13 @@ _EXTREMES = 4  # heads with the largest values, and with the smallest
 
 
 def kept_at(heads: OrderedHeads, percent: int) -> Array:
-    """(n,) shares of their keys that heads keep by the default rule of their order."""
-    rule = default_rule(heads.order)
-    return np.asarray(1.0 - prune_curves(heads.value, heads.counted, rule)[percent - 1])
+    """(n,) shares of their keys that heads keep by the default rule."""
+    return np.asarray(1.0 - prune_curves(heads.value, heads.counted)[percent - 1])
 
 
 def kvpress_budget(heads: OrderedHeads, settings: ExportSettings) -> Content:
     """`budget.npy` and `budget.csv`: the keys of the counted heads, divided by their values."""
-    rule = settings.rule or default_rule(heads.order)
+    rule = settings.rule
     values = np.ones(len(heads.value)) if heads.order == UNIFORM else heads.value  # (n,)
     curves = prune_curves(values, heads.counted, rule)  # (99, n)
     rank, low, high = heads.ranks()  # (n,) each
@@ -71,7 +70,7 @@ def kvpress_budget(heads: OrderedHeads, settings: ExportSettings) -> Content:
     if not heads.counted.all():
         rules["not_counted"] = _NOT_COUNTED
     evidence = EVIDENCE.get(heads.order, _NOT_MEASURED)
-    if heads.order in EVIDENCE and heads.order != UNIFORM and rule != "cube":
+    if heads.order in EVIDENCE and heads.order != UNIFORM and rule != DEFAULT_RULE:
         evidence += f" This order was not measured with the rule {rule}."
     csv = table.to_csv(index=False, na_rep="nan", lineterminator="\n")
     by_layer = curves.reshape(len(PERCENTS), *heads.shape)  # (99, layers, key heads)

@@ -11,15 +11,16 @@ from qk_toolkit.errors import ConfigError
 PERCENTS = np.arange(1, 100) / 100.0
 """(99,) total compression of the rows of a budget file."""
 RULES = {
-    "cube": "in proportion to the cube of the value",
-    "square": "a fifth of the keys equally, the rest in proportion to the square of the value",
+    "ratio": "the largest share is 400 times the mean share as large as the smallest (200 times if "
+    "half of the keys is kept); the logarithm of the share is linear in the value",
     "ramp": "1.8 times the mean for the largest value, 0.2 times for the smallest, linear in the "
     "rank between them",
 }
 """How the keys are divided; no head gets more than all of its keys."""
-_POWERS, _EQUAL = {"cube": 3, "square": 2}, {"cube": 0.0, "square": 0.2}
+DEFAULT_RULE = "ratio"
+_RATIO = 400.0  # of the largest to the smallest share, for every unit of the mean share
+_BY_RANK = 0.0  # part of a head's place that is its rank; the rest is its value
 _SPREAD = 0.8  # of the ramp
-_SMALLEST = 1e-6  # of the largest value; smaller values count as this
 
 
 def ranks(values: Array) -> Array:
@@ -27,35 +28,41 @@ def ranks(values: Array) -> Array:
     return np.asarray(rankdata(-values, method="average"), np.float64)
 
 
-def default_rule(order: str) -> str:
-    """The rule for the values of an order.
-
-    The cube was chosen for plasticity at one position, by experiments. Values of other orders can
-    be near 0 for many heads, which would lose nearly all of their keys. A ramp cannot do this.
-    """
-    return "cube" if order == "aligned_plasticity" else "ramp"
-
-
-def kept_shares(values: Array, keep: float, rule: str) -> Array:
+def kept_shares(values: Array, keep: float, rule: str = DEFAULT_RULE) -> Array:
     """(n,) shares of the keys that heads with these values keep; their mean is `keep`.
 
-    A larger value never keeps less. All shares are from 0 to 1.
+    A larger value never keeps less. All shares are from 0 to 1. Other units of the values, or a
+    constant that is added to all of them, change nothing.
 
     Examples:
         >>> import numpy as np
-        >>> kept_shares(np.array([0.4, 0.2, 0.2]), 0.5, "cube").round(2).tolist()
-        [1.0, 0.25, 0.25]
+        >>> kept_shares(np.array([0.7, 0.5, 0.3]), 0.25).round(3).tolist()
+        [0.676, 0.068, 0.007]
         >>> kept_shares(np.array([0.9, 0.5, 0.4]), 0.25, "ramp").round(2).tolist()
         [0.45, 0.25, 0.05]
     """
-    if rule in _POWERS:
-        largest = max(float(values.max()), np.finfo(np.float64).tiny)
-        power = np.maximum(values / largest, _SMALLEST) ** _POWERS[rule]  # (n,)
-        equal = _EQUAL[rule]
-        return with_mean(equal + (1.0 - equal) * power / power.mean(), keep)
+    if rule == "ramp":
+        return with_mean(1.0 + _SPREAD * (2.0 * places(values, by_rank=1.0) - 1.0), keep)
+    return shares_of_ratio(places(values, _BY_RANK), keep, _RATIO * keep)
+
+
+def places(values: Array, by_rank: float) -> Array:
+    """(n,) 0 for the smallest value and 1 for the largest, linear in the value or in its rank.
+
+    `by_rank` is the part of the rank, from 0 to 1. Equal values have equal places.
+    """
     last = max(len(values) - 1, 1)
-    place = (len(values) + 1.0 - 2.0 * ranks(values)) / last  # (n,) from 1 for rank 1 to -1
-    return with_mean(1.0 + _SPREAD * place, keep)
+    of_rank = (0.5 * (len(values) + 1.0) - ranks(values)) / last + 0.5  # (n,)
+    low, high = float(values.min()), float(values.max())
+    if not high > low:
+        return of_rank
+    of_value = np.clip((values - low) / (high - low), 0.0, 1.0)  # (n,)
+    return np.asarray(by_rank * of_rank + (1.0 - by_rank) * of_value)
+
+
+def shares_of_ratio(place: Array, keep: float, ratio: float) -> Array:
+    """(n,) shares with the mean `keep`, which grow by a factor `ratio` from place 0 to place 1."""
+    return with_mean(max(ratio, 1.0) ** place, keep)
 
 
 def with_mean(factor: Array, keep: float) -> Array:
@@ -71,17 +78,13 @@ def with_mean(factor: Array, keep: float) -> Array:
     return np.where(full, 1.0, np.clip(scale * factor, 0.0, 1.0))
 
 
-def prune_curves(values: Array, counted: Bools, rule: str) -> Array:
+def prune_curves(values: Array, counted: Bools, rule: str = DEFAULT_RULE) -> Array:
     """(99, n) shares of keys to prune at 1, 2, …, 99 % of total compression.
 
     Only `counted` heads lose keys, and the total is that of these heads.
     """
     if not np.isfinite(values[counted]).all():
         raise ConfigError("a key head has no value, so it has no place in the order")
-    if rule in _POWERS and values[counted].max() <= 0.0:
-        raise ConfigError(
-            f"--rule: {rule} needs a value above 0, and no key head has one; give --rule ramp"
-        )
     curves = np.zeros((len(PERCENTS), len(values)))
     for row, compression in zip(curves, PERCENTS, strict=True):
         row[counted] = np.clip(1.0 - kept_shares(values[counted], 1.0 - compression, rule), 0, 1)

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Missing = Literal["refuse", "mean"]
-Rule = Literal["cube", "square", "ramp"]
+Rule = Literal["ratio", "ramp"]
 Layout = Literal["official", "tensorrt-llm"]
 FormatName = Literal["triattention", "expected-attention", "q-filters", "kvpress-budget", "duo"]
 
@@ -107,12 +107,11 @@ class ExportSettings(BaseModel):
         description="the value of a key head: a column with a standard error of "
         "key_head_metrics.csv, or of head_metrics.csv (mean over the query heads), or uniform",
     )
-    rule: Rule | None = Field(
+    rule: Rule = Field(
         title=_RUN,
-        default=None,
-        description="with kvpress-budget: keys in proportion to the cube of the value, to its "
-        "square with a fifth of the keys divided equally, or linear in its rank (default: cube for "
-        "aligned_plasticity, ramp for other orders)",
+        default="ratio",
+        description="with kvpress-budget: how values become shares; ratio fixes the ratio of the "
+        "largest to the smallest share, and ramp is linear in the rank",
     )
     share: float | None = Field(
         title=_RUN,

@@ -93,7 +93,7 @@ def measure_head(group: KeyGroup, q_head: int, queries: Queries, dump: Dump) -> 
     roles = role_row(dump, layer, q_head, known, config.distant_from)
     words = word_columns(known, dump.token_texts)
     counts = key_head_counts(
-        queries, grid, keys, group.pool, _far(attention), shared, (group.streams, streams)
+        queries, grid, keys, group.pool, far_attention(attention), shared, (group.streams, streams)
     )
     parts = [facts, seeds, plasticity, attended, position, drift, bands, attention, roles]
     tables = {kind: columns for part in parts for kind, columns in part.tables.items()}
@@ -139,7 +139,7 @@ def _unknown_tokens(queries: Queries, dump: Dump) -> int:
     return len(set(tokens[tokens >= 0].tolist()) - dump.token_texts.keys())
 
 
-def _far(attention: Found) -> Quantity | Unknown:
+def far_attention(attention: Found) -> Quantity | Unknown:
     """The far attention of the head, for the table of key heads."""
     for name, _, one in attention.quantities:
         if name == _FAR:

@@ -30,7 +30,6 @@ from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.measure.text_pairs import (
-    PlacedPairs,
     Preferences,
     TextPairs,
     count_preferences,
@@ -96,15 +95,10 @@ def key_head_counts(
         pairs = drawn(pool.keys, weight, Purpose.ATTENDED_TEXT_PAIRS)
         attended = _preferences(queries, pool.keys, pairs, visible, of_head)
     pairs = drawn(keys, keys.weight, Purpose.TEXT_PAIRS)
-    placed = shared.get(
-        "placed pairs",
-        None,
-        lambda: placed_pairs(keys, visible, _MOST_PLACED, of_group.rng(Purpose.PLACED_PAIRS)),
-    )
     return {
         "pairs": _preferences(queries, keys, pairs, visible, of_head),
         "attended": attended,
-        "aligned": _aligned_counts(grid, keys, placed, shared),
+        "aligned": aligned_counts(grid, keys, visible, shared, of_group),
         "far": {"problem": far.reason} if isinstance(far, Unknown) else _message(far),
         "spread": shared.get("spread", None, lambda: _spread(pool)),
     }
@@ -134,10 +128,17 @@ def _preferences(
     }
 
 
-def _aligned_counts(grid: Grid | Unknown, keys: Keys, pairs: PlacedPairs, shared: Shared) -> Counts:
-    """Preferences of the queries of a bin, turned to one position, by groups of texts."""
+def aligned_counts(
+    grid: Grid | Unknown, keys: Keys, visible: Visible, shared: Shared, streams: Streams
+) -> Counts:
+    """Preferences of the queries of a bin, turned to one position, by groups of texts.
+
+    `streams` are those of the key head.
+    """
     if isinstance(grid, Unknown):
         return {"problem": grid.reason}
+    rng = streams.rng(Purpose.PLACED_PAIRS)
+    pairs = shared.get("placed pairs", None, lambda: placed_pairs(keys, visible, _MOST_PLACED, rng))
     if not len(pairs.first):
         return {"problem": NO_PAIRS}
     assert keys.group is not None
@@ -234,7 +235,7 @@ def key_head_row(results: Sequence[HeadResult]) -> KeyHeadRow | None:
             sizes[f"n_{start}pairs"] = len(joined[1])
             if kind == "pairs":
                 sizes["n_queries"] = float(joined[0].queries.sum(axis=0).mean())
-    found |= _aligned(used)
+    found |= aligned_of_group(used)
     found["far_mass"] = _mean([_read(result.key_head["far"]) for result in used])
     spread = used[0].key_head["spread"]
     for name in ("gini", "half"):
@@ -300,7 +301,7 @@ def _of_heads(score: Callable[[Preferences], Array], counts: Preferences) -> Arr
     return np.asarray(np.mean(alone, axis=0))
 
 
-def _aligned(used: Sequence[HeadResult]) -> dict[str, Quantity | str]:
+def aligned_of_group(used: Sequence[HeadResult]) -> dict[str, Quantity | str]:
     """Plasticity at one position, of the group and as a mean over its heads."""
     names = ("aligned_plasticity", "aligned_plasticity_heads")
     parts = [result.key_head["aligned"] for result in used]

@@ -71,8 +71,8 @@ def test_all_files_of_budgets_have_the_same_numbers(
     assert facts["heads"] == table.to_dict("records")
     assert facts["evidence"].startswith(EVIDENCE["aligned_plasticity"])
     unmeasured = f"not measured with the rule {rule}" in facts["evidence"]
-    assert unmeasured == (rule not in (None, "cube"))
-    assert facts["rules"]["rule"].startswith(f"{rule or 'cube'}: ")
+    assert unmeasured == (rule not in (None, "ratio"))
+    assert facts["rules"]["rule"].startswith(f"{rule or 'ratio'}: ")
     assert set(facts["sha256"]) == {"budget.npy", "budget.csv"}
 
 

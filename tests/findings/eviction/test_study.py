@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.export.budget import EVIDENCE
-from attention_plasticity.export.division import PERCENTS, default_rule, prune_curves
+from attention_plasticity.export.division import PERCENTS, prune_curves
 from findings.eviction.budgets import RULES, curves, write_orders, write_rules
 from findings.eviction.plan import (
     CHOICE,
@@ -108,9 +108,8 @@ def test_the_pages_have_the_tables_of_the_published_outcomes(
         assert with_tables(text, {name: tables[name] for name in names}) == text, path
 
 
-def test_the_default_rule_is_the_chosen_one(study: Study) -> None:
+def test_the_chosen_rule(study: Study) -> None:
     assert chosen_rule(study.results, study.plan, tuple(RULES)) == "cube of the value"
-    assert default_rule("aligned_plasticity") == "cube"
     assert json.loads((HERE / "plan.json").read_text()) == study.plan.settings
 
 
@@ -167,12 +166,10 @@ def test_every_rule_keeps_the_total_and_the_order(values: np.ndarray, rule: str)
         assert (np.diff(pruned[:, np.argsort(own)], axis=1) <= 1e-9).all()
 
 
-def test_the_rules_of_the_product_are_among_them() -> None:
+def test_the_ramp_of_the_product_is_among_them() -> None:
     values = np.random.default_rng(0).uniform(0.1, 0.9, SHAPE)
-    square = "square of the value, fifth equal"
-    for name, own in (("cube of the value", "cube"), (square, "square"), ("ramp 0.8", "ramp")):
-        expected = prune_curves(values.ravel(), np.ones(12, bool), own).reshape(99, *SHAPE)
-        assert curves(values, RULES[name]) == pytest.approx(expected, abs=1e-12)
+    expected = prune_curves(values.ravel(), np.ones(12, bool), "ramp").reshape(99, *SHAPE)
+    assert curves(values, RULES["ramp 0.8"]) == pytest.approx(expected, abs=1e-12)
 
 
 def test_orders_divide_the_same_budgets(tmp_path: Path) -> None:
