@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 
 from attention_plasticity.tables.names import clean
+from qk_toolkit.formatting import with_half
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,11 +83,9 @@ def number_words(
     shown, *ends = (_rounded(number, digits) for number in (value, low, high))
     if math.isnan(low) or math.isnan(high):
         return shown
-    return (
-        f"{shown} [{', '.join(ends)}]"
-        if form == "interval"
-        else (f"{shown} ± {_rounded((high - low) / 2.0, digits)}")
-    )
+    if form == "half":
+        return with_half(value, (high - low) / 2.0)
+    return f"{shown} [{', '.join(ends)}]"
 
 
 def _rounded(number: float, digits: int) -> str:
