@@ -128,7 +128,8 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 DRAFT_PATTERN = ".*.part-*"
 """Names of temporary files, which a killed process leaves behind."""
 
-_FOLDER_LOCK = "turn.lock"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+"""What file systems without hard links say."""
 
 
 @contextmanager
@@ -168,6 +169,34 @@ def staged_folder(target: Path) -> Iterator[Path]:
         draft.rename(target)
         sync_folder(target.parent)
     finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_first(target: Path, text: str) -> None:
+    """Write `text` to `target` in one step if there is no such file.
+
+    Of several processes that do this at the same time, one writes the file.
+    """
+    draft = _draft_of(target)
+    try:
+        write_through(draft, text)
+        os.link(draft, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if not target.exists():
+            draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder in one step: another process finds all of it or nothing."""
+    with suppress(FileNotFoundError):
+        folder.rename(_draft_of(folder))
+    for draft in folder.parent.glob(f".{folder.name}.part-*"):
         shutil.rmtree(draft, ignore_errors=True)
 
 
@@ -268,46 +297,6 @@ def is_locked(path: Path) -> bool:
         return True
     lock.release()
     return False
-
-
-@contextmanager
-def exclusive_folder(folder: Path) -> Iterator[None]:
-    """Create `folder` if needed and lock it during the block. Waits for the current holder.
-
-    The block may call `remove_exclusive_folder`. A process that waited then holds the lock of a
-    removed folder. So the block begins only if the folder is still the same after locking.
-    """
-    from filelock import FileLock
-
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / _FOLDER_LOCK, thread_local=False)
-    while True:
-        try:
-            folder.mkdir(exist_ok=True)
-            before = folder.stat()
-            lock.acquire()
-            if os.path.samestat(before, folder.stat()):
-                break
-        except (FileNotFoundError, FileExistsError):  # removed by another process just now
-            if folder.is_file() or folder.is_symlink() or not folder.parent.is_dir():
-                raise
-        lock.release()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def remove_exclusive_folder(folder: Path) -> None:
-    """Remove a folder inside its `exclusive_folder` block. The lock file is removed last."""
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        elif entry.name != _FOLDER_LOCK:
-            entry.unlink(missing_ok=True)
-    (folder / _FOLDER_LOCK).unlink(missing_ok=True)
-    with suppress(OSError):  # another process uses the empty folder now
-        folder.rmdir()
 
 
 def cannot_write(target: Path, error: OSError) -> OutputError:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hanging_texts
 from qk_dump.folder_kinds import UNFINISHED
 from qk_sniffer.capture.segments import saved_chunks
 from rank_processes import Forwards, ended, run_ranks, start_alone
-from sniffing import ONE_THREAD, same_bytes, start_sniffing, tables_of, wait_for, words
+from sniffing import ONE_THREAD, same_bytes, start_sniffing, tables_of, words
 from tiny_texts import save_texts, save_tiny_model
+from waiting import PATIENCE, wait_for
 
 LENGTHS = [20, 12, 25, 18, 9, 22, 30, 400, 15, 28, 17, 24] + [100] * 12
 LONGEST = 7
 BATCHES = range(len(LENGTHS))
 KILLED = -signal.SIGKILL
-MOST_CLAIMED = 6  # of a process: two are prepared, one is in the model, three wait for the disk
+MOST_UNSAVED = 4  # texts of a process: one is in the model, three wait for the disk
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +45,14 @@ def assert_same(dump: Path, whole: Path) -> None:
     assert not (dump / UNFINISHED).exists()
 
 
-def stop_half_way(run: ForkServerProcess, dump: Path, number: signal.Signals) -> None:
-    """Send a signal as soon as a few texts are on disk."""
-    wait_for(lambda: len(saved_chunks(dump)) >= 3 or not run.is_alive())
-    assert run.pid is not None
-    os.kill(run.pid, number)
-
-
 def test_a_killed_capture_goes_on_also_elsewhere(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
     dump, moved, told = tmp_path / "dump", tmp_path / "moved", tmp_path / "told"
-    run = start_alone(words(*inputs, dump))
-    stop_half_way(run, dump, signal.SIGKILL)
+    run = start_alone(words(*inputs, dump), None, Forwards(tmp_path / "log", 1, kills={0: 9}))
     assert ended(run) == KILLED
     done = len(saved_chunks(dump))
-    assert 3 <= done < len(LENGTHS)
+    assert 9 - MOST_UNSAVED <= done < 9
     assert not (dump / "dump.json").exists()
     dump.rename(moved)
     assert ended(start_alone(words(*inputs, moved), told)) == 0
@@ -74,13 +64,15 @@ def test_ctrl_c_keeps_finished_texts_and_says_so(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
     dump, told = tmp_path / "dump", tmp_path / "told"
-    run = start_alone(words(*inputs, dump), told)
-    stop_half_way(run, dump, signal.SIGINT)
+    forwards = Forwards(tmp_path / "log", 1, held=9)
+    run = start_alone(words(*inputs, dump), told, forwards)
+    forwards.wait_until_held()
+    assert run.pid is not None
+    os.kill(run.pid, signal.SIGINT)
     assert ended(run) == 130
     assert "run the same command again to continue\n" in told.read_text()
     assert "Traceback" not in told.read_text()
-    assert len(saved_chunks(dump)) >= 3
-    assert not list((dump / UNFINISHED).rglob("*.running"))  # it has not ended with a text
+    assert len(saved_chunks(dump)) >= 9 - MOST_UNSAVED
     assert ended(start_alone(words(*inputs, dump))) == 0
     assert_same(dump, whole)
 
@@ -97,11 +89,11 @@ def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
         told.open("w") as output,
         subprocess.Popen(command, env=variables, stdout=output, stderr=output) as run,
     ):
-        wait_for(lambda: "hangs\n" in told.read_text())
-        wait_for(lambda: len(saved_chunks(dump)) == before)
-        run.send_signal(signal.SIGINT)
         try:
-            assert run.wait(timeout=60) == 130
+            wait_for("a dataset that hangs", lambda: "hangs\n" in told.read_text())
+            wait_for("the texts before", lambda: len(saved_chunks(dump)) == before)
+            run.send_signal(signal.SIGINT)
+            assert run.wait(timeout=PATIENCE) == 130
         finally:
             run.kill()
     assert "run the same command again to continue" in told.read_text()
@@ -116,24 +108,26 @@ def test_two_processes_of_torchrun_make_the_dump_of_one(
 ) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     flags = words(*inputs, tmp_path / "dump")
-    assert start_sniffing(*flags, launcher=launcher).wait(timeout=240) == 0
+    with start_sniffing(*flags, launcher=launcher) as run:
+        assert run.wait() == 0
     assert_same(tmp_path / "dump", whole)
 
 
 def test_two_commands_in_one_folder_share_the_work(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path
 ) -> None:
-    dump = tmp_path / "dump"
-    flags = words(*inputs, dump)
-    first = start_alone(flags, tmp_path / "first")
-    stop_half_way(first, dump, signal.SIGSTOP)
-    second = start_alone(flags, tmp_path / "second")
-    wait_for(lambda: len(saved_chunks(dump)) >= len(LENGTHS) - MOST_CLAIMED)
-    assert first.pid is not None
-    os.kill(first.pid, signal.SIGCONT)
+    """The first command is held in a text until the second one has done all that is free."""
+    dump, told = tmp_path / "dump", [tmp_path / "first", tmp_path / "second"]
+    flags, held = words(*inputs, dump), Forwards(tmp_path / "log", 1, held=3)
+    first = start_alone(flags, told[0], held)
+    held.wait_until_held()
+    second = start_alone(flags, told[1], Forwards(tmp_path / "other", 1))
+    free = len(LENGTHS) - 2  # the first has a chunk in the model and has prepared another
+    wait_for("the work of the second", lambda: len(saved_chunks(dump)) >= free)
+    held.release()
     assert (ended(first), ended(second)) == (0, 0)
-    told = (tmp_path / "first").read_text() + (tmp_path / "second").read_text()
-    assert told.count("another process completes the dump") == 1
+    texts = "".join(path.read_text() for path in told)
+    assert texts.count("another process completes the dump") == 1
     assert_same(dump, whole)
 
 
@@ -165,25 +159,3 @@ def test_a_killed_process_leaves_its_texts_to_the_others(
     assert len(lost) == 2
     assert {*BATCHES} - {*again} <= {lost[0]}  # the first of them may have been saved
     assert len(again) == len({*again})
-
-
-@pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_text_that_ends_its_processes_is_left_out(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, batch_size: int
-) -> None:
-    """Twice with its batch, then alone."""
-    dump, told = tmp_path / "dump", tmp_path / "told"
-    flags = words(*inputs, dump, inference__batch_size=batch_size)
-    deadly = Forwards(tmp_path / "log", 1, deadly=LONGEST)
-    for _ in range(3):
-        assert ended(start_alone(flags, told, deadly)) == KILLED
-    assert ended(start_alone(flags, told, deadly)) == 0
-    assert f"left out: text {LONGEST}. Processes ended without a message" in told.read_text()
-    assert f"remove {dump / UNFINISHED / 'ended.json'}" in told.read_text()
-    assert json.loads((dump / "dump.json").read_text())["left_out"] == [LONGEST]
-    found, expected = tables_of(dump), tables_of(whole)
-    assert found.pop("examples") == expected.pop("examples")
-    for head, table in expected.items():
-        kept = table.filter(np.array(table["example_id"]) != LONGEST)
-        exact = table.column_names if batch_size == 1 else ["example_id", "position", "token_id"]
-        assert found[head].select(exact).equals(kept.select(exact))

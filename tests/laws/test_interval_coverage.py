@@ -39,9 +39,12 @@ ROPE = {
 }
 
 
+LAST = "two lengths"  # has both kinds of queries: of all texts, and of the long ones
+
+
 @pytest.fixture(
     scope="module",
-    params=[pytest.param("uniform", marks=pytest.mark.long), "log-uniform", "two lengths"],
+    params=[*(pytest.param(name, marks=pytest.mark.long) for name in ROPE if name != LAST), LAST],
 )
 def at_one_position(request: pytest.FixtureRequest) -> Coverage:
     """Heads with RoPE, 48 queries of 12 texts in a bin. Errors of the truth are below 0.004."""

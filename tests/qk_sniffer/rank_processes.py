@@ -42,23 +42,34 @@ def _context() -> ForkServerContext:
 
 @dataclass(frozen=True)
 class Forwards:
-    """Logs the batches that processes run, and kills processes.
+    """Logs the batches that processes run, and kills or holds processes in a forward.
 
     `kills` has for a rank the number of the forward in which it dies, counted from 1. All of them
-    die together. A process dies also in any forward of a `deadly` text. The first forward of a
-    process ends when every process is in its first forward, so that all of them take part. The
-    second forward of the others ends when the processes that die are in their last one.
+    die together. The first forward of a process ends when every process is in its first forward, so
+    that all of them take part. The second forward of the others ends when the processes that die
+    are in their last one. A process waits in its forward with the number `held` for `release`.
     """
 
     log: Path
     world: int
     kills: Mapping[int, int] = field(default_factory=dict)
-    deadly: int | None = None
+    held: int | None = None
 
     def run(self) -> list[tuple[int, int]]:
         """(rank, batch) of every forward, in the order of their beginnings."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [(int(rank), int(batch)) for rank, batch in map(str.split, lines)]
+
+    def wait_until_held(self) -> None:
+        """Wait until a process is in its held forward."""
+        wait_for(f"the forward {self.held} of a process", self._file("held").exists)
+
+    def release(self) -> None:
+        """Let the held process go on."""
+        self._file("released").touch()
+
+    def _file(self, name: str) -> Path:
+        return self.log.with_name(f"{self.log.name}.{name}")
 
     def watch(self, rank: int) -> None:
         """Watch the forwards of this process."""
@@ -78,8 +89,11 @@ class Forwards:
                 )
             if count == self.kills.get(rank, 2):
                 wait_for("the last forwards of those that die", self._all_are_at_their_end)
-            if self.kills.get(rank) == count or self.deadly in batch.texts.examples:
+            if self.kills.get(rank) == count:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.held == count:
+                self._file("held").touch()
+                wait_for("the release of a held process", self._file("released").exists)
             return original(setup, batch)
 
         run._forward = forward

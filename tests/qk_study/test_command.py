@@ -183,6 +183,7 @@ def test_a_study_in_a_place_that_cannot_be_a_folder_is_refused(
     assert told.endswith("Choose another output_dir.")
 
 
+@pytest.mark.long
 def test_a_killed_study_continues_and_ends_the_same(
     made: Path, place: Path, tmp_path: Path
 ) -> None:

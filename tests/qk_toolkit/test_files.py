@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,18 @@ from odd_files import NOT_REGULAR, Maker
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import (
     UnusableFileError,
-    exclusive_folder,
     open_regular,
     read_bounded,
     read_json,
-    remove_exclusive_folder,
+    remove_folder,
     staged,
     staged_folder,
     sync_folder,
     user_path,
+    write_first,
     write_text,
 )
+from waiting import PATIENCE
 
 
 def refusal(target: Path, text: str = "new") -> str:
@@ -150,29 +151,38 @@ def test_a_folder_that_cannot_be_synced_matters_only_when_it_should(
             sync_folder(tmp_path)
 
 
-def test_only_one_process_holds_an_exclusive_folder_also_when_it_is_removed(tmp_path: Path) -> None:
-    """Four at once add and remove; two inside together, or a lost file, would show."""
-    folder = tmp_path / "shared"
-    inside: list[int] = []
-    most: list[int] = []
+@pytest.mark.parametrize("links", [True, False])
+def test_of_several_writers_one_writes_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    def work(number: int) -> None:
-        for _ in range(5):
-            with exclusive_folder(folder):
-                inside.append(number)
-                most.append(len(inside))
-                (folder / "mine").touch(exist_ok=False)
-                time.sleep(0.001)
-                inside.remove(number)
-                remove_exclusive_folder(folder)
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    target, together = tmp_path / "file", threading.Barrier(4)
 
-    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1] * 20
-    assert not folder.exists()
+    def write(number: int) -> str:
+        together.wait(PATIENCE)
+        write_first(target, str(number) * 1000)
+        return target.read_text()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(write, range(4))]
+    assert [*tmp_path.iterdir()] == [target]
+    assert target.read_text() in {str(number) * 1000 for number in range(4)}
+    assert len({*found}) == 1 or not links  # without links the last of them may win
+    write_first(target, "later")
+    assert target.read_text() != "later"
+
+
+def test_a_folder_is_removed_in_one_step_also_after_a_kill(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    (tmp_path / ".folder.part-77-ab").mkdir()  # its removal was killed
+    remove_folder(folder)
+    assert [*tmp_path.iterdir()] == []
+    remove_folder(folder)
 
 
 @pytest.mark.parametrize(("make", "said"), NOT_REGULAR.values(), ids=NOT_REGULAR)

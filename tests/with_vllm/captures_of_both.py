@@ -74,7 +74,10 @@ def start_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> Any:
 def run_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> tuple[int, str]:
     """The exit code and the output of such a capture."""
     process = start_vllm(model, texts, dump, **settings)
-    told, _ = process.communicate(timeout=600)
+    try:
+        told, _ = process.communicate()
+    finally:
+        process.kill()
     return process.returncode, told
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +12,9 @@ import pytest
 from captures_of_both import Captures, assert_same_dump, run_vllm, start_vllm
 from qk_dump.folder_kinds import UNFINISHED
 from qk_sniffer.capture.segments import saved_chunks
-from sniffing import wait_for
 from tiny_texts import save_texts
 from vllm_models import save_model
+from waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of vLLM
 KINDS = ("llama", "qwen3", "gemma2", "gemma3_text", "glm4", "cohere2", "gpt_oss")
@@ -100,9 +98,11 @@ def test_a_killed_capture_continues(captures: Captures, tmp_path: Path) -> None:
     texts, dump = save_texts(tmp_path / "texts", [300] * 40), tmp_path / "dump"
     model = captures.model("llama")
     process = start_vllm(model, texts, dump)
-    wait_for(lambda: len(saved_chunks(dump)) >= 3 or process.poll() is not None)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    try:
+        wait_for("three texts", lambda: len(saved_chunks(dump)) >= 3)
+    finally:
+        process.kill()
+        process.communicate()
     saved = len(saved_chunks(dump))
     assert 3 <= saved < 40
     code, told = run_vllm(model, texts, dump)

@@ -1,1 +1,1 @@
-"""What a newcomer sees first: a real model's heads, a known answer, or a capture of one's own."""
+"""What a newcomer sees first: a real model's heads, or a capture of one's own."""

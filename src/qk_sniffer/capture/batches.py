@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qk_dump.examples import Example
@@ -26,20 +26,14 @@ class Batch:
         return sum(len(ids) for ids in self.token_ids)
 
 
-def make_batch(
-    setup: Setup, number: int, group: Sequence[Text], left_out: Collection[int] = ()
-) -> Batch:
-    """Tokenize texts and sample the rows to take. Texts that are `left_out` are not run."""
+def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
+    """Tokenize texts and sample the rows to take."""
     token_ids = [setup.encoder.tokens(text) for text in group]
     examples = tuple(
         Example(text.example_id, text.original_id, len(ids), text.digest)
         for text, ids in zip(group, token_ids, strict=True)
     )
-    run = [
-        (text.example_id, ids)
-        for text, ids in zip(group, token_ids, strict=True)
-        if len(ids) and text.example_id not in left_out
-    ]
+    run = [(text.example_id, ids) for text, ids in zip(group, token_ids, strict=True) if len(ids)]
     kept = tuple(ids for _, ids in run)
     texts = texts_of_forward(setup.row_plan, [example for example, _ in run], kept)
     return Batch(number, examples, kept, texts)

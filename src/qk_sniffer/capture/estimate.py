@@ -10,10 +10,10 @@ from typing import Any
 from qk_dump.columns import SINK_TOKENS
 from qk_dump.heads import Kind
 from qk_sniffer.capture.dump_heads import bytes_of_rows
+from qk_sniffer.capture.folder import plan_in
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.setup import Setup, number_of_texts, prepare
-from qk_sniffer.capture.work_folder import plan_in
 from qk_sniffer.config import CaptureConfig, ModelSettings
 from qk_sniffer.engines.hf.gguf import conversion_time, converted_model, gguf_path
 from qk_sniffer.engines.hf.layout import decoder_of

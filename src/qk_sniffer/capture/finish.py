@@ -43,8 +43,8 @@ def finish(
 ) -> None:
     """Write the dump; the caller has the lock of `capture.lock_to_finish`.
 
-    Raises a `DamagedSegmentError` if rows on disk are damaged. The plan, the number of examples and
-    the texts that were left out are added to `manifest`. `on_head` is called with the number of
+    Raises a `DamagedSegmentError` if rows on disk are damaged. The plan and the number of
+    examples are added to `manifest`. `on_head` is called with the number of
     written heads and of all heads. With `token_texts`, the texts of the tokens are written, too.
     """
     try:
@@ -54,9 +54,7 @@ def finish(
             tokens = _write_heads(capture.folder, segments, schemas, on_head)
             texts = None if token_texts is None else token_texts(sorted(tokens))
             examples = [example for segment in segments for example in segment.examples]
-            left_out = [text for segment in segments for text in segment.left_out]
             facts = {"capture": capture.plan, "num_examples": len(examples)}
-            facts |= {"left_out": left_out} if left_out else {}
             manifest = manifest.model_copy(update=facts)
             write_side_files(capture.folder, manifest, list(schemas), examples, texts)
         capture.end()

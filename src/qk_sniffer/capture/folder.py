@@ -1,15 +1,13 @@
 """The folder of a capture: who may write there, its plan, and what its processes share.
 
-`.capture/` has the plan, a lock for every process that works there and for every chunk of batches,
-and the rows of finished chunks. If a process is killed or the disk is full, the same command
-continues from them.
+`.capture/` has the plan, a lock for every chunk of batches, held by the process that runs it, and
+the rows of finished chunks. If a process is killed or the disk is full, the same command continues
+from them. `.capture/` is removed after `dump.json` is written.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
-import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,127 +22,76 @@ from qk_dump.heads import ATTENDED, parse_head
 from qk_dump.layout import parquet_files
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference, read_manifest, read_plan
 from qk_sniffer.capture.refusals import REMEDY, refuse_difference
-from qk_sniffer.capture.segments import saved_chunks
-from qk_sniffer.capture.work_folder import (
-    CHUNKS,
-    ENDED,
-    PROCESSES,
-    SEGMENTS,
-    locked_work_folder,
-)
+from qk_sniffer.capture.segments import SEGMENTS, saved_chunks
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
     cannot_write,
     is_locked,
     read_json,
+    remove_folder,
     sync_folder,
     try_lock,
-    write_text,
+    write_first,
 )
 
-_FINISH_LOCK = "finish.lock"
+CHUNKS = "chunks"  # a lock for every chunk, held by the process that runs it
 _SIZE = "size.json"  # batches of a chunk; it stays the same when texts are added
-RUNNING = "running"  # ending of the files that name the texts of a batch in the model
+_FINISH_LOCK = "finish.lock"
 
 
 class CaptureFolder:
-    """The folder of a capture; without a lock of this process it is complete."""
+    """The folder of a capture, which other processes may share."""
 
     def __init__(
-        self, folder: Path, plan: dict[str, Any], lock: FileLock | None = None, chunk_size: int = 1
+        self, folder: Path, plan: dict[str, Any], chunk_size: int = 1, *, complete: bool = False
     ) -> None:
         self.folder = folder
         self.plan = plan
-        self.complete = lock is None
         self.chunk_size = chunk_size  # batches of a chunk
-        self._lock = lock
-
-    @property
-    def _place(self) -> Path:
-        return self.folder / UNFINISHED
+        self.complete = complete
 
     @property
     def _chunks(self) -> Path:
-        return self._place / CHUNKS
+        return self.folder / UNFINISHED / CHUNKS
 
     @property
     def is_open(self) -> bool:
-        """Whether no process has completed the dump."""
-        return (self._place / PLAN).exists()
+        """Whether no process has completed the dump.
 
-    def has_others(self) -> bool:
-        """Whether other processes work in the folder, or have left it without their lock."""
-        return bool(self._others())
-
-    def _others(self) -> list[Path]:
-        own = None if self._lock is None else Path(self._lock.lock_file)
-        return [path for path in (self._place / PROCESSES).glob("*.lock") if path != own]
-
-    def num_others(self) -> int:
-        """The number of other processes that work in the folder."""
-        return sum(map(is_locked, self._others()))
+        A `ConfigError` is raised if another capture has begun in the folder.
+        """
+        return not _is_complete(self.folder, self.plan)
 
     def lock_chunk(self, number: int) -> FileLock | None:
-        """The lock of a chunk; None if another process has it, or has completed the dump.
-
-        If a process ended while the chunk was in the model, this is counted for its texts.
-        """
-        with locked_work_folder(self.folder) as place:
-            if not (place / PLAN).exists():
-                return None
-            lock = try_lock(self._chunks / f"{number:05d}.lock")
-            if lock is not None:
-                self._count_ended(number)
-            return lock
-
-    def count_ended(self) -> None:
-        """Count all processes that ended while a chunk was in the model."""
-        for number in {file.name.partition("-")[0] for file in self._chunks.glob(f"*.{RUNNING}")}:
-            lock = self.lock_chunk(int(number))
-            if lock is not None:
-                lock.release()
+        """The lock of a chunk; None if another process has it, or has completed the dump."""
+        return self._lock(self._chunks / _lock_name(number))
 
     def num_free_chunks(self, numbers: Collection[int]) -> int:
         """How many of these chunks no process has locked."""
-        with locked_work_folder(self.folder) as place:
-            if not (place / PLAN).exists():
-                return 0
-            return sum(not is_locked(self._chunks / f"{number:05d}.lock") for number in numbers)
-
-    def running_file(self, chunk: int, first_text: int) -> Path:
-        """The file that names the texts of a batch while they are in the model."""
-        return self._chunks / f"{chunk:05d}-{first_text}.{RUNNING}"
-
-    def ended(self) -> dict[int, int]:
-        """How many processes ended while a text was in the model, by the text's id."""
-        try:
-            found = read_json(self._place / ENDED)
-            return {int(text): int(number) for text, number in found.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{self._place / ENDED}: {error}. Remove the file.") from error
-
-    def _count_ended(self, chunk: int) -> None:
-        files = list(self._chunks.glob(f"{chunk:05d}-*.{RUNNING}"))
-        counts = self.ended() if files else {}
-        for file in files:
-            with suppress(ValueError, OSError):  # the process ended while it wrote the file
-                for text in read_json(file):
-                    counts[text] = counts.get(text, 0) + 1
-        if files:
-            write_text(self._place / ENDED, json.dumps(counts))
-        for file in files:
-            file.unlink()
+        locks = [self._chunks / _lock_name(number) for number in numbers]
+        return sum(not (lock.exists() and is_locked(lock)) for lock in locks)
 
     def lock_to_finish(self) -> FileLock | None:
         """The lock of the process that writes the dump.
 
         None if another process writes it, or has written it.
         """
-        with locked_work_folder(self.folder) as place:
-            return try_lock(place / _FINISH_LOCK) if (place / PLAN).exists() else None
+        return self._lock(self.folder / UNFINISHED / _FINISH_LOCK)
+
+    def _lock(self, path: Path) -> FileLock | None:
+        if not path.parent.is_dir() and not self.is_open:
+            return None
+        try:
+            lock = try_lock(path)
+        except ConfigError:
+            if self.is_open:
+                raise
+            return None
+        if lock is not None and not self.is_open:
+            lock.release()
+            return None
+        return lock
 
     def has_dump(self) -> bool:
         """Whether the folder holds the finished dump, which another process may have written."""
@@ -152,24 +99,42 @@ class CaptureFolder:
 
     def end(self) -> None:
         """Remove `.capture/`, after the dump was written."""
-        with locked_work_folder(self.folder) as place:
-            (place / PLAN).unlink(missing_ok=True)
+        remove_folder(self.folder / UNFINISHED)
         self.complete = True
 
     def close(self) -> None:
-        """Leave the folder. If no process has finished a chunk, `.capture/` is removed."""
-        lock, self._lock = self._lock, None
-        if lock is None:
-            return
-        lock.release()
-        if self.complete:
-            return
-        with locked_work_folder(self.folder) as place:
-            Path(lock.lock_file).unlink(missing_ok=True)
-            notes = [place / ENDED, *self._chunks.glob(f"*.{RUNNING}")]
-            kept = saved_chunks(self.folder) or any(path.exists() for path in notes)
-            if not kept and not any(map(is_locked, self._others())):
-                (place / PLAN).unlink(missing_ok=True)
+        """Remove `.capture/` if no process has finished a chunk, or runs one."""
+        if not self.complete and _begun_plan(self.folder) is None:
+            remove_folder(self.folder / UNFINISHED)
+
+
+def _lock_name(chunk: int) -> str:
+    return f"{chunk:05d}.lock"
+
+
+def plan_in(folder: Path) -> dict[str, Any] | None:
+    """The plan of the capture that has begun in the folder, or that made its dump; else None."""
+    if not folder.is_dir():
+        return None
+    plan = _begun_plan(folder)
+    if plan is not None:
+        return plan
+    manifest = read_manifest(folder / MANIFEST_NAME)
+    return manifest.capture if manifest else None
+
+
+def _begun_plan(folder: Path) -> dict[str, Any] | None:
+    """The plan of an unfinished capture; None if no chunk is finished or run by a process."""
+    plan = read_plan(folder / UNFINISHED / PLAN)
+    if plan is None or saved_chunks(folder) or _is_running(folder):
+        return plan
+    return None
+
+
+def _is_running(folder: Path) -> bool:
+    """Whether a process runs a chunk, or writes the dump."""
+    place = folder / UNFINISHED
+    return any(map(is_locked, [*(place / CHUNKS).glob("*.lock"), *place.glob(_FINISH_LOCK)]))
 
 
 @contextmanager
@@ -201,59 +166,53 @@ def open_capture(
 
     `plan` holds all settings that determine the dump's content, as JSON values. A folder with a
     capture or dump of another plan is refused. `overwrite` removes the files of a dump from the
-    folder, and no other files. It has no effect while another process runs the same capture, and is
-    refused while another process runs another one.
+    folder, and no other files. It is refused while another process runs a capture there.
     """
     plain: dict[str, Any] = json.loads(json.dumps(plan))
+    place = folder / UNFINISHED
     try:
         if folder.exists() and not folder.is_dir():
             raise ConfigError(
                 f"{folder}: is a file, not a folder. Choose another output.data_root."
             )
-        if overwrite or not _is_complete(folder, plain) or (folder / UNFINISHED).exists():
-            with locked_work_folder(folder):
-                joined = _join(folder, plain, chunk_size, overwrite)
-                if joined is not None:
-                    return CaptureFolder(folder, plain, *joined)
-        return CaptureFolder(folder, plain)
+        if place.is_symlink():  # its removal would delete files of another place
+            raise ConfigError(
+                f"{place}: is a symbolic link, not a folder. Remove it, or choose another "
+                "output.data_root."
+            )
+        if overwrite:
+            _discard(folder)
+        if not _is_complete(folder, plain):
+            size = _begin(folder, plain, chunk_size)
+            if not _is_complete(folder, plain):  # another process may have ended meanwhile
+                return CaptureFolder(folder, plain, size)
+        remove_folder(place)  # a process was killed after it had written the dump
+        return CaptureFolder(folder, plain, complete=True)
     except OSError as error:
         raise cannot_write(folder, error) from error
 
 
-def _join(
-    folder: Path, plan: dict[str, Any], chunk_size: int, overwrite: bool
-) -> tuple[FileLock | None, int] | None:
-    """Prepare `.capture/`. Returns the lock of this process and the number of batches of a chunk.
-
-    None if the dump is complete.
-    """
+def _begin(folder: Path, plan: dict[str, Any], chunk_size: int) -> int:
+    """Make `.capture/`, unless another process has made it. Returns the batches of a chunk."""
     place = folder / UNFINISHED
-    processes = list((place / PROCESSES).glob("*.lock"))
-    running = [path for path in processes if is_locked(path)]
-    for path in {*processes} - {*running}:
-        path.unlink()
-    if overwrite and not running:
-        _discard(folder)
-    elif overwrite and plan_difference(read_plan(place / PLAN), plan):
+    saved, began = saved_chunks(folder), read_plan(place / PLAN)
+    if saved and began is None and not (folder / MANIFEST_NAME).exists():
         raise ConfigError(
-            f"{folder}: another capture is writing here. Wait until it ends, or choose another "
+            f"{place}: has rows of texts, but no {PLAN}. Remove this folder, or choose another "
             "output.data_root."
         )
-    if _is_complete(folder, plan):
-        (place / PLAN).unlink(missing_ok=True)
-        return None
-    for name in (SEGMENTS, CHUNKS, PROCESSES):
-        if not (place / PLAN).exists():
-            shutil.rmtree(place / name, ignore_errors=True)
+    if began is not None and _begun_plan(folder) is None and plan_difference(began, plan):
+        for name in (PLAN, _SIZE):  # of a capture that has finished nothing
+            (place / name).unlink(missing_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
+    write_first(place / PLAN, json_text(plan))
+    write_first(place / _SIZE, str(chunk_size))
+    for name in (SEGMENTS, CHUNKS):
         (place / name).mkdir(exist_ok=True)
-    if not (place / CHUNKS / _SIZE).exists():
-        write_text(place / CHUNKS / _SIZE, str(chunk_size))
-    if not (place / PLAN).exists():
-        write_text(place / PLAN, json_text(plan))
     sync_folder(place)
     sync_folder(folder)
-    size = _chunk_size(place / CHUNKS / _SIZE)
-    return try_lock(place / PROCESSES / f"{secrets.token_hex(8)}.lock"), size
+    refuse_difference(folder, plan_difference(read_plan(place / PLAN), plan))
+    return _chunk_size(place / _SIZE)
 
 
 def _chunk_size(file: Path) -> int:
@@ -279,9 +238,9 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     """
     if not folder.is_dir():
         return False
+    started = _begun_plan(folder)  # first: it is removed after dump.json is written
     manifest = read_manifest(folder / MANIFEST_NAME)
     finished = manifest.capture if manifest else None
-    started = read_plan(folder / UNFINISHED / PLAN)
     if started is not None and plan_difference(finished, started):
         refuse_difference(folder, plan_difference(started, plan))
         return False
@@ -310,8 +269,11 @@ def _discard(folder: Path) -> None:
 
     dump.json and the plan go last: with them, a dump that was removed in part is recognized.
     """
-    for name in (SEGMENTS, CHUNKS):
-        shutil.rmtree(folder / UNFINISHED / name, ignore_errors=True)
+    if _is_running(folder):
+        raise ConfigError(
+            f"{folder}: a capture is writing here. Wait until it ends, or choose another "
+            "output.data_root."
+        )
     if is_card(folder / CARD_FILE):
         (folder / CARD_FILE).unlink()
     for head in _head_folders(folder):
@@ -324,6 +286,6 @@ def _discard(folder: Path) -> None:
             head.rmdir()
     with suppress(OSError):  # there is none, or it has other files
         (folder / ATTENDED).rmdir()
-    work = (f"{UNFINISHED}/{ENDED}", f"{UNFINISHED}/{PLAN}")
-    for name in (*sorted(FILES_BESIDE_HEADS, key=MANIFEST_NAME.__eq__), *work):
+    for name in sorted(FILES_BESIDE_HEADS, key=MANIFEST_NAME.__eq__):
         (folder / name).unlink(missing_ok=True)
+    remove_folder(folder / UNFINISHED)

@@ -17,18 +17,17 @@ from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_sniffer.capture.batches import Batch
 from qk_sniffer.capture.description import capture_plan, manifest_of
 from qk_sniffer.capture.finish import finish
-from qk_sniffer.capture.folder import CaptureFolder, made_folder, open_capture
+from qk_sniffer.capture.folder import CaptureFolder, made_folder, open_capture, plan_in
 from qk_sniffer.capture.publishing import publish, require_publishable
 from qk_sniffer.capture.ranks import Ranks, ranks_from
 from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.capture.segments import DamagedSegmentError, read_segments, remove_segment
 from qk_sniffer.capture.setup import Setup, prepare
-from qk_sniffer.capture.setup_notes import left_out_note, note_setup
+from qk_sniffer.capture.setup_notes import note_setup
 from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
 from qk_sniffer.capture.url_target import UrlTarget
 from qk_sniffer.capture.work import Step, Work, chunk_size
-from qk_sniffer.capture.work_folder import plan_in
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.engines.hf.memory import is_out_of_memory, out_of_memory_advice
 from qk_sniffer.extras import require_vllm
@@ -108,14 +107,17 @@ def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureRe
         setup = _prepared(config, folder, ranks, watcher)
         note_setup(setup, watcher)
         plan, size = capture_plan(setup), chunk_size(setup)
-        opened = open_capture(folder, plan, size, overwrite=config.overwrite)
-        with closing(opened) as capture:
-            was_complete = capture.complete
+        capture = open_capture(folder, plan, size, overwrite=config.overwrite)
+        was_complete = capture.complete
+        try:
             if was_complete:
                 _check_number(setup.texts.total, folder)
                 watcher.note(f"{folder}: is complete already; nothing to do")
             elif not _work_and_finish(setup, capture, ranks, watcher):
                 return CaptureResult(folder, left_to_others=True)
+        finally:
+            if ranks.world == 1:  # other ranks may be about to begin
+                capture.close()
     return CaptureResult(folder, was_complete=was_complete)
 
 
@@ -158,8 +160,6 @@ def run_chunks(work: Work, watcher: Watcher) -> None:
     setup, done = work.setup, work.texts_done
     if done:
         watcher.note(f"continuing: {count(done, 'text')} {'is' if done == 1 else 'are'} finished")
-    if work.left_out:
-        watcher.note(left_out_note(work.left_out, work.capture.folder))
     watcher.start("texts", setup.texts.total, done, rate="tokens")
     writer = BackgroundWriter[tuple[Batch, int]]()
     report = partial(_report, work, writer, watcher)
@@ -183,13 +183,8 @@ def run_chunks(work: Work, watcher: Watcher) -> None:
 
 def _run_step(step: Step, setup: Setup, writer: BackgroundWriter[tuple[Batch, int]]) -> None:
     """Run the model on a batch; its rows are stored in the background."""
-    if step.alone:
-        writer.wait()
-    step.claim.begin(step.batch)
     taken = _forward(setup, step.batch)
     writer.submit(partial(_store, step, setup.half, taken))
-    if step.alone:
-        writer.wait()
 
 
 def _forward(setup: Setup, batch: Batch) -> Taken | None:
@@ -258,9 +253,6 @@ def _finish(work: Work, watcher: Watcher) -> None:
     if setup.texts.total is None:  # the others were told before the first text
         for note in setup.texts.notes:
             watcher.note(note)
-    left_out = [text for segment in segments for text in segment.left_out]
-    if left_out:
-        watcher.note(left_out_note(left_out))
     if setup.config.capture.capture_queries:
         warning = bucket_counts(setup.sampler, [one.num_tokens for one in examples]).warning()
         if warning is not None:

@@ -27,10 +27,10 @@ from qk_dump.examples import Example
 from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
-from qk_sniffer.capture.work_folder import SEGMENTS
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 
+SEGMENTS = "segments"  # in `.capture/`
 _CONTENT = "segment.json"
 _VERSION = 6  # segments of other versions count as damaged
 _THREADS = 4  # that write the files of a segment
@@ -64,7 +64,6 @@ class Segment:
 
     path: Path
     examples: list[Example]
-    left_out: list[int]  # ids of texts that were not run, because processes ended with them
     files: dict[str, SegmentFile]
 
     @property
@@ -137,7 +136,6 @@ def write_segment(
     rows: Mapping[HeadId, Rows],
     schemas: Mapping[HeadId, pa.Schema],
     examples: Sequence[Example],
-    left_out: Sequence[int] = (),
 ) -> None:
     """Write a segment to `target` in one step, and sync it to disk."""
     groups: dict[str, list[list[HeadId]]] = {}
@@ -151,7 +149,6 @@ def write_segment(
         content = {
             "version": _VERSION,
             "examples": [example.as_record() for example in examples],
-            "left_out": list(left_out),
             "files": {name: asdict(file) for name, file in zip(groups, files, strict=True)},
         }
         stored = {"content": content, "sha256": _digest_of_json(content)}
@@ -196,7 +193,7 @@ def read_segment(path: Path) -> Segment | None:
         if any((path / name).stat().st_size != file.size for name, file in files.items()):
             return None
         examples = [Example(**record) for record in content["examples"]]
-        return Segment(path, examples, content["left_out"], files)
+        return Segment(path, examples, files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

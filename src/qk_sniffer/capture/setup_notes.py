@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
-from qk_dump.folder_kinds import UNFINISHED
 from qk_sniffer.capture.setup import Setup
-from qk_sniffer.capture.work_folder import ENDED
 from qk_sniffer.engines.engine import rotary_problems
 from qk_sniffer.engines.hf.loading import LoadedModel
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT
@@ -76,17 +73,3 @@ def _notes(setup: Setup) -> Iterator[str]:
             "rotary angles of this model depend on the longest text of a batch; texts are run one "
             "at a time, and inference.batch_size has no effect"
         )
-
-
-def left_out_note(texts: Sequence[int], unfinished: Path | None = None) -> str:
-    """Which texts are left out, why, and how to try them again in an unfinished capture."""
-    remedy = "dump.json names them (left_out); to try them again, capture with --overwrite"
-    if unfinished is not None:
-        remedy = (
-            f"to try them again, remove {unfinished / UNFINISHED / ENDED} and run the same command "
-            "again before the capture is complete"
-        )
-    return (
-        f"left out: text {index_ranges(texts)}. Processes ended without a message each time it was "
-        f"in the model (killed, or memory was short); {remedy}"
-    )

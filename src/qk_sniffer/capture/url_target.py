@@ -20,8 +20,8 @@ from qk_dump.dump_files import is_dump_file
 from qk_dump.folder_kinds import PLAN, UNFINISHED
 from qk_dump.heads import parse_head
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference
+from qk_sniffer.capture.folder import plan_in
 from qk_sniffer.capture.result import SentDump
-from qk_sniffer.capture.work_folder import plan_in
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError, StoreError

@@ -2,26 +2,21 @@
 
 A chunk is a run of consecutive batches. A process that holds its lock runs it, and releases the
 lock when the rows of the chunk are on disk. The operating system releases the locks of a process
-that ends, and the next process runs the chunk again. While a batch is in the model, a file names
-its texts. So the next process knows with which texts a process has ended.
+that ends, and the next process runs the chunk again.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 from filelock import FileLock
 
-from qk_dump.columns import EXAMPLE
 from qk_dump.examples import Example
 from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
@@ -47,7 +42,6 @@ _STREAMED = 16  # batches of a chunk at most, if the number of texts is not know
 _SECONDS_BETWEEN_LOOKS = 1.0  # for what others have saved
 _SECONDS_BETWEEN_WAITS = 0.2  # of a process that has no chunk to run
 _SECONDS_TO_NEXT_CHUNK = 0.02  # between looks whether the last chunk is saved
-_ENDS = 3  # of processes with a text, after which it is left out: two with its batch, one alone
 _FEW = 4  # chunks per process; with more, the next one is claimed while the last one runs
 
 
@@ -75,12 +69,10 @@ class Claim:
         lock: FileLock,
     ) -> None:
         self.steps = 0  # that make the chunk complete
-        self.left_out: list[int] = []
         self._capture = capture
         self._schemas = schemas
         self._number = number
         self._lock = lock
-        self._running: set[Path] = set()
         self._examples: list[Example] = []
         self._rows: dict[HeadId, list[Rows]] = {}
 
@@ -89,19 +81,8 @@ class Claim:
         """Whether the chunk is locked by this process."""
         return bool(self._lock.is_locked)
 
-    def begin(self, batch: Batch) -> None:
-        """A batch is about to be in the model."""
-        path = self._running_file(batch)
-        try:
-            path.write_text(json.dumps(batch.texts.examples.tolist()))
-        except OSError as error:
-            raise cannot_write(self._capture.folder, error) from error
-        self._running.add(path)
-
     def add(self, batch: Batch, rows: Mapping[HeadId, Rows]) -> None:
         """Add the rows of a batch that was computed. The last batch saves the chunk."""
-        self._running_file(batch).unlink(missing_ok=True)
-        self._running.discard(self._running_file(batch))
         self._examples += batch.examples
         for head, part in rows.items():
             self._rows.setdefault(head, []).append(part)
@@ -111,30 +92,17 @@ class Claim:
             self.release()
 
     def _save(self) -> None:
-        rows = {head: _in_order(Rows.joined(parts)) for head, parts in self._rows.items()}
-        examples = sorted(self._examples, key=lambda example: example.example_id)
+        rows = {head: Rows.joined(parts) for head, parts in self._rows.items()}
         target = segment_path(self._capture.folder, self._number)
         try:
-            write_segment(target, rows, self._schemas, examples, self.left_out)
+            write_segment(target, rows, self._schemas, self._examples)
         except OSError as error:
             raise cannot_write(self._capture.folder, error) from error
 
     def release(self) -> None:
         """Release the chunk; another process may run it if it is not saved."""
-        for path in self._running:
-            path.unlink(missing_ok=True)
-        self._running.clear()
         self._rows.clear()
         self._lock.release()
-
-    def _running_file(self, batch: Batch) -> Path:
-        return self._capture.running_file(self._number, batch.examples[0].example_id)
-
-
-def _in_order(rows: Rows) -> Rows:
-    """The rows sorted by text. They are not if a text of a batch was run alone."""
-    ids = rows[EXAMPLE]
-    return rows if (ids[1:] >= ids[:-1]).all() else rows[np.argsort(ids, kind="stable")]
 
 
 @dataclass(frozen=True)
@@ -143,7 +111,6 @@ class Step:
 
     claim: Claim
     batch: Batch
-    alone: bool  # no other batch may be in the model: a process has ended with one of its texts
 
 
 class Work:
@@ -154,12 +121,11 @@ class Work:
 
     def __init__(self, setup: Setup, capture: CaptureFolder, others: int = 0) -> None:
         """`others` processes were started with this one; they may come later."""
-        self._started_with = others
+        self._others = others
         self.setup = setup
         self.capture = capture
         self._texts = setup.texts
         self._per_chunk = setup.batch_size * capture.chunk_size
-        capture.count_ended()
         self._finished = {segment.number: segment for segment in read_segments(capture.folder)}
         self._seen = {*self._finished}  # chunks that are in the counts of the watcher
         self._last_look = 0.0
@@ -199,9 +165,9 @@ class Work:
         if now < self._last_look + _SECONDS_BETWEEN_LOOKS:
             return []
         self._last_look = now
-        self.saw_others = self.saw_others or self.capture.has_others()
         new = saved_chunks(self.capture.folder) - self._seen
         self._seen |= new
+        self.saw_others = self.saw_others or bool(new)
         found = [read_segment(segment_path(self.capture.folder, number)) for number in new]
         return [segment for segment in found if segment is not None]
 
@@ -229,8 +195,11 @@ class Work:
         """The batches of a chunk, if this process can claim it."""
         while self._has_chunk() and not self._closed and self._others_need_chunks():
             time.sleep(_SECONDS_TO_NEXT_CHUNK)
-        lock = None if self._closed else self.capture.lock_chunk(number)
+        if self._closed:
+            return
+        lock = self.capture.lock_chunk(number)
         if lock is None:
+            self.saw_others = True
             return
         claim = Claim(self.capture, self.schemas, number, lock)
         self._claims.append(claim)
@@ -238,20 +207,17 @@ class Work:
         segment, group = read_segment(path), texts()
         if not claim.is_held:  # the capture was stopped while the texts were read
             return
-        if segment is not None and self._is_done(segment, group):
+        if (segment is not None and self._is_done(segment, group)) or not self.capture.is_open:
             claim.release()
             return
         for old in (path, *path.parent.glob(f".{path.name}.part-*")):
             shutil.rmtree(old, ignore_errors=True)
         self._seen.add(number)
-        ended = self.capture.ended()
-        claim.left_out = [one.example_id for one in group if ended.get(one.example_id, 0) >= _ENDS]
-        parts = self._parts(group, ended)
+        size = self.setup.batch_size
+        parts = [group[start : start + size] for start in range(0, len(group), size)]
         claim.steps = len(parts)
         for part in parts:
-            batch = part[0].example_id // self.setup.batch_size
-            alone = any(ended.get(text.example_id) for text in part)
-            yield Step(claim, make_batch(self.setup, batch, part, claim.left_out), alone)
+            yield Step(claim, make_batch(self.setup, part[0].example_id // size, part))
 
     def _has_chunk(self) -> bool:
         """Whether this process has a chunk that is not saved."""
@@ -259,28 +225,9 @@ class Work:
         return bool(self._claims)
 
     def _others_need_chunks(self) -> bool:
-        """Whether other processes would have no chunk if this one claimed its next one early."""
-        others = max(self.capture.num_others(), self._started_with)
+        """Whether others may lack a chunk if this process claimed its next one early."""
         missing = {*range(self.num_chunks)} - saved_chunks(self.capture.folder)
-        if not others or len(missing) > _FEW * (others + 1):
-            return False
-        return self.capture.num_free_chunks(missing) <= others
-
-    @property
-    def left_out(self) -> list[int]:
-        """The texts with which so many processes ended that they are not run."""
-        return sorted(text for text, number in self.capture.ended().items() if number >= _ENDS)
-
-    def _parts(self, group: Sequence[Text], ended: Mapping[int, int]) -> list[list[Text]]:
-        """The batches of a chunk. A text with which two processes ended is one of its own."""
-        parts = []
-        size = self.setup.batch_size
-        for start in range(0, len(group), size):
-            batch = group[start : start + size]
-            single = [text for text in batch if ended.get(text.example_id, 0) >= 2]
-            rest = [text for text in batch if text not in single]
-            parts += [part for part in (rest, *([text] for text in single)) if part]
-        return parts
+        return self._others > 0 and len(missing) <= _FEW * (self._others + 1)
 
     def _is_done(self, segment: Segment, texts: Sequence[Text]) -> bool:
         """Whether a segment has all these texts. Raises an error if they have changed."""
@@ -296,8 +243,7 @@ class Work:
                     "since this capture began; use another output.data_root, or overwrite to start "
                     "again"
                 )
-        again = segment.left_out and not {*segment.left_out} <= {*self.left_out}
-        return len(segment.examples) == len(texts) and not again
+        return len(segment.examples) == len(texts)
 
 
 def longest_first(sizes: Sequence[int], batch_size: int, per_chunk: int) -> list[int]:

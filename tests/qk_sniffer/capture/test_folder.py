@@ -1,4 +1,4 @@
-"""Who may write a dump where, chunks and who runs which, and texts with which processes ended.
+"""Who may write a dump where, and chunks and who runs which.
 
 Every `Work` stands for a process. Its batches are made, but the model is not run.
 """
@@ -6,7 +6,6 @@ Every `Work` stands for a process. Its batches are made, but the model is not ru
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -18,8 +17,9 @@ import pytest
 from captures import PLAN, complete, content, make_capture, opened, save, undisturbed
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_sniffer.capture import folder
 from qk_sniffer.capture.description import capture_plan
-from qk_sniffer.capture.folder import CaptureFolder, open_capture
+from qk_sniffer.capture.folder import CaptureFolder, open_capture, plan_in
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.segments import Segment, read_segments, saved_chunks
 from qk_sniffer.capture.setup import Setup, prepare
@@ -68,7 +68,7 @@ def test_a_capture_is_started_and_continued(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "rubbish", "null", "[3]", "0", "1.5", "9" * 5000])
 def test_a_damaged_size_of_chunks_is_told(text: str, tmp_path: Path) -> None:
-    file = begun(tmp_path) / ".capture" / "chunks" / "size.json"
+    file = begun(tmp_path) / ".capture" / "size.json"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         open_capture(tmp_path, PLAN, 1)
@@ -122,8 +122,25 @@ def test_a_plan_that_cannot_be_read_is_refused_with_the_way_out(tmp_path: Path) 
 
 def test_segments_without_a_plan_are_not_trusted(tmp_path: Path) -> None:
     (begun(tmp_path) / ".capture" / "plan.json").unlink()
-    with closing(opened(tmp_path)):
+    with pytest.raises(ConfigError, match=r"/\.capture: has rows of texts, but no plan\.json"):
+        opened(tmp_path)
+    with closing(opened(tmp_path, overwrite=True)):
         assert saved_chunks(tmp_path) == set()
+
+
+def test_a_plan_with_which_nothing_was_finished_may_change(tmp_path: Path) -> None:
+    """As after an error in the first text of one of several processes."""
+    first = opened(tmp_path)
+    changed_plan = changed("model.name", "other")
+    with closing(open_capture(tmp_path, changed_plan, 9)) as second:
+        assert (second.plan, second.chunk_size) == (changed_plan, 9)
+        assert plan_in(tmp_path) is None
+        lock = second.lock_chunk(0)
+        assert lock is not None
+        assert plan_in(tmp_path) == changed_plan
+        with pytest.raises(ConfigError, match=r"differs in model.name .*other"):
+            first.lock_chunk(1)  # the first process is too late
+        lock.release()
 
 
 def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
@@ -144,20 +161,18 @@ def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
     assert content(tmp_path) == {**undisturbed(7), **dict.fromkeys(mine, b"mine")}
 
 
-def test_processes_that_all_overwrite_share_one_capture(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_while_a_process_works(tmp_path: Path) -> None:
     make_capture(tmp_path, 2)
     with closing(opened(tmp_path, overwrite=True)) as first:
         save(first, [0])
-        with closing(opened(tmp_path, overwrite=True)) as second:
-            assert saved_chunks(tmp_path) == {0}
-            assert first.has_others()
-            assert second.has_others()
-        other = changed("model.name", "other")
-        message = refusal(tmp_path, other, overwrite=True)
-        assert "another capture is writing here" in message
-    (tmp_path / ".capture" / "ended.json").write_text('{"1": 2}')
-    with closing(opened(tmp_path, overwrite=True)) as anew:
-        assert (saved_chunks(tmp_path), anew.ended()) == (set(), {})
+        for lock in (first.lock_chunk(1), first.lock_to_finish()):
+            assert lock is not None
+            for plan in (PLAN, changed("model.name", "other")):
+                message = refusal(tmp_path, plan, overwrite=True)
+                assert "a capture is writing here. Wait until it ends" in message
+            lock.release()
+    with closing(opened(tmp_path, overwrite=True)):
+        assert saved_chunks(tmp_path) == set()
 
 
 def test_a_chunk_is_locked_by_one_process(tmp_path: Path) -> None:
@@ -172,31 +187,25 @@ def test_a_chunk_is_locked_by_one_process(tmp_path: Path) -> None:
         save(first, [0])
         complete(first, 1)
         assert second.lock_chunk(5) is None  # the dump is complete
-        assert second.num_free_chunks([5]) == 0
         assert second.lock_to_finish() is None
+        assert not second.is_open
     assert content(tmp_path) == undisturbed(1)
 
 
-def running(capture: CaptureFolder, chunk: int, *texts: int) -> None:
-    capture.running_file(chunk, texts[0]).write_text(json.dumps(texts))
+def test_a_process_that_begins_when_the_dump_is_written_adds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(tmp_path)
+    save(first, range(7))
+    begin = folder._begin
 
+    def late(*given: Any) -> int:
+        complete(first, 7)
+        return begin(*given)
 
-def test_ended_processes_are_counted_for_the_texts_that_they_ran(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as capture:
-        running(capture, 4, 12, 13)
-        running(capture, 4, 14)
-        capture.running_file(4, 15).write_text("[1")  # it ended while it wrote the file
-        running(capture, 5, 20)
-        for counted in ({12: 1, 13: 1, 14: 1}, {12: 2, 13: 1, 14: 1}):
-            lock = capture.lock_chunk(4)
-            assert lock is not None
-            lock.release()
-            assert capture.ended() == counted
-            running(capture, 4, 12)
-    assert (tmp_path / ".capture" / "plan.json").exists()
-    (tmp_path / ".capture" / "ended.json").write_text("[")
-    with closing(opened(tmp_path)) as capture, pytest.raises(ConfigError, match="Remove the file"):
-        capture.ended()
+    monkeypatch.setattr(folder, "_begin", late)
+    assert opened(tmp_path).complete
+    assert content(tmp_path) == undisturbed(7)
 
 
 def test_a_crash_after_the_last_file_is_noticed(tmp_path: Path) -> None:
@@ -278,9 +287,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield started
 
 
-def begin(step: Step) -> list[int]:
-    """Put a batch into the model; its texts."""
-    step.claim.begin(step.batch)
+def texts_of(step: Step) -> list[int]:
     return step.batch.texts.examples.tolist()
 
 
@@ -288,16 +295,9 @@ def run(work: Work) -> list[list[int]]:
     """Run all that a process can, without rows; the texts of every batch."""
     found = []
     for step in work.steps():
-        found.append(begin(step))
+        found.append(texts_of(step))
         step.claim.add(step.batch, {})
     return found
-
-
-def die(work: Work) -> None:
-    """End as a killed process does: the files that name texts stay."""
-    for claim in work._claims:
-        claim._running.clear()
-    work.close()
 
 
 @pytest.mark.parametrize("size", [1, 3, 9])
@@ -306,12 +306,12 @@ def test_processes_run_every_text_once(setup: Setup, processes: Processes, size:
     first, second = processes.start(setup), processes.start(setup)
     steps = first.steps()
     held = next(steps)
-    assert 5 in begin(held) or size > 1
+    assert 5 in texts_of(held) or size > 1
     others = run(second)
     held.claim.add(held.batch, {})
-    ran = [held.batch.texts.examples.tolist()]
+    ran = [texts_of(held)]
     for step in steps:
-        ran.append(begin(step))
+        ran.append(texts_of(step))
         step.claim.add(step.batch, {})
     texts = sorted(text for batch in ran + others for text in batch)
     assert texts == [*range(7)]
@@ -323,39 +323,7 @@ def test_processes_run_every_text_once(setup: Setup, processes: Processes, size:
     assert first.num_chunks == -(-len(LENGTHS) // size) == len(saved_chunks(processes.folder))
     saved = [one for segment in read_segments(processes.folder) for one in segment.examples]
     assert [one.example_id for one in saved] == [*range(len(LENGTHS))]
-    assert first.saw_others
-
-
-def test_a_text_of_a_batch_is_run_again_then_alone_then_left_out(
-    model: Path, texts: Path, processes: Processes
-) -> None:
-    setup, groups = setup_of(model, texts, batch_size=3), []
-    for _ in range(2):
-        work = processes.start(setup)
-        groups.append(begin(next(work.steps())))
-        die(work)
-    assert groups == [[3, 4, 5], [3, 4, 5]]  # the longest text is 5
-    work = processes.start(setup)
-    steps = work.steps()
-    alone = [next(steps) for _ in range(3)]
-    assert [step.batch.texts.examples.tolist() for step in alone] == [[3], [4], [5]]
-    assert [step.alone for step in alone] == [True, True, True]
-    for step in alone[:2]:
-        begin(step)
-        step.claim.add(step.batch, {})
-    begin(alone[2])
-    die(work)
-    last = processes.start(setup)
-    assert last.left_out == [5]
-    assert sorted(text for batch in run(last) for text in batch) == [0, 1, 2, 3, 4, 6]
-    [segment] = [one for one in read_segments(processes.folder) if one.left_out]
-    assert segment.left_out == [5]
-    assert [one.example_id for one in segment.examples] == [3, 4, 5]
-    assert run(processes.start(setup)) == []
-    ended = processes.folder / ".capture" / "ended.json"
-    assert json.loads(ended.read_text()) == {"3": 2, "4": 2, "5": 3}
-    ended.unlink()
-    assert run(processes.start(setup)) == [[3, 4, 5]]  # it is tried again
+    assert first.saw_others or second.saw_others
 
 
 def test_texts_that_come_after_the_end_of_a_capture_remove_no_segment(
