@@ -61,7 +61,7 @@ def test_fields_may_be_in_a_section_or_flat(tmp_path: Path) -> None:
 def test_settings_can_come_from_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    writer = threading.Thread(target=path.write_text, args=("batch_size: 7",))
+    writer = threading.Thread(target=path.write_text, args=("batch_size: 7",), daemon=True)
     writer.start()
     assert settings_from(FlatSettings, yaml_path=path).batch_size == 7
     writer.join()
