@@ -7,19 +7,17 @@ and returns a matplotlib `Figure` with its caption, or the reason why the study 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from attention_plasticity.compare.groups import layer_kinds, rope_kinds
 from attention_plasticity.compare.matched import matched_heads, role_counts
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures import of_model_heads, of_models
 from attention_plasticity.figures.registry import file_names, left_out, save_all
-from attention_plasticity.tables.finished_run import FinishedRun
 from qk_study.results import StudyResults
 from qk_study.settings import StudySettings
 from qk_toolkit.errors import ConfigError, ToolkitError, in_short
@@ -64,16 +62,6 @@ def _depth(results: StudyResults) -> Figure | str:
     return of_models.depth_figure(_shown(table, results), results.runs)
 
 
-def _kinds(by: str, kinds: Callable[[FinishedRun], Mapping[int, str]], words: str) -> Draw:
-    def draw(results: StudyResults) -> Figure | str:
-        if all(len(set(kinds(one.run).values())) < 2 for one in results.runs):
-            return f"needs a model with {words}"
-        table = summary(results.runs, by, results.metrics, [])
-        return of_models.kinds_figure(_shown(table, results), results.runs)
-
-    return draw
-
-
 def _roles(results: StudyResults) -> Figure | str:
     table = role_counts(results.runs)
     if table.empty:
@@ -88,17 +76,6 @@ def _bands(results: StudyResults) -> Figure | str:
     return of_models.bands_figure(table, results.runs)
 
 
-def _trajectories(results: StudyResults) -> Figure | str:
-    given = [one for one in results.runs if one.checkpoint is not None]
-    numbers = {(one.family, one.checkpoint) for one in given}
-    several = [one for one in given if sum(family == one.family for family, _ in numbers) > 1]
-    if not several:
-        return "needs two checkpoints of one family"
-    families = list(dict.fromkeys(one.family for one in several))
-    ordered = sorted(several, key=lambda one: (families.index(one.family), one.checkpoint or 0.0))
-    return of_models.trajectories_figure(_shown(summary(ordered, None, None, []), results), ordered)
-
-
 def _matched(results: StudyResults) -> Figure | str:
     if not results.pairs:
         return "needs two models of one family and architecture"
@@ -110,15 +87,12 @@ FIGURES: dict[str, Draw] = {
     "profiles": _profiles,
     "lengths": _lengths,
     "depth": _depth,
-    "layer-types": _kinds("layer_type", layer_kinds, "full and window layers"),
-    "rope-layers": _kinds("rope", rope_kinds, "RoPE and NoPE layers"),
     "role-shares": _roles,
     "band-shares": _bands,
-    "trajectories": _trajectories,
     "matched-heads": _matched,
 }
 """A figure of several models, or the reason why it cannot be drawn."""
-_OF_SEVERAL = {"profiles", "trajectories", "matched-heads"}
+_OF_SEVERAL = {"profiles", "matched-heads"}
 """Figures that a study of one model does not name, unless they are asked for."""
 
 

@@ -51,7 +51,6 @@ class StudyResults:
                 run,
                 plan.model.entry.family or "",
                 plan.model.entry.checkpoint,
-                plan.model.entry.phase or "",
             )
             for plan, run in self.finished
         ]

@@ -23,13 +23,12 @@ _CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as eq
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A run and its name. Checkpoints have the family, the number and the phase of training."""
+    """A run and its name. Checkpoints have the family and the number."""
 
     label: str
     run: FinishedRun
     family: str = ""
     checkpoint: float | None = None  # steps or tokens
-    phase: str = ""
 
     @cached_property
     def layers(self) -> dict[str, list[int]]:

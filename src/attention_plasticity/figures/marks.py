@@ -103,21 +103,6 @@ class Guide:
 
 
 @dataclass(frozen=True)
-class Span:
-    """A shaded part of a panel, below the data."""
-
-    first: float
-    last: float
-    label: str
-    colour: str
-
-    def draw(self, axes: Axes) -> list[Entry]:
-        """The part from the bottom to the top."""
-        axes.axvspan(self.first, self.last, color=self.colour, linewidth=0, zorder=0.1)
-        return [(Patch(color=self.colour), figure_text(self.label))]
-
-
-@dataclass(frozen=True)
 class Tests:
     """Which heads have a value that differs from 0: dots and rings, and faded heads."""
 

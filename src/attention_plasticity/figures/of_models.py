@@ -5,15 +5,12 @@ Most are lines over the groups of a summary, a panel per metric and a line per r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import cycle, pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from attention_plasticity.compare.bands import wavelengths
 from attention_plasticity.compare.groups import DEPTHS
@@ -22,7 +19,7 @@ from attention_plasticity.compare.runs import NamedRun, main_of
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures.captions import capitalised, column_label, phase_sentence
 from attention_plasticity.figures.compose import Layout, compose
-from attention_plasticity.figures.marks import Mark, Span
+from attention_plasticity.figures.marks import Mark
 from attention_plasticity.figures.model_words import (
     half_widths,
     interval_line,
@@ -30,7 +27,7 @@ from attention_plasticity.figures.model_words import (
     require_rows,
     short_names,
 )
-from attention_plasticity.figures.shapes import Bars, DotRows, Dots, Line, Lines, Part, row_axis
+from attention_plasticity.figures.shapes import Bars, Line, Lines, Part, row_axis
 from attention_plasticity.figures.style import (
     PALETTE,
     TEXT,
@@ -49,8 +46,6 @@ MARKERS = "osD^vP*X"
 _LONGEST_NAME = 44  # characters in a legend
 _PANEL = Layout(height=1.9, least=2.9)
 _DROPS = (ALIGNED_DROP, NEAR_DROP, PHASE_DROP)
-_SHADES = ("#e8eef4", "#f6ead9", "#e5f1ea", "#f3e6ee", "#eeeeee", "#f4f1d6")  # light, on white
-_LOG_FROM = 100.0  # ratio of the last and the first checkpoint
 
 
 def look(place: int, number: int) -> dict[str, Any]:
@@ -227,43 +222,6 @@ def bands_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float 
     return compose(panels, words, width=width, layout=_PANEL)
 
 
-def kinds_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
-    """Draw means by kinds of layers: a row per run, a point per kind, a panel per metric."""
-    own = frame[frame["minus"] == ""]
-    require_rows(own, "layers")
-    labels = [one.label for one in runs if one.label in set(own["run"])]
-    names = [figure_text(name) for name in short_names(labels, 18)]
-    kinds = sorted(set(own["group"]))
-    shifts = np.linspace(-0.2, 0.2, len(kinds)) if len(kinds) > 1 else np.zeros(1)
-    styles = {
-        kind: (shifts[number], look(number, len(kinds))["colour"])
-        for number, kind in enumerate(kinds)
-    }
-    panels = []
-    for metric in dict.fromkeys(own["metric"]):
-        rows = own[own["metric"] == metric]
-        dots = []
-        for row, half in zip(rows.itertuples(), half_widths(rows), strict=True):
-            shift, colour = styles[str(row.group)]
-            place = labels.index(str(row.run)) + float(shift)
-            dots.append(Dots(place, float(row.mean), half, colour=colour))
-        lines = [place + 0.5 for place in range(len(labels) - 1)]
-        panels.append(DotRows(share_axis(column_label(metric)), names, dots, lines))
-    diamond: Any = {"linestyle": "", "marker": "D", "markersize": 3.0}
-    entries = [
-        (Line2D([], [], color=colour, **diamond), kind) for kind, (_, colour) in styles.items()
-    ]
-    words = model_words(
-        f"Means over heads, by layers: {' and '.join(kinds)}",
-        f"Means over the heads of layers of each kind ({', '.join(kinds)}), one row per run. The "
-        "table of the same name has the differences of two kinds, with intervals.",
-        runs,
-        notes=[interval_line(own, "whiskers")],
-    )
-    layout = Layout(height=0.6 + 0.24 * max(2, len(labels)), least=2.9, entries=entries)
-    return compose(panels, words, width=width, layout=layout)
-
-
 def roles_figure(counts: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     """Draw the shares of heads of each role from `role_counts`: one bar per run."""
     if counts.empty:
@@ -299,65 +257,3 @@ def roles_figure(counts: pd.DataFrame, runs: Sequence[NamedRun], *, width: float
     panel = Bars(Axis("share of heads (%)", 0.0, 100.0), row_axis(names), parts, across=True)
     layout = Layout(height=0.6 + 0.22 * len(labels))
     return compose([panel], words, width=width, layout=layout)
-
-
-def trajectories_figure(
-    frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT
-) -> Figure:
-    """Draw means over checkpoints: a line per family, a panel per metric, phases shaded.
-
-    `frame` is the summary of the runs, which have a checkpoint.
-    """
-    own = frame[frame["minus"] == ""]
-    require_rows(own, "trajectories")
-    numbers = {one.label: float(one.checkpoint or 0.0) for one in runs}
-    family = {one.label: one.family or "no family" for one in runs}
-    first, last = min(numbers.values()), max(numbers.values())
-    log = first > 0 and last / first >= _LOG_FROM
-    phases = training_phases(runs, log)
-    room = 0.04 * (last - first) or 1.0
-    across = Axis("checkpoint (steps or tokens)", first - room, last + room)
-    if log:
-        across = Axis("checkpoint (steps or tokens)", scale="log")
-    panels = _panels(
-        own.assign(group=own["run"], run=own["run"].map(family)),
-        across,
-        numbers,
-        labels=list(dict.fromkeys(family.values())),
-        marks=phases,
-    )
-    shows = "Means over heads of checkpoints, one line per family."
-    if log:
-        shows += " The axis of checkpoints is logarithmic."
-    if phases:
-        named = ", ".join(phase.label for phase in phases)
-        shows += (
-            f" Shaded: phases of the training: {named}. A phase ends in the middle between two "
-            "checkpoints."
-        )
-    notes = [interval_line(own, "bands")]
-    if not phases and any(one.phase for one in runs):
-        notes.append("phases of the training overlap, so they are not shaded")
-    words = model_words("Means over heads, over training", shows, runs, notes=notes)
-    return compose(panels, words, width=width, layout=_PANEL)
-
-
-def training_phases(runs: Sequence[NamedRun], log: bool) -> list[Span]:
-    """The phases in the order of the training; empty if they cannot be shaded.
-
-    That is the case if no phase is given, or if two phases have checkpoints among each other, such
-    as phases of two families at the same numbers. A phase ends in the middle between two
-    checkpoints.
-    """
-    given = sorted((float(one.checkpoint or 0.0), one.phase) for one in runs if one.phase)
-    numbers, names = [number for number, _ in given], [phase for _, phase in given]
-    order = list(dict.fromkeys(names))
-    later = [names.index(phase) for phase in order[1:]]
-    mixed = names != sorted(names, key=order.index)
-    if not given or mixed or any(numbers[place] == numbers[place - 1] for place in later):
-        return []
-    neighbours = [(numbers[place - 1], numbers[place]) for place in later]
-    middles = [math.sqrt(a * b) if log else (a + b) / 2.0 for a, b in neighbours]
-    ends = pairwise([numbers[0], *middles, numbers[-1]])
-    shaded = zip(order, ends, cycle(_SHADES), strict=False)
-    return [Span(first, last, phase, shade) for phase, (first, last), shade in shaded]

@@ -15,11 +15,9 @@ from attention_plasticity.figures.of_model_heads import matched_figure
 from attention_plasticity.figures.of_models import (
     bands_figure,
     depth_figure,
-    kinds_figure,
     lengths_figure,
     profiles_figure,
     roles_figure,
-    trajectories_figure,
 )
 from attention_plasticity.figures.style import TEXT
 from drawn_runs import points
@@ -37,14 +35,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
     found = small_models(tmp_path_factory.mktemp("figures"), 3, "aab")
     for one in found[:2]:
         add_roles(one.run.folder, bands=True)
-    labels, numbers, phases = (
-        ("base", LONG, "other"),
-        (100.0, 1000.0, 20000.0),
-        ("pre", "pre", "late"),
-    )
+    labels, numbers = ("base", LONG, "other"), (100.0, 1000.0, 20000.0)
     return [
-        opened(one.run.folder, label, family="A", checkpoint=number, phase=phase)
-        for one, label, number, phase in zip(found, labels, numbers, phases, strict=True)
+        opened(one.run.folder, label, family="A", checkpoint=number)
+        for one, label, number in zip(found, labels, numbers, strict=True)
     ]
 
 
@@ -83,20 +77,6 @@ def test_depth_has_errors(runs: list[NamedRun]) -> None:
         lines = [line for line in axes.lines if len(line.get_xdata()) == 10]  # type: ignore[arg-type]
         np.testing.assert_allclose(lines[0].get_ydata(), means_of(table, "base", metric))
         np.testing.assert_allclose(lines[0].get_xdata(), np.arange(5, 100, 10))
-
-
-def test_kinds_are_points_with_intervals(runs: list[NamedRun]) -> None:
-    table = summary(runs, "layer_type", METRICS, [])
-    figure = kinds_figure(table, runs)
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "full attention",
-        "sliding window",
-    ]
-    points = {
-        float(line.get_xdata()[0]) for line in figure.axes[0].lines if line.get_marker() == "D"
-    }  # type: ignore[index]
-    own = table[(table["metric"] == METRICS[0]) & (table["minus"] == "")]
-    assert points == set(own["mean"])
 
 
 def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun]) -> None:
@@ -138,18 +118,6 @@ def test_only_heads_that_changed_are_coloured(runs: list[NamedRun]) -> None:
     assert "independent samples: other minus base." in caption
     with pytest.raises(ConfigError, match="no two models"):
         matched_figure(matched_heads([], METRICS), [], METRICS[0])
-
-
-def test_trajectories_shade_phases(runs: list[NamedRun]) -> None:
-    table = summary(runs, None, METRICS, [])
-    figure = trajectories_figure(table, runs)
-    line = next(line for line in figure.axes[0].lines if len(line.get_xdata()) == 3)  # type: ignore[arg-type]
-    np.testing.assert_allclose(line.get_xdata(), [100.0, 1000.0, 20000.0])
-    np.testing.assert_allclose(
-        line.get_ydata(), table[table["metric"] == METRICS[0]]["mean"].to_numpy()
-    )
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["A", "pre", "late"]
-    assert figure.axes[0].get_xscale() == "log"
 
 
 def test_short_names_stay_different() -> None:
