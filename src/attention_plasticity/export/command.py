@@ -108,7 +108,8 @@ def _from_run(
     from attention_plasticity.export.provenance import facts_of_run
 
     run: FinishedRun = _opened(place, settings, watcher.note)
-    heads = ordered_heads(run, settings.order, settings.missing, watcher.note)
+    order = settings.order or settings.format.order
+    heads = ordered_heads(run, order, settings.missing, watcher.note)
     return facts_of_run(run, watcher.note), settings.format.make(heads, settings)
 
 

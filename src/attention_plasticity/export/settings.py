@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Missing = Literal["refuse", "mean"]
 Rule = Literal["ratio", "ramp"]
 Layout = Literal["official", "tensorrt-llm"]
-FormatName = Literal["triattention", "expected-attention", "q-filters", "kvpress-budget", "duo"]
+FormatName = Literal[
+    "triattention", "expected-attention", "q-filters", "kvpress-budget", "duo", "layer-windows"
+]
 
 DEFAULT_ORDER = "aligned_plasticity"
 _BOTH = "which heads"
@@ -27,6 +29,7 @@ class Format:
     function: str  # module and name of the function that makes the files
     options: tuple[str, ...]  # fields of `ExportSettings` that only some formats have
     help: str
+    order: str = DEFAULT_ORDER  # of a run, if the user gives none
 
     def make(self, source: Any, settings: ExportSettings) -> Any:
         """The files, from the heads of a dump or of a run."""
@@ -68,6 +71,13 @@ FORMATS: dict[str, Format] = {
         ("order", "share", "threshold", "window_copying", "sink_size", "recent_size"),
         "full_attention_heads.tsv: which key heads need full attention",
     ),
+    "layer-windows": Format(
+        "run",
+        "layers.layer_windows",
+        ("order", "full_layers"),
+        "layer_windows.json: which layers may have a window, for transformers and TensorRT-LLM",
+        order="static_error",
+    ),
 }
 
 
@@ -101,10 +111,11 @@ class ExportSettings(BaseModel):
         description="with triattention: the layout of the method's own tool, or the flat one of "
         "TensorRT-LLM",
     )
-    order: str = Field(
+    order: str | None = Field(
         title=_RUN,
-        default=DEFAULT_ORDER,
-        description="the value of a key head: a column with a standard error of "
+        default=None,
+        description="the value of a key head, by default aligned_plasticity, and static_error for "
+        "layer-windows: a column with a standard error of "
         "key_head_metrics.csv, or of head_metrics.csv (mean over the query heads), or uniform",
     )
     rule: Rule = Field(
@@ -130,6 +141,12 @@ class ExportSettings(BaseModel):
         title=_RUN,
         default=False,
         description="with duo: heads that copy (induction, duplicate) may have a window, too",
+    )
+    full_layers: int | None = Field(
+        title=_RUN,
+        default=None,
+        ge=0,
+        description="with layer-windows: number of layers that keep full attention (default: half)",
     )
     sink_size: int = Field(
         title=_RUN, default=4, ge=0, description="with duo: first tokens that are kept"
