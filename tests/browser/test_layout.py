@@ -104,6 +104,7 @@ SMALL_TARGETS = """() => [...document.querySelectorAll('button, input, select, s
     .map(([name]) => name)"""
 
 
+@pytest.mark.long
 def test_fingers_have_large_targets(browser: Browser, run: FinishedRun, tmp_path: Path) -> None:
     few = run.select(layers=FEW)
     report = make_report([run, few], labels=["all", "few"]).save(tmp_path / "report.html")

@@ -124,11 +124,15 @@ def plan_in(folder: Path) -> dict[str, Any] | None:
 
 
 def _begun_plan(folder: Path) -> dict[str, Any] | None:
-    """The plan of an unfinished capture; None if no chunk is finished or run by a process."""
-    plan = read_plan(folder / UNFINISHED / PLAN)
-    if plan is None or saved_chunks(folder) or _is_running(folder):
+    """The plan of an unfinished capture; None if no chunk is finished or run by a process.
+
+    Without a folder for the locks of chunks, the plan is that of a copy at a URL, which holds.
+    """
+    place = folder / UNFINISHED
+    plan = read_plan(place / PLAN)
+    if plan is None or saved_chunks(folder) or not (place / CHUNKS).exists():
         return plan
-    return None
+    return plan if _is_running(folder) else None
 
 
 def _is_running(folder: Path) -> bool:
