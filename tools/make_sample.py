@@ -36,12 +36,15 @@ from qk_dump.columns import (
     VECTOR,
     WINDOW,
 )
+from qk_dump.examples import EXAMPLES_FILE, read_examples
 from qk_dump.heads import ATTENDED, HeadId
 from qk_dump.keep_probabilities import keep_probabilities, thinned_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.parquet import write_side_table
+from qk_dump.record import capture_id
 from qk_dump.rows import Rows
 from qk_dump.source import open_dump
-from qk_dump.tokens import read_tokens, write_tokens
+from qk_dump.tokens import write_tokens
 from qk_dump.writer import write_head
 from qk_toolkit.files import write_text
 
@@ -65,17 +68,20 @@ def main() -> None:
         shutil.rmtree(old)
     assert dump.manifest is not None
     heads = [head for head in sorted(dump.all_folders, key=_order) if head.layer in LAYERS]
-    ids: set[int] = set()
+    manifest, ids, numbers = sliced(dump.manifest, heads), set[int](), dict[str, int]()
+    identity = manifest.capture_id
     for head in heads:
         rows = thinned(pq.read_table(dump.all_folders[head] / "data.parquet"), head, dump.manifest)
-        write_rows(target, head, rows)
+        write_rows(target, head, rows, identity)
+        numbers[head.folder] = rows.num_rows
         ids |= token_ids(rows)
-    manifest = sliced(dump.manifest, heads)
+    manifest = manifest.model_copy(update={"rows": numbers})
     write_manifest(target, manifest)
-    shutil.copy(SOURCE / "examples.parquet", target)
-    texts = read_tokens(dump.path)
+    examples, texts = read_examples(dump.path, dump.capture_id), dump.token_texts
+    assert examples is not None
     assert texts is not None
-    write_tokens(target, {number: texts[number] for number in ids})
+    write_side_table(target / EXAMPLES_FILE, examples, identity)
+    write_tokens(target, {number: texts[number] for number in ids}, identity)
     write_text(target / "README.md", card(manifest, heads, examples=True, tokens=True))
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     print(f"{target}: {len(heads)} files of heads, {size / 1e6:.2f} MB", file=sys.stderr)
@@ -92,6 +98,7 @@ def sliced(manifest: DumpManifest, heads: Iterable[HeadId]) -> DumpManifest:
         "kept_share": KEPT_SHARE,
         "eligible_q_heads": sum(head.kind == "q" for head in heads),
     }
+    facts |= {"capture_id": capture_id(facts, ()), "rows": None}
     return DumpManifest.model_validate(facts)
 
 
@@ -121,12 +128,12 @@ def token_ids(rows: pa.Table) -> set[int]:
     return {number for name in names for number in rows[name].drop_null().to_pylist()}
 
 
-def write_rows(target: Path, head: HeadId, rows: pa.Table) -> None:
+def write_rows(target: Path, head: HeadId, rows: pa.Table, capture: str | None = None) -> None:
     """Write the file of a head with rounded numbers."""
     names = [name for name in rows.column_names if name in COLUMNS.keys() - {LAYER, HEAD, WINDOW}]
     columns = {name: _rounded(rows, name) for name in names}
     columns[WINDOW] = np.full(rows.num_rows, -1)  # full attention
-    write_head(target, head, Rows(columns))
+    write_head(target, head, Rows(columns), capture)
 
 
 def _rounded(rows: pa.Table, name: str) -> npt.NDArray[Any]:

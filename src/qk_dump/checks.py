@@ -30,7 +30,8 @@ from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.manifest import MANIFEST_NAME
-from qk_dump.parquet import too_wide
+from qk_dump.parquet import OWN_CHANGE, require_capture, too_wide
+from qk_dump.record import FileRecord
 from qk_dump.remote import DumpPath
 from qk_dump.rows import Rows
 from qk_dump.visible import first_visible
@@ -40,6 +41,7 @@ from qk_toolkit.errors import ConfigError, DumpError
 AGAIN = "Capture or download the head again."
 CHUNKED_ATTENTION = "chunked_attention"  # type of a layer in dump.json
 _REPAIR = f"Capture or download the head again, or repair {MANIFEST_NAME}."
+_MOST_NAMES = 5  # of files, in a message
 _LARGEST_EXACT = 2.0**16  # weights exp(logit − lse) of larger float32 logits are not exact
 
 
@@ -120,6 +122,31 @@ class HeadRules:
     geometry: BucketGeometry | None = None
     window: int | None = None  # tokens, −1 for full attention; None: not known
     chunked: bool = False  # the window is a chunk
+    capture: str | None = None  # id of the capture
+    rows: int | None = None  # of all files of the head
+
+    def check_file(self, record: FileRecord | None, path: DumpPath) -> None:
+        """Raise a `DumpError` for a file of another capture or of another head."""
+        require_capture(record, self.capture, path)
+        if record is not None and self.head is not None and record.head != self.head.folder:
+            raise DumpError(
+                f"{path}: is the file of {record.head or 'no head'}, but the folder is "
+                f"{self.head.folder}. Copy the right file there, or capture or download the head "
+                "again."
+            )
+
+    def check_number(self, rows: int, files: Sequence[DumpPath]) -> None:
+        """Raise a `DumpError` unless the files of the head have all its rows, and no others."""
+        if self.rows is None or rows == self.rows:
+            return
+        names = ", ".join(path.name for path in files[:_MOST_NAMES])
+        remedy = OWN_CHANGE
+        if len(files) > 1 and rows > self.rows:
+            remedy = f"Remove the files that do not belong there. {OWN_CHANGE}"
+        raise DumpError(
+            f"{files[0].parent}: {names}: {rows:,} rows, but {MANIFEST_NAME} has {self.rows:,} for "
+            f"this head. {remedy}"
+        )
 
     def check(self, rows: Rows, path: DumpPath, first_row: int) -> None:
         """Raise a `DumpError` for the first row that breaks a law."""
@@ -196,10 +223,11 @@ def rules_of(dump: Dump, head: HeadId) -> HeadRules:
     manifest = dump.manifest
     if manifest is None:
         return HeadRules(head)
+    capture, rows = dump.capture_id, dump.recorded_rows(head)
     geometry = geometry_of(manifest.bucket_type, manifest.min_bucket_size)
     entries = [entry for entry in manifest.layers or [] if entry.get("layer") == head.layer]
     if not entries:
-        return HeadRules(head, geometry)
+        return HeadRules(head, geometry, capture=capture, rows=rows)
     source = f"{dump.path / MANIFEST_NAME}: layers"
     windows = [entry.get("window") for entry in entries]
     for window in windows:
@@ -211,9 +239,8 @@ def rules_of(dump: Dump, head: HeadId) -> HeadRules:
     if len(set(windows)) > 1:
         both = " and ".join("null" if window is None else str(window) for window in windows[:2])
         raise ConfigError(f"{source}: layer {head.layer} has two windows, {both}")
-    return HeadRules(
-        head, geometry, windows[0] or -1, chunked=entries[0].get("type") == CHUNKED_ATTENTION
-    )
+    chunked = entries[0].get("type") == CHUNKED_ATTENTION
+    return HeadRules(head, geometry, windows[0] or -1, chunked, capture, rows)
 
 
 def _exact(rows: Rows) -> Bools:

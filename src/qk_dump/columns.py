@@ -5,8 +5,6 @@ Schema, writer, reader, checks, dataset card and the table in docs/data-format.m
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,7 +35,6 @@ MOST_MASS_BINS = 64  # read; distances of 2^63 and more do not exist
 ROUNDING = 1e-2  # of logits, of entropies and of weights
 _RELATIVE_ROUNDING = 2.0**-7  # of logits and entropies; a bfloat16 is rounded by half of it
 _LARGEST_POSITION = 2.0**53  # beyond, float64 cannot represent every integer
-RECORD = "qk_dump"  # key of the names in the metadata of a file
 
 Check = Callable[[Rows, Array], Bools]
 """Which rows (n,) break the law of a column. The second argument is the number of visible keys."""
@@ -323,7 +320,7 @@ def schema_of(
     """The schema of a file with these columns, `layer` and `head`, in the order of the table.
 
     `width` is that of the vectors, which are float16 with `half`. `group` is the number of values
-    in `received`. The metadata has the names of the columns.
+    in `received`.
     """
     types = {
         **{column.name: column.type for column in TABLE},
@@ -334,8 +331,7 @@ def schema_of(
     if unknown:
         raise ValueError(f"there is no column {unknown[0]!r}")
     written = [name for name in types if name in names or name in (LAYER, HEAD)]
-    record = {"columns": written, "sha256": digest_of(written)}
-    return pa.schema([(name, types[name]) for name in written], {RECORD: json.dumps(record)})
+    return pa.schema([(name, types[name]) for name in written])
 
 
 def table_of(rows: Rows, head: HeadId, schema: pa.Schema) -> pa.Table:
@@ -378,11 +374,6 @@ def _arrow(values: npt.NDArray[Any], type_: pa.DataType, *, nulls: bool) -> pa.A
         values = np.where(missing[:, None], 0, values)
     flat = np.ascontiguousarray(values, type_.value_type.to_pandas_dtype()).reshape(-1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat), values.shape[1], mask=mask)
-
-
-def digest_of(names: Sequence[str]) -> str:
-    """The hash of the names of the columns in the metadata of a file."""
-    return hashlib.sha256(json.dumps(list(names)).encode()).hexdigest()
 
 
 def unknown_columns(names: Sequence[str]) -> list[str]:

@@ -48,7 +48,7 @@ class Example:
         return {**asdict(self), "original_id": _plain(self.original_id)}
 
 
-def write_examples(folder: Path, examples: Iterable[Example]) -> None:
+def write_examples(folder: Path, examples: Iterable[Example], capture: str | None = None) -> None:
     """Write `examples.parquet` into the folder of a dump, sorted by `example_id`."""
     ordered = sorted(examples, key=lambda example: example.example_id)
     table = pa.table(
@@ -58,12 +58,12 @@ def write_examples(folder: Path, examples: Iterable[Example]) -> None:
             "num_tokens": pa.array([example.num_tokens for example in ordered], pa.int32()),
         }
     )
-    write_side_table(folder / EXAMPLES_FILE, table)
+    write_side_table(folder / EXAMPLES_FILE, table, capture)
 
 
-def read_examples(folder: DumpPath) -> pa.Table | None:
+def read_examples(folder: DumpPath, capture: str | None = None) -> pa.Table | None:
     """The examples of a dump, or None without the file."""
-    return read_side_table(folder / EXAMPLES_FILE)
+    return read_side_table(folder / EXAMPLES_FILE, capture)
 
 
 def _id_column(ids: Sequence[Any]) -> pa.Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.checks import check_columns
+from qk_dump.checks import check_columns, rules_of
 from qk_dump.columns import BUCKET, EXAMPLE
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
@@ -60,10 +60,19 @@ def count_buckets(files: Sequence[DumpPath], most: int) -> int:
     return len(found)
 
 
-def check_file(path: DumpPath) -> None:
-    """Check the footer and the column types of a head's file. No row is read."""
-    with opened_parquet(path) as parquet:
-        check_columns(parquet.schema, path)
+def check_head(dump: Dump, head: HeadId) -> tuple[DumpPath, ...]:
+    """Check footers, column types, capture and number of rows of a head. Returns its files.
+
+    No row is read.
+    """
+    files, rules, rows = dump.require_files(head), rules_of(dump, head), 0
+    for path in files:
+        with opened_parquet(path) as parquet:
+            check_columns(parquet.schema, path)
+            rules.check_file(parquet.record, path)
+            rows += parquet.metadata.num_rows
+    rules.check_number(rows, files)
+    return files
 
 
 def texts_of_layers(dump: Dump, layers: Iterable[int]) -> Ints:

@@ -61,6 +61,23 @@ class Dump:
             return self.path.resolve().name or "dump"
         return str(self.origin.get("model_dir") or self.origin["revision"]).replace("/", "-")
 
+    @property
+    def capture_id(self) -> str | None:
+        """The id of the capture; None if dump.json does not have it."""
+        return self.manifest.capture_id if self.manifest else None
+
+    def recorded_rows(self, head: HeadId) -> int | None:
+        """The number of rows of a head in dump.json; None if it does not have it."""
+        rows = self.manifest.rows if self.manifest else None
+        return None if rows is None else rows.get(head.folder, 0)
+
+    @property
+    def lost_heads(self) -> list[str]:
+        """Folders of heads with rows in dump.json that are not there: lost, or not fetched."""
+        rows = (self.manifest.rows if self.manifest else None) or {}
+        found = {head.folder for head in self.all_folders}
+        return sorted(folder for folder, number in rows.items() if number and folder not in found)
+
     @cached_property
     def query_heads(self) -> list[tuple[int, int]]:
         """(layer, head) of every captured query head, sorted."""
@@ -76,7 +93,7 @@ class Dump:
         """The text of every token id, read once; None if the dump does not have it."""
         from qk_dump.tokens import read_tokens  # imports pyarrow
 
-        return read_tokens(self.path)
+        return read_tokens(self.path, self.capture_id)
 
     @property
     def all_folders(self) -> dict[HeadId, DumpPath]:

@@ -64,6 +64,8 @@ class DumpManifest(BaseModel):
     versions: dict[str, str] | None = None
     seed: int | None = None
     capture: dict[str, Any] | None = None
+    capture_id: str | None = None  # in the metadata of every file, too
+    rows: dict[str, Annotated[int, Field(ge=0)]] | None = None  # of every head, by its folder
 
     @model_validator(mode="after")
     def _heads_divide(self) -> DumpManifest:

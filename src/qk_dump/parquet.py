@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -18,21 +18,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from qk_dump.columns import RECORD, VECTOR, digest_of
+from qk_dump.columns import VECTOR
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
 from qk_dump.read_ahead import RemoteFile, read_in_turn, steps
+from qk_dump.record import RECORD, FileRecord
 from qk_dump.remote import DumpPath, RemotePath, size_of
 from qk_toolkit.errors import DumpError
-from qk_toolkit.files import open_regular, parsed_json, staged, sync
+from qk_toolkit.files import open_regular, staged, sync
 
 _LENGTH_AND_MAGIC = 8
 _SMALLEST_FILE = 12  # `PAR1` at both ends and the footer length
 _MOST_ROWS_PER_BYTE = 1000  # rows always need more space, with any compression
 _STREAM_BUFFER = 1 << 20  # bytes per column; a large row group is not read into memory at once
 NOT_NEEDED = "The file can be removed; reading a dump works without it."
-_OWN_CHANGE = (
-    "Capture or download it again. If you changed the columns yourself, write the file without "
-    f"its metadata entry '{RECORD}'."
+OWN_CHANGE = (
+    "Copy, capture or download it again. If you changed the dump yourself, remove capture_id and "
+    f"rows from dump.json, and write the file without its metadata entry '{RECORD}'."
 )
 
 
@@ -41,33 +42,32 @@ def too_wide(path: DumpPath, width: int) -> str:
     return f"{path}: has vectors of {width:,} dimensions, at most {MOST_DIMENSIONS:,} can be read"
 
 
-def check_recorded_names(
-    metadata: Mapping[bytes, bytes] | None, names: Sequence[str], path: DumpPath
-) -> None:
-    """Raise a `DumpError` unless a file has the columns in its metadata, if they are there.
+def _record_of(
+    metadata: pq.FileMetaData, names: Sequence[str], path: DumpPath
+) -> FileRecord | None:
+    """The record of a file, compared with its footer. Raises a `DumpError` if they differ.
 
-    Page checksums cover the rows of a file, but not the names in its footer: a damaged name would
-    remove an optional column. Further columns are allowed: they can be added to a file later.
+    A damaged name would remove an optional column. Further columns are allowed: they can be added
+    to a file later.
     """
-    stored = (metadata or {}).get(RECORD.encode())
-    if stored is None:  # a file of another tool
-        return
     try:
-        record = parsed_json(stored)
-        recorded = [str(name) for name in record["columns"]]
-        damaged = record["sha256"] != digest_of(recorded)
-    except (ValueError, KeyError, TypeError):
-        damaged = True
-    if damaged:
-        raise DumpError(
-            f"{path}: the names of its columns in its metadata are damaged. {_OWN_CHANGE}"
-        )
-    missing = [name for name in recorded if name not in names]
+        record = FileRecord.of(metadata.metadata)
+    except ValueError as error:
+        raise DumpError(f"{path}: {error}. {OWN_CHANGE}") from error
+    if record is None:
+        return None
+    missing = [name for name in record.columns if name not in names]
     if missing:
         raise DumpError(
             f"{path}: has no column '{missing[0]}', which its metadata lists (found: "
-            f"{', '.join(names)}). {_OWN_CHANGE}"
+            f"{', '.join(names)}). {OWN_CHANGE}"
         )
+    if record.rows != metadata.num_rows:
+        raise DumpError(
+            f"{path}: has {metadata.num_rows:,} rows, its metadata says {record.rows:,}. "
+            f"{OWN_CHANGE}"
+        )
+    return record
 
 
 def footer_length(file: IO[bytes], size: int) -> int:
@@ -124,6 +124,7 @@ class OpenParquet:
         self._remote = remote
         self.metadata: pq.FileMetaData = file.metadata
         self.schema: pa.Schema = file.schema_arrow
+        self.record = _record_of(self.metadata, self.schema.names, path)
 
     def batches(
         self, rows: int, columns: Sequence[str], *, read_ahead: bool = True
@@ -166,9 +167,7 @@ def opened_parquet(path: DumpPath) -> Iterator[OpenParquet]:
             page_checksum_verification=True,
         ) as file:
             _check_numbers(file.metadata, path)
-            opened = OpenParquet(path, file, remote)
-            check_recorded_names(file.metadata.metadata, opened.schema.names, path)
-            yield opened
+            yield OpenParquet(path, file, remote)
 
 
 def _check_numbers(metadata: pq.FileMetaData, path: DumpPath) -> None:
@@ -229,29 +228,45 @@ def reason_of(error: Exception) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
-def read_side_table(path: DumpPath) -> pa.Table | None:
-    """All rows of a file beside the heads, or None without the file."""
+def read_side_table(path: DumpPath, capture: str | None = None) -> pa.Table | None:
+    """All rows of a file beside the heads, or None without the file.
+
+    Raises a `DumpError` for the file of another capture than `capture`, if this is known.
+    """
     if isinstance(path, RemotePath):
-        return _remote_table(path) if path.is_file() else None
-    return _table(path) if os.path.lexists(path) else None
+        return _remote_table(path, capture) if path.is_file() else None
+    return _table(path, capture) if os.path.lexists(path) else None
 
 
-def _table(path: DumpPath) -> pa.Table:
+def _table(path: DumpPath, capture: str | None) -> pa.Table:
     try:
         with opened_parquet(path) as parquet:
+            require_capture(parquet.record, capture, path)
             return parquet.table()
     except DumpError as error:
         raise DumpError(f"{error} {NOT_NEEDED}") from error
 
 
 @lru_cache(2)
-def _remote_table(path: RemotePath) -> pa.Table:
+def _remote_table(path: RemotePath, capture: str | None) -> pa.Table:
     """Read a file at a URL once: the analysis of every key head needs it."""
-    return _table(path)
+    return _table(path, capture)
 
 
-def write_side_table(path: Path, table: pa.Table) -> None:
-    """Write a file beside the heads."""
+def require_capture(record: FileRecord | None, capture: str | None, path: DumpPath) -> None:
+    """Raise a `DumpError` unless a file is of the capture in dump.json, if this is known."""
+    if capture is None or (record is not None and record.capture == capture):
+        return
+    own = "it does not name its capture" if record is None else f"its capture is {record.capture}"
+    raise DumpError(
+        f"{path}: is not a file of the capture {capture} in dump.json: {own}. {OWN_CHANGE}"
+    )
+
+
+def write_side_table(path: Path, table: pa.Table, capture: str | None = None) -> None:
+    """Write a file beside the heads. `capture` is the id of the capture."""
+    record = FileRecord(capture, "", table.num_rows, table.schema.names)
+    table = table.replace_schema_metadata(record.as_metadata())
     with staged(path) as draft, draft.open("wb") as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True)
         sync(file)

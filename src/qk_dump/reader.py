@@ -34,7 +34,8 @@ from qk_dump.decoding import decoded_batch
 from qk_dump.head_counts import count_rows
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
-from qk_dump.parquet import opened_parquet, vector_width_of
+from qk_dump.parquet import OpenParquet, opened_parquet, vector_width_of
+from qk_dump.record import FileRecord
 from qk_dump.remote import DumpPath
 from qk_dump.rows import Rows, Values
 from qk_toolkit.arrays import Array, Ints, Vectors
@@ -51,7 +52,8 @@ class HeadRows(Rows):
 
     `position_max` is over all rows of the files, before subsampling. `window` counts tokens, None
     is full attention; `window_recorded` is whether the files say so. `subsampled` is the share of
-    the rows of the files that the subsample kept.
+    the rows of the files that the subsample kept. `capture` is the id of the capture, if the files
+    have it.
     """
 
     def __init__(
@@ -61,12 +63,22 @@ class HeadRows(Rows):
         window: int | None = None,
         window_recorded: bool = True,
         subsampled: float = 1.0,
+        capture: str | None = None,
     ) -> None:
         super().__init__(columns)
         self.position_max = position_max
         self.window = window
         self.window_recorded = window_recorded
         self.subsampled = subsampled
+        self.capture = capture
+
+    def require_same_capture(self, other: HeadRows, folder: DumpPath) -> None:
+        """Raise a `DumpError` if the files name another capture than those of other rows."""
+        if None not in (self.capture, other.capture) and self.capture != other.capture:
+            raise DumpError(
+                f"{folder}: is of the capture {self.capture}, the keys of its key head are of "
+                f"{other.capture}. Use the files of one capture."
+            )
 
     def of_texts(self, ids: Ints) -> HeadRows:
         """The rows of some texts. The ids of the texts must be known."""
@@ -134,12 +146,21 @@ def read_head(
         raise DumpError("the head's folder holds no Parquet file")
     wanted = _Wanted(examples, columns, rules or HeadRules(), vectors)
     num_rows = count_rows(files)
+    wanted.rules.check_number(num_rows, files)
     if num_rows == 0:
         raise DumpError(f"{files[0]}: holds no rows")
     collector = _Collector(num_rows, subsample(num_rows, max_rows, seed))
+    order = _Order()
     for path in files:
-        for rows in _batches(path, wanted):
-            collector.add(rows, path)
+        with opened_parquet(path) as parquet:
+            collector.begin(parquet.record, path)
+            wanted.rules.check_file(parquet.record, path)
+            for rows in _batches(parquet, path, wanted):
+                collector.add(rows, path)
+                if wanted.rules.capture is None:  # else the number of rows tells of copies
+                    order.add(rows)
+    if order.may_repeat:
+        _require_distinct(files)
     return collector.result(files[-1])
 
 
@@ -152,11 +173,12 @@ def read_attended(dump: Dump, layer: int, k_head: int, **options: Any) -> HeadRo
     head = HeadId(layer, k_head, "k", attended=True)
     if head not in dump.attended:
         return None
-    files = dump.require_files(head)
-    if not count_rows(files):
+    files, rules = dump.require_files(head), rules_of(dump, head)
+    rows = count_rows(files)
+    rules.check_number(rows, files)
+    if not rows:
         return None
     columns = (*RECEIVED_COLUMNS, VALUE_NORM, TOKEN_ID)
-    rules = rules_of(dump, head)
     return read_head(files, examples=True, columns=columns, rules=rules, **options)
 
 
@@ -185,6 +207,67 @@ class _Wanted:
         return [name for name in names if name in schema.names]
 
 
+class _Order:
+    """Whether rows are in ascending order of text and position, as far as texts are known."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, float] | None = None
+        self._known = True
+        self._ascending = True
+
+    def add(self, rows: Rows) -> None:
+        """Add the rows of a batch."""
+        self._known &= EXAMPLE in rows
+        if not (self._known and self._ascending):
+            return
+        text, position = rows[EXAMPLE], rows[POSITION]  # (n,)
+        later = (np.diff(text) > 0) | ((np.diff(text) == 0) & (np.diff(position) > 0))  # (n − 1,)
+        first = (int(text[0]), float(position[0]))
+        self._ascending = bool(later.all()) and (self._last is None or self._last < first)
+        self._last = (int(text[-1]), float(position[-1]))
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether two rows may have one text and one position."""
+        return self._known and not self._ascending
+
+
+def _require_distinct(files: Sequence[DumpPath]) -> None:
+    """Raise a `DumpError` if two rows of a head have one text and one position.
+
+    Texts and positions of all rows are in memory; files in ascending order are not read for this.
+    """
+    parts: list[Rows] = []
+    places: list[tuple[int, DumpPath]] = []  # first row of each file
+    number = 0
+    for path in files:
+        start = number
+        with opened_parquet(path) as parquet:
+            for batch in parquet.batches(_BATCH_ROWS, [EXAMPLE, POSITION]):
+                parts.append(decoded_batch(batch, path, number - start))
+                number += batch.num_rows
+        places.append((start, path))
+    text, position = (
+        np.concatenate([part[name] for part in parts]) for name in (EXAMPLE, POSITION)
+    )
+    order = np.lexsort((position, text))  # (n,)
+    same = (np.diff(text[order]) == 0) & (np.diff(position[order]) == 0)  # (n − 1,)
+    if not same.any():
+        return
+    found = np.flatnonzero(same)[np.argmin(order[1:][same])]
+    first, second = order[found], order[found + 1]
+
+    def named(row: int) -> str:
+        start, path = [place for place in places if place[0] <= row][-1]
+        return f"{path}: row {row - start}"
+
+    raise DumpError(
+        f"{named(second)}: is a second row of text {text[second]}, position "
+        f"{position[second]:.0f}; {named(first)} has it, too. A head has one row of a token: "
+        "remove copies of files from its folder, or copy or capture it again."
+    )
+
+
 class _Collector:
     """Copies the selected rows of each batch into preallocated arrays."""
 
@@ -197,8 +280,19 @@ class _Collector:
         self._in_all: set[str] | None = None  # columns of all batches
         self._windows: set[int] = set()
         self._window_recorded = False
+        self._capture: str | None = None  # as the files say
         self._read = 0  # rows read so far
         self._kept = 0  # rows copied so far
+
+    def begin(self, record: FileRecord | None, path: DumpPath) -> None:
+        """Begin a file. Raises a `DumpError` if it is of another capture than those before it."""
+        capture = None if record is None else record.capture
+        if None not in (capture, self._capture) and capture != self._capture:
+            raise DumpError(
+                f"{path}: is of the capture {capture}, another file of this head is of "
+                f"{self._capture}. Remove the files that do not belong there."
+            )
+        self._capture = capture or self._capture
 
     def add(self, rows: Rows, path: DumpPath) -> None:
         """Add the rows of a batch."""
@@ -274,29 +368,29 @@ class _Collector:
             None if window < 0 else window,
             self._window_recorded,
             self._size / self._total,
+            self._capture,
         )
 
 
-def _batches(path: DumpPath, wanted: _Wanted) -> Iterator[Rows]:
+def _batches(parquet: OpenParquet, path: DumpPath, wanted: _Wanted) -> Iterator[Rows]:
     """Decoded and checked batches of a file."""
-    with opened_parquet(path) as parquet:
-        columns = wanted.columns(parquet.schema, path)
-        rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
-        first_row = 0
-        for batch in parquet.batches(rows, columns):
-            if wanted.examples == "if present" and not _usable_examples(batch):
-                batch = batch.select([name for name in batch.schema.names if name != EXAMPLE])
-            if batch.num_rows:
-                decoded = decoded_batch(batch, path, first_row)
-                wanted.rules.check(decoded, path, first_row)
-                yield decoded
-            first_row += batch.num_rows
-        parquet.require_unchanged()
-        if first_row != parquet.metadata.num_rows:
-            raise DumpError(
-                f"{path}: its footer gives {parquet.metadata.num_rows:,} rows, the file holds "
-                f"{first_row:,}. Capture or download it again."
-            )
+    columns = wanted.columns(parquet.schema, path)
+    rows = min(_BATCH_ROWS, max(1, _BATCH_VALUES // max(1, vector_width_of(parquet, path))))
+    first_row = 0
+    for batch in parquet.batches(rows, columns):
+        if wanted.examples == "if present" and not _usable_examples(batch):
+            batch = batch.select([name for name in batch.schema.names if name != EXAMPLE])
+        if batch.num_rows:
+            decoded = decoded_batch(batch, path, first_row)
+            wanted.rules.check(decoded, path, first_row)
+            yield decoded
+        first_row += batch.num_rows
+    parquet.require_unchanged()
+    if first_row != parquet.metadata.num_rows:
+        raise DumpError(
+            f"{path}: its footer gives {parquet.metadata.num_rows:,} rows, the file holds "
+            f"{first_row:,}. Capture or download it again."
+        )
 
 
 def _is_integer(schema: pa.Schema, name: str) -> bool:

@@ -88,6 +88,11 @@ class RemotePath:
         return str(self).rpartition("/")[2]
 
     @property
+    def parent(self) -> RemotePath:
+        """The folder that it is in."""
+        return RemotePath(self._listing, self._inner.rpartition("/")[0])
+
+    @property
     def suffix(self) -> str:
         """The end of the name from its last dot on."""
         return PurePosixPath(self.name).suffix

@@ -27,9 +27,9 @@ def write_side_files(
     """
     for name in (EXAMPLES_FILE, TOKENS_FILE, CARD_FILE, MANIFEST_NAME):
         remove_drafts(folder / name)
-    write_examples(folder, examples)
+    write_examples(folder, examples, manifest.capture_id)
     if token_texts is not None:
-        write_tokens(folder, token_texts)
+        write_tokens(folder, token_texts, manifest.capture_id)
     if is_card(folder / CARD_FILE) or not (folder / CARD_FILE).exists():
         ordered = sorted(heads, key=lambda head: (head.attended, head))
         text = card(manifest, ordered, examples=True, tokens=token_texts is not None)

@@ -15,18 +15,18 @@ from qk_toolkit.errors import DumpError
 TOKENS_FILE = "tokens.parquet"
 
 
-def write_tokens(folder: Path, texts: Mapping[int, str]) -> None:
+def write_tokens(folder: Path, texts: Mapping[int, str], capture: str | None = None) -> None:
     """Write `tokens.parquet` into the folder of a dump, sorted by id."""
     ids = sorted(texts)
     stored = [texts[number].encode("utf-8", "backslashreplace").decode() for number in ids]
     table = pa.table({"id": pa.array(ids, pa.int32()), "text": pa.array(stored, pa.string())})
-    write_side_table(folder / TOKENS_FILE, table)
+    write_side_table(folder / TOKENS_FILE, table, capture)
 
 
-def read_tokens(folder: DumpPath) -> dict[int, str] | None:
+def read_tokens(folder: DumpPath, capture: str | None = None) -> dict[int, str] | None:
     """The text of every token id of a dump, or None without the file."""
     path = folder / TOKENS_FILE
-    table = read_side_table(path)
+    table = read_side_table(path, capture)
     try:
         return None if table is None else _texts(table)
     except ValueError as error:

@@ -24,6 +24,7 @@ from qk_dump.columns import (
     table_of,
 )
 from qk_dump.heads import HeadId
+from qk_dump.record import FileRecord
 from qk_dump.rows import Rows
 from qk_toolkit.files import staged, sync
 
@@ -33,20 +34,24 @@ _DICTIONARIES = (BUCKET, EXAMPLE, POSITION, WINDOW, TOKEN_ID, LAYER, HEAD)
 
 
 class HeadWriter:
-    """Writes rows to one Parquet file, which appears at `path` when the block succeeds.
+    """Writes the rows of a head to its Parquet file, which appears when the block succeeds.
 
     The bytes of the file do not depend on how rows are split into tables: each row group has the
-    same size and is written in one call.
+    same size and is written in one call. `capture` is the id of the capture.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._path = path
+    def __init__(
+        self, dump: Path, head: HeadId, schema: pa.Schema, capture: str | None = None
+    ) -> None:
+        self.path = dump / head.folder / DATA_FILE
+        self.rows = 0  # written
         self._schema = schema
+        self._facts = capture, head.folder
         self._buffer: list[pa.Table] = []  # rows of the next group
 
     def __enter__(self) -> HeadWriter:
         with ExitStack() as stack:
-            draft = stack.enter_context(staged(self._path))
+            draft = stack.enter_context(staged(self.path))
             self._file = stack.enter_context(draft.open("wb"))
             self._parquet = pq.ParquetWriter(
                 self._file,
@@ -70,6 +75,7 @@ class HeadWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Append rows."""
+        self.rows += rows.num_rows
         self._buffer.append(rows)
         if sum(table.num_rows for table in self._buffer) < ROWS_PER_GROUP:
             return
@@ -87,6 +93,8 @@ class HeadWriter:
             if kind is None:
                 if any(table.num_rows for table in self._buffer):
                     self._write_group(pa.concat_tables(self._buffer))
+                record = FileRecord(*self._facts, self.rows, self._schema.names)
+                self._parquet.add_key_value_metadata(record.as_metadata())
                 self._parquet.close()
                 sync(self._file)
         finally:
@@ -94,7 +102,7 @@ class HeadWriter:
                 self._parquet.close()
 
 
-def write_head(dump: Path, head: HeadId, rows: Rows) -> Path:
+def write_head(dump: Path, head: HeadId, rows: Rows, capture: str | None = None) -> Path:
     """Write the rows of one head. Vectors (n, d) are stored as float16 or float32."""
     vectors, received = rows[VECTOR], rows.get(RECEIVED)
     schema = schema_of(
@@ -103,10 +111,9 @@ def write_head(dump: Path, head: HeadId, rows: Rows) -> Path:
         half=vectors.dtype == np.float16,
         group=0 if received is None else received.shape[1],
     )
-    path = dump / head.folder / DATA_FILE
-    with HeadWriter(path, schema) as writer:
+    with HeadWriter(dump, head, schema, capture) as writer:
         writer.write(table_of(rows, head, schema))
-    return path
+    return writer.path
 
 
 def _float_columns(schema: pa.Schema) -> list[str]:

@@ -173,7 +173,7 @@ def _lengths(dump: Dump) -> list[int] | None:
     """The numbers of tokens of the texts; None if they are not known."""
     from qk_dump.examples import read_examples
 
-    examples = read_examples(dump.path)
+    examples = read_examples(dump.path, dump.capture_id)
     if examples is None or "num_tokens" not in examples.column_names:
         return None
     return [int(length or 0) for length in examples["num_tokens"].to_pylist()]

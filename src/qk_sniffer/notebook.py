@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import threading
@@ -22,6 +23,7 @@ from qk_dump.examples import Example
 from qk_dump.folder_kinds import kinds_in
 from qk_dump.heads import HeadId, parse_head
 from qk_dump.manifest import DumpManifest
+from qk_dump.record import capture_id
 from qk_dump.rows import Rows
 from qk_dump.side_files import write_side_files
 from qk_dump.writer import write_head
@@ -326,19 +328,31 @@ class Tap:
     def _write(self, folder: Path, tokenizer: Any) -> None:
         """Write all files of the dump, those of the heads in parallel."""
         known = set[int]().union(*(taken.known_attention for taken in self._forwards))
+        manifest, heads = self._manifest(), self.plan.heads()
+        identity = self._capture_id(manifest)
 
-        def write(head: HeadId) -> set[int]:
+        def write(head: HeadId) -> tuple[int, set[int]]:
             rows = self.rows(head)
             stored = stored_rows(head, rows, half=False, known_attention=head.layer in known)
-            write_head(folder, head, stored)
-            return _tokens_in(rows)
+            write_head(folder, head, stored, identity)
+            return len(stored), _tokens_in(rows)
 
-        heads = self.plan.heads()
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-            ids = set[int]().union(*pool.map(write, heads))
+            written = list(pool.map(write, heads))
+        numbers = {head.folder: rows for head, (rows, _) in zip(heads, written, strict=True)}
+        ids = set[int]().union(*(tokens for _, tokens in written))
         texts = token_texts(tokenizer, sorted(ids)) if tokenizer is not None and ids else None
         examples = [Example(number, number, n, "") for number, n in enumerate(self.lengths)]
-        write_side_files(folder, self._manifest(), heads, examples, texts)
+        manifest = manifest.model_copy(update={"capture_id": identity, "rows": numbers})
+        write_side_files(folder, manifest, heads, examples, texts)
+
+    def _capture_id(self, manifest: DumpManifest) -> str:
+        """The id of the dump. No name tells weights and texts, so rows of two heads take part."""
+        vectors = hashlib.sha256()
+        for head in (min(self.plan.heads()), max(self.plan.heads())):
+            vectors.update(self.rows(head)[VECTOR].tobytes())
+        plan = {"manifest": manifest.model_dump(mode="json"), "rows": vectors.hexdigest()}
+        return capture_id(plan, ({"tokens": length} for length in self.lengths))
 
     def _manifest(self) -> DumpManifest:
         return capture_manifest(

@@ -7,8 +7,9 @@ from days, no more.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from rich import box
 from rich.filesize import decimal
@@ -25,13 +26,15 @@ from qk_study.baselines import baseline_plans, recorded_places
 from qk_study.plan import ModelPlan, Part
 from qk_study.settings import StudySettings
 from qk_study.steps import (
+    analysed_dump,
     failure_text,
     has_finished_tables,
     has_run_alone,
     is_analysed,
     is_captured,
+    require_same_inputs,
 )
-from qk_study.texts import chosen, refuse_long_repeated, texts_changed
+from qk_study.texts import chosen, refuse_long_repeated
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
@@ -163,7 +166,9 @@ def _work(settings: StudySettings, plan: ModelPlan) -> Iterator[Work]:
         if is_captured(part):
             yield Work("captured already")
         else:
-            estimated.append(_capture(part))
+            estimated.append(
+                _capture(part, analysed_dump(plan), again=settings.content.capture_again)
+            )
             yield estimated[-1]
     if not estimated:
         work = _analysis(plan.analysis)
@@ -200,10 +205,12 @@ def _baselines_of_run(settings: StudySettings, run: FinishedRun) -> Iterator[Wor
             yield Work(f"{baseline.words}: captured already")
             continue
         with recorded_places():
-            yield replace(_capture(baseline.capture), what=baseline.words).with_analysis()
+            again = settings.content.capture_again
+            work = _capture(baseline.capture, {}, again=again)
+            yield replace(work, what=baseline.words).with_analysis()
 
 
-def _capture(part: Part) -> Work:
+def _capture(part: Part, analysed: Mapping[str, Any], *, again: bool) -> Work:
     """The capture, from the shape of the model and the first texts."""
     from qk_sniffer.extras import capture_extra
 
@@ -211,7 +218,7 @@ def _capture(part: Part) -> Work:
         from qk_sniffer.capture.estimate import estimate
 
         refuse_long_repeated(part)
-        changed = texts_changed(part)
+        changed = require_same_inputs(part, analysed, again=again)
         part, told = chosen(part, again=changed)
         assert isinstance(part.config, CaptureConfig)
         found = estimate(part.config.model_copy(update={"overwrite": changed}))

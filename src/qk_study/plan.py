@@ -28,7 +28,7 @@ _GIVEN_BY_CAPTURES = {
         ("output.data_root", "output.work_dir"), "dumps are in the folder of the study"
     ),
     **dict.fromkeys(("output.hf_repo_id", "output.hf_branch", "output.private"), _PUBLISH),
-    "overwrite": "remove the folder of a dump to capture it again",
+    "overwrite": "capture_again of the study replaces a dump of other texts or weights",
     "dry_run": "give it to the study",
 }
 _GIVEN_BY_ANALYSES = {

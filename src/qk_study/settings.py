@@ -82,6 +82,11 @@ class StudyFlags(_Section):
         description="texts of each baseline, at even steps of those of the run; 4 are needed for "
         "errors",
     )
+    capture_again: bool = Field(
+        title=_TEXTS,
+        default=False,
+        description="capture again, in place of the dump, if its texts or its model have changed",
+    )
     baseline_model: str | None = Field(
         title=_BASELINES,
         default=None,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.tables.baselines import record_capture
@@ -22,6 +21,7 @@ from qk_study.baselines import baseline_plans, recorded_places
 from qk_study.plan import ModelPlan, Part
 from qk_study.settings import StudySettings
 from qk_study.texts import chosen, record_texts, refuse_long_repeated, texts_changed
+from qk_study.weights import weights_changed
 from qk_toolkit.command_line import StdoutClosedError
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError, HubError, StoreError, ToolkitError, without_tokens
@@ -51,7 +51,8 @@ def study_models(settings: StudySettings, plans: Sequence[ModelPlan]) -> Iterato
     """Do the missing work of each model. A model that fails does not stop the others."""
     for number, plan in enumerate(plans, start=1):
         title = f"model {number} of {len(plans)}, {plan.label}"
-        run, failure = _tried(lambda plan=plan, title=title: _run_of(plan, title), plan.label)  # type: ignore[misc]
+        begin = lambda plan=plan, title=title: _run_of(settings, plan, title)  # noqa: E731
+        run, failure = _tried(begin, plan.label)
         if run is not None and settings.content.baselines:
             work = lambda run=run, title=title: make_baselines(settings, run, title)  # noqa: E731
             _, failure = _tried(work, f"{plan.label}: baselines")
@@ -80,7 +81,7 @@ def make_baselines(settings: StudySettings, run: FinishedRun, title: str) -> Non
     for baseline in plans:
         own = f"{title}, {baseline.words}"
         with recorded_places():
-            capture(baseline.capture, own)
+            capture(baseline.capture, own, again=settings.content.capture_again)
         analyse(baseline.analysis, own)
 
 
@@ -93,12 +94,12 @@ def failure_text(error: Exception) -> str:
     return without_tokens(text)
 
 
-def _run_of(plan: ModelPlan, title: str) -> FinishedRun:
+def _run_of(settings: StudySettings, plan: ModelPlan, title: str) -> FinishedRun:
     if has_run_alone(plan):
         print(f"{title}: {plan.run} is analysed already; its dump was removed", file=sys.stderr)
     else:
         for part in plan.captures:
-            capture(part, title)
+            capture(part, title, analysed_dump(plan), again=settings.content.capture_again)
         if plan.analysis is not None:
             analyse(plan.analysis, title)
     run = FinishedRun.open(plan.run)
@@ -117,18 +118,57 @@ def has_run_alone(plan: ModelPlan) -> bool:
         return False
     if any(part.changed_settings() != {} for part in plan.parts):
         return False
-    return has_finished_tables(plan.analysis) and not any(map(texts_changed, plan.captures))
+    if not has_finished_tables(plan.analysis):
+        return False
+    return not any(changed_inputs(part, analysed_dump(plan)) for part in plan.captures)
+
+
+def analysed_dump(plan: ModelPlan) -> Mapping[str, Any]:
+    """What the run says about its dump, which may have been removed; empty without a run."""
+    try:
+        return FinishedRun.open(plan.run).dump
+    except ConfigError:
+        return {}
+
+
+def changed_inputs(part: Part, analysed: Mapping[str, Any] | None = None) -> str:
+    """What has changed since the capture began: the texts, the model, both; empty if nothing."""
+    changes = {
+        "the texts": texts_changed(part),
+        "the files of the model": weights_changed(part, analysed),
+    }
+    return " and ".join(name for name, changed in changes.items() if changed)
 
 
 def is_captured(part: Part) -> bool:
     """Whether the dump of a capture is complete. The model is not loaded for this."""
     folder = user_path(part.folder)
     complete = (folder / MANIFEST_NAME).is_file() and not (folder / UNFINISHED).exists()
-    return complete and not texts_changed(part)
+    return complete and not changed_inputs(part)
 
 
-def capture(part: Part, title: str) -> None:
-    """Make the dump of a part, or complete it. A dump of other texts is made again."""
+def require_same_inputs(part: Part, analysed: Mapping[str, Any], *, again: bool) -> bool:
+    """Whether the dump is made again because texts or model have changed.
+
+    Raises a `ConfigError` unless this was asked for: the dump may have taken hours.
+    """
+    changed = changed_inputs(part, analysed)
+    if changed and not again:
+        raise ConfigError(
+            f"{part.folder}: {changed} have changed since it was captured. Give --capture_again to "
+            "replace it, or give the study another output_dir"
+        )
+    return bool(changed)
+
+
+def capture(
+    part: Part, title: str, analysed: Mapping[str, Any] | None = None, *, again: bool = False
+) -> None:
+    """Make the dump of a part, or complete it.
+
+    With `again`, the dump of other texts or of another model is replaced. `analysed` is what its
+    run says about it.
+    """
     if is_captured(part):
         print(f"{title}: {part.folder} is captured already", file=sys.stderr)
         part.with_choice(part.recorded_choice).write_settings()
@@ -140,10 +180,9 @@ def capture(part: Part, title: str) -> None:
         from qk_sniffer.capture.run import run_capture
 
         print(f"{title}: {part.kind} in {part.folder}", file=sys.stderr)
-        changed = texts_changed(part)
+        changed = require_same_inputs(part, analysed or {}, again=again)
         if changed:
-            print(f"{title}: the texts have changed, so they are captured again", file=sys.stderr)
-            shutil.rmtree(user_path(part.folder), ignore_errors=not user_path(part.folder).exists())
+            print(f"{title}: texts or model have changed: captured again", file=sys.stderr)
         refuse_long_repeated(part)
         part, told = chosen(part, again=changed)
         if told is not None:
@@ -152,7 +191,7 @@ def capture(part: Part, title: str) -> None:
         record_texts(part)
         assert isinstance(part.config, CaptureConfig)
         with TerminalWatcher() as watcher:
-            run_capture(part.config, watcher)
+            run_capture(part.config.model_copy(update={"overwrite": changed}), watcher)
 
 
 def analyse(part: Part, title: str) -> None:

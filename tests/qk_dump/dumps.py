@@ -28,10 +28,9 @@ def head_rows(
 ) -> dict[str, Any]:
     """Arguments of `write_columns` for random rows whose mean drifts with position."""
     rng = np.random.default_rng(seed)
-    example = np.sort(rng.integers(0, examples, n))
-    position = rng.integers(0, context, n)
-    order = np.lexsort((position, example))
-    position = position[order]
+    context = max(context, -(-n // examples))
+    token = np.sort(rng.choice(examples * context, n, replace=False))
+    example, position = np.divmod(token, context)
     vectors = rng.standard_normal((n, d)) + rng.standard_normal(d)
     vectors += np.outer(position / context, drift * rng.standard_normal(d))
     return {

@@ -34,10 +34,10 @@ def lists(values: np.ndarray[Any, Any], kind: pa.DataType | None = None) -> pa.A
     )
 
 
-def columns(n: int = 6, d: int = 3) -> dict[str, Any]:
+def columns(n: int = 6, d: int = 3, first_text: int = 0) -> dict[str, Any]:
     return {
         "bucket": pa.array(np.arange(n) // 4 % 100),
-        "example_id": pa.array(np.arange(n) // 3 % 100),
+        "example_id": pa.array(first_text + np.arange(n) // 3),
         "position": pa.array(np.arange(n) % 100),
         "vector": lists(vectors_of(n, d)),
         "sliding_window": pa.array([None] * n, pa.int32()),
@@ -51,9 +51,10 @@ def save(
     d: int = 3,
     without: str = "",
     group: int | None = None,
+    first_text: int = 0,
     **changes: Any,
 ) -> Path:
-    content = {**columns(n, d), **changes}
+    content = {**columns(n, d, first_text), **changes}
     content.pop(without, None)
     pq.write_table(pa.table(content), path, row_group_size=group)
     return path

@@ -81,12 +81,12 @@ def test_the_window_of_a_head_is_read(file: Path, window: pa.Array, expected: in
 
 
 def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
-    first = save(tmp_path / "a.parquet", 5, position=pa.array([9] * 5))
+    first = save(tmp_path / "a.parquet", 5, position=pa.array([9, 8, 7, 9, 8]))
     second = save(tmp_path / "b.parquet", 4)
 
     rows = read(first, second)
 
-    assert rows.position.tolist() == [9, 9, 9, 9, 9, 0, 1, 2, 3]
+    assert rows.position.tolist() == [9, 8, 7, 9, 8, 0, 1, 2, 3]
     np.testing.assert_array_equal(rows.vectors, np.vstack([vectors_of(5), vectors_of(4)]))
     assert rows.vectors.flags.c_contiguous
     assert count_rows([first, second]) == 9
@@ -112,6 +112,7 @@ def test_shards_and_row_groups_never_change_the_subsample(
         for start, stop in pairwise(starts):
             changes = {
                 "bucket": pa.array(np.arange(start, stop)),
+                "position": pa.array(np.arange(start, stop)),
                 "vector": lists(vectors_of(n)[start:stop]),
             }
             path = Path(folder) / f"{start:05d}.parquet"
@@ -154,7 +155,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     for n in sizes:
         values = np.random.default_rng(0).standard_normal(n * 32, np.float32)
         vector = pa.FixedSizeListArray.from_arrays(pa.array(values), 32)
-        path = save(tmp_path / f"{n}.parquet", n, group=n, vector=vector)
+        texts = pa.array(np.arange(n) // 100)
+        path = save(tmp_path / f"{n}.parquet", n, group=n, vector=vector, example_id=texts)
         assert pq.read_metadata(path).num_row_groups == 1
         measured = subprocess.run(
             [sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True, check=True
@@ -301,7 +303,10 @@ def test_a_null_makes_its_unit_and_later_ones_unknown(tmp_path: Path, name: str)
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_one_shard_lacks_is_not_known(tmp_path: Path, order: int) -> None:
     """But a shard without rows adds nothing."""
-    files = [save(tmp_path / "a.parquet", **key_columns()), save(tmp_path / "b.parquet", 5)]
+    files = [
+        save(tmp_path / "a.parquet", **key_columns()),
+        save(tmp_path / "b.parquet", 5, first_text=9),
+    ]
     assert "received" not in read(*files[::order], columns=ALL)
     assert "received" in read(files[0], columns=ALL)
     save(files[0], without="example_id")
@@ -313,8 +318,11 @@ def test_what_one_shard_lacks_is_not_known(tmp_path: Path, order: int) -> None:
 def test_lists_may_have_any_length_and_be_null(tmp_path: Path) -> None:
     """Files whose lists are all null do not show the length."""
     unknown = key_columns(received=pa.array([None] * 6, pa.list_(pa.float32())))
-    null = [save(tmp_path / f"{name}.parquet", **unknown) for name in "ac"]
-    known = save(tmp_path / "b.parquet", **key_columns())
+    null = [
+        save(tmp_path / f"{name}.parquet", first_text=text, **unknown)
+        for name, text in (("a", 0), ("c", 9))
+    ]
+    known = save(tmp_path / "b.parquet", first_text=5, **key_columns())
     assert "received" not in read(*null, columns=ALL)
     found = read(null[0], known, null[1], columns=["received"])["received"]
     assert np.isnan(found).all(axis=1).tolist() == [True] * 6 + [False] * 6 + [True] * 6
@@ -351,7 +359,12 @@ def test_a_subsample_of_shards_of_different_float_width_loses_nothing(
     wide = vectors_of(40) + 1e-9
     shards = [
         save(tmp_path / "narrow.parquet", 40),
-        save(tmp_path / "wide.parquet", 40, vector=pa.array(wide.tolist(), pa.list_(pa.float64()))),
+        save(
+            tmp_path / "wide.parquet",
+            40,
+            first_text=50,
+            vector=pa.array(wide.tolist(), pa.list_(pa.float64())),
+        ),
     ][::order]
     whole = read(*shards).vectors
     assert whole.dtype == np.float64

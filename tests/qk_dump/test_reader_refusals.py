@@ -199,13 +199,12 @@ FLIPS = """
 import sys
 from pathlib import Path
 from qk_toolkit.errors import DumpError
-from qk_dump.head_counts import check_file, count_buckets, count_rows, vector_width
+from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.reader import read_head
 
 path = Path(sys.argv[1])
 good = path.read_bytes()
-calls = (count_rows, vector_width, lambda files: check_file(files[0]))
-calls += (lambda files: count_buckets(files, 99),)
+calls = (count_rows, vector_width, lambda files: count_buckets(files, 99))
 calls += (lambda files: read_head(files, max_rows=99, examples=True),)
 begin = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
 for place in range(begin, len(good), 7):

@@ -21,12 +21,12 @@ from head_files import attention_rows, read, refusal
 from qk_dump import writer
 from qk_dump.columns import (
     COLUMNS,
-    RECORD,
     schema_of,
     table_of,
 )
 from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
+from qk_dump.record import RECORD, FileRecord
 from qk_dump.rows import Rows
 from qk_dump.writer import HeadWriter, write_head
 from qk_toolkit.errors import OutputError
@@ -75,21 +75,24 @@ def test_where_rows_are_cut_does_not_show_in_the_file(
     place = tmp_path_factory.mktemp("head")
     ends = sorted({0, n, *(cut for cut in cuts if cut < n)})
     with mock.patch.object(writer, "ROWS_PER_GROUP", group), mock.patch("os.fsync"):
-        with HeadWriter(place / "whole.parquet", table.schema) as whole:
+        with HeadWriter(place / "whole", HEAD, table.schema, "id") as whole:
             whole.write(table)
-        with HeadWriter(place / "cut.parquet", table.schema) as pieces:
+        with HeadWriter(place / "cut", HEAD, table.schema, "id") as pieces:
             for start, end in pairwise(ends):
                 pieces.write(table.slice(start, end - start))
-    assert (place / "cut.parquet").read_bytes() == (place / "whole.parquet").read_bytes()
-    assert pq.read_table(place / "cut.parquet").equals(table)
+    assert pieces.path.read_bytes() == whole.path.read_bytes()
+    assert pieces.rows == n
+    assert pq.read_table(pieces.path).equals(table)
+    metadata = pq.read_metadata(pieces.path).metadata
+    assert FileRecord.of(metadata) == FileRecord("id", "l03h07k", n, table.schema.names)
 
 
 def test_a_failure_between_rows_leaves_no_file(tmp_path: Path) -> None:
     table = head_table(5)
-    with suppress(KeyboardInterrupt), HeadWriter(tmp_path / "a.parquet", table.schema) as pieces:
+    with suppress(KeyboardInterrupt), HeadWriter(tmp_path, HEAD, table.schema) as pieces:
         pieces.write(table)
         raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
+    assert [*tmp_path.rglob("*")] == [tmp_path / HEAD.folder]
 
 
 @pytest.mark.parametrize("view", [np.asfortranarray, lambda v: v[:, ::2], lambda v: v[::-1]])
@@ -139,7 +142,7 @@ def test_what_is_not_known_becomes_null() -> None:
     assert (found["layer"], found["head"]) == ([3, 3], [7, 7])
 
 
-# the names in the metadata
+# the record in the metadata
 
 
 @pytest.fixture
@@ -161,20 +164,24 @@ def test_a_damaged_name_is_refused(file: Path, name: str) -> None:
         refusal(file, examples="if present", columns=COLUMNS)
 
 
+RECORDED = {"capture": None, "head": "l00h00q", "rows": 12, "columns": ["lse"]}
+
+
 @pytest.mark.parametrize(
     "record",
-    [{"columns": ["lse"], "sha256": "0" * 64}, {"columns": ["lse"]}, [], None, b"{", b"\xff"],
+    [{**RECORDED, "sha256": "0" * 64}, RECORDED, [], None, b"{", b"\xff"],
     ids=repr,
 )
 def test_a_damaged_record_is_refused(file: Path, record: Any) -> None:
     value = record if isinstance(record, bytes) else json.dumps(record).encode()
     pq.write_table(pq.read_table(file).replace_schema_metadata({RECORD: value}), file)
-    assert "the names of its columns in its metadata are damaged" in refusal(file)
+    assert "its record in the metadata is damaged" in refusal(file)
 
 
 def test_a_column_that_was_removed_is_named_with_the_way_out(file: Path) -> None:
     table = pq.read_table(file).drop_columns(["sliding_window"])
-    pq.write_table(table, file)  # keeps the metadata
+    record = pq.read_metadata(file).metadata[RECORD.encode()]
+    pq.write_table(table.replace_schema_metadata({RECORD: record}), file)
     message = refusal(file)
     assert "has no column 'sliding_window', which its metadata lists" in message
     assert f"write the file without its metadata entry '{RECORD}'" in message
@@ -182,6 +189,12 @@ def test_a_column_that_was_removed_is_named_with_the_way_out(file: Path) -> None
     assert not read(file).window_recorded
     pq.write_table(table.append_column("mine", table["bucket"]).replace_schema_metadata(), file)
     assert len(read(file)) == 12  # columns can be added
+
+
+def test_lost_rows_of_a_file_are_told(file: Path) -> None:
+    record = pq.read_metadata(file).metadata[RECORD.encode()]
+    pq.write_table(pq.read_table(file).slice(1).replace_schema_metadata({RECORD: record}), file)
+    assert "has 11 rows, its metadata says 12" in refusal(file)
 
 
 ROWS = Rows(

@@ -82,6 +82,12 @@ def _tables(dump: Path, heads: Iterable[HeadId]) -> dict[str, pa.Table]:
     return {head.folder: pq.read_table(dump / head.folder / "data.parquet") for head in heads}
 
 
+def same_rows(one: Path, other: Path) -> bool:
+    """Whether two dumps hold the same heads with the same rows. Their captures may differ."""
+    mine, theirs = tables_of(one), tables_of(other)
+    return mine.keys() == theirs.keys() and all(mine[name].equals(theirs[name]) for name in mine)
+
+
 def same_bytes(one: Path, other: Path) -> bool:
     """Whether two dumps hold the same heads, each with the same bytes in its file."""
     heads = [head.folder for head in open_dump(one).all_folders]

@@ -33,6 +33,7 @@ from qk_study.reading import read_study
 from qk_study.settings import StudySettings
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import with_half
+from qk_toolkit.model_files import files_hash
 from small_study import study_in
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
@@ -328,3 +329,13 @@ def test_a_run_whose_baselines_fail_is_kept(
     info["input"]["dump"]["capture"]["tokenizer"]["max_length"] = 100
     with pytest.raises(ConfigError, match=r"tokenizer.max_length \(.* then, 100 now\)"):
         record_capture(place / "run", info)
+
+
+def test_baselines_of_other_weights_are_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"now")
+    run = recorded(model__name=str(model), model__files="then")
+    with pytest.raises(ConfigError, match="model has other files now than when it was captured"):
+        baseline_plans_of(run)
+    baseline_plans_of(recorded(model__name=str(model), model__files=files_hash(model)))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -110,15 +111,42 @@ def test_a_repeated_command_keeps_dumps_and_heads(made: Path, place: Path, tmp_p
     assert (rows.stat().st_mtime_ns, record.stat().st_mtime_ns) == before
 
 
+def test_other_weights_at_the_same_path_are_told(made: Path, place: Path, tmp_path: Path) -> None:
+    """Also when the dump was removed after its analysis."""
+    folder = Path(shutil.copytree(place, tmp_path / "copy"))
+    out = folder / "results" / "study-model"
+    before = (out / "dumps" / "model" / "dump.json").read_bytes()
+    weights = load_file(folder / "model" / "model.safetensors")
+    weights[max(weights)] *= 1.5
+    save_file(weights, folder / "model" / "model.safetensors", metadata={"format": "pt"})
+    words = ("model", "--texts", "texts", *FLAGS)
+    told = "dumps/model: the files of the model have changed since it was captured. Give --capture"
+    for more in ((), ("--dry_run",)):
+        code, _, messages = run_in(folder, *words, *more)
+        assert code != 0
+        assert told in messages
+    assert (out / "dumps" / "model" / "dump.json").read_bytes() == before
+    moved = (out / "dumps" / "model").rename(tmp_path / "dump")
+    assert told in run_in(folder, *words)[2]
+    moved.rename(out / "dumps" / "model")
+    code, _, messages = run_in(folder, *words, "--capture_again")
+    assert code == 0
+    assert "texts or model have changed: captured again" in messages
+    assert (out / "dumps" / "model" / "dump.json").read_bytes() != before
+
+
 def test_replaced_texts_are_captured_again(made: Path, place: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(place, tmp_path / "copy"))
     out = folder / "results" / "study-model"
     repeated = (out / "repeated" / "model" / "dump.json").stat().st_mtime_ns
     before = (out / "runs" / "model" / "head_metrics.csv").read_bytes()
     save_texts(folder / "texts", [LENGTH - 30] * TEXTS)  # at the same path
-    code, _, messages = run_in(folder, "model", "--texts", "texts", *FLAGS)
+    words = ("model", "--texts", "texts", *FLAGS)
+    assert "the texts have changed since it was captured" in run_in(folder, *words)[2]
+    assert (out / "runs" / "model" / "head_metrics.csv").read_bytes() == before
+    code, _, messages = run_in(folder, *words, "--capture_again")
     assert code == 0
-    assert "the texts have changed, so they are captured again" in messages
+    assert "texts or model have changed: captured again" in messages
     assert (out / "runs" / "model" / "head_metrics.csv").read_bytes() != before
     assert FinishedRun.open(out / "runs" / "model").context == 120
     assert (out / "repeated" / "model" / "dump.json").stat().st_mtime_ns == repeated

@@ -127,7 +127,7 @@ def _problem(keys: Keys, heads: Sequence[Queries]) -> str | None:
 def _lengths(dump: Dump) -> dict[int, int]:
     """Tokens by the id of a text, as far as `examples.parquet` has them."""
     try:
-        table = read_examples(dump.path)
+        table = read_examples(dump.path, dump.capture_id)
     except DumpError:
         return {}
     names = ("example_id", "num_tokens")

@@ -16,6 +16,7 @@ from qk_dump.columns import EXAMPLE, INCLUSION, RECEIVED, VECTOR
 from qk_dump.heads import HeadId
 from qk_dump.keep_probabilities import keep_probabilities, thinned_inclusion
 from qk_dump.layout import Dump
+from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.reader import HeadRows, read_attended
 from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array
@@ -99,6 +100,7 @@ def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> H
         return None
     assert rows.example_id is not None
     require_values(rows, folder, config)
+    rows.require_same_capture(keys.rows, folder)
     if rows.width != keys.rows.width:
         raise DumpError(
             f"{folder}: keys have {rows.width} dimensions, those of {head.name} have "
@@ -118,12 +120,16 @@ def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> H
 
 
 def _require_none(dump: Dump, head: HeadId) -> None:
-    """Raise a `DumpError` if other heads of the layer have keys drawn by attention."""
+    """Raise a `DumpError` if the head should have keys drawn by attention.
+
+    dump.json tells this, or other heads of the layer that have some.
+    """
     others = [one.folder for one in dump.attended if one.layer == head.layer]
-    if others:
+    if dump.recorded_rows(head) or (others and dump.recorded_rows(head) is None):
+        reason = f"{others[0]} is there" if others else f"{MANIFEST_NAME} lists it"
         raise DumpError(
-            f"{dump.path / head.folder}: is missing, but {others[0]} is there. Copy or download "
-            f"the folder again, or remove those of layer {head.layer} to do without such keys."
+            f"{dump.path / head.folder}: is missing, but {reason}. Copy or download the dump "
+            "again, or capture it without attended_keys."
         )
 
 

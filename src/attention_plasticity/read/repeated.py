@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from qk_dump.layout import Dump
+from qk_dump.manifest import DumpManifest
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
 
@@ -24,12 +25,14 @@ def with_repeated(dump: Dump, name: str | None) -> Dump:
     repeated = open_dump(name)
     if not is_repeated(repeated):
         raise ConfigError(f"repeated: {name}: is not a dump of synthetic:repeated. {_HOW}")
-    for field in ("num_layers", "num_q_heads", "model"):
-        ours, theirs = _value(dump, field), _value(repeated, field)
-        if ours is not None and theirs is not None and ours != theirs:
+    ours, theirs = _facts(dump), _facts(repeated)
+    for field in ours:
+        if field == "model" and None not in (ours["files"], theirs["files"]):
+            continue  # the same files, which may be in another folder
+        if None not in (ours[field], theirs[field]) and ours[field] != theirs[field]:
             raise ConfigError(
-                f"repeated: {name}: is of another model: {field} is {theirs} there and {ours} in "
-                f"{dump.path}"
+                f"repeated: {name}: is of another model: {field} is {theirs[field]} there and "
+                f"{ours[field]} in {dump.path}"
             )
     return replace(dump, repeated=repeated)
 
@@ -47,7 +50,18 @@ def repeated_digest(dump: Dump) -> str | None:
     return hashlib.sha256(dump.repeated.manifest.model_dump_json().encode()).hexdigest()[:16]
 
 
-def _value(dump: Dump, field: str) -> Any:
-    """A value of `dump.json`; a model without the folder that it is in."""
-    value = getattr(dump.manifest, field, None)
-    return PurePosixPath(value).name if field == "model" and value else value
+def _facts(dump: Dump) -> dict[str, Any]:
+    """What both dumps must have in common; None where it is not known.
+
+    The name of a model is without the folder that it is in; `files` is a hash of its files.
+    """
+    manifest = dump.manifest or DumpManifest()
+    model = (manifest.capture or {}).get("model")
+    recorded = model if isinstance(model, dict) else {}
+    return {
+        "num_layers": manifest.num_layers,
+        "num_q_heads": manifest.num_q_heads,
+        "files": recorded.get("files"),
+        "commit": recorded.get("commit"),
+        "model": manifest.model and PurePosixPath(manifest.model).name,
+    }

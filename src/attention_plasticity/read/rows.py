@@ -168,6 +168,7 @@ def read_queries(dump: Dump, layer: int, q_head: int, keys: Keys, config: Runner
             f"{folder}: has {len(rows)} queries; a regression on position needs {MIN_QUERIES} or "
             "more. Capture more tokens."
         )
+    rows.require_same_capture(keys.rows, folder)
     if rows.width != keys.rows.width:
         raise DumpError(
             f"{folder}: queries have {rows.width} dimensions, their keys have {keys.rows.width}. "

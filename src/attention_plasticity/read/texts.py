@@ -140,7 +140,7 @@ class TextList:
         """The list of a dump, or the reason why it cannot be used; neither without the file."""
         path = dump.path / EXAMPLES_FILE
         try:
-            table = read_examples(dump.path)
+            table = read_examples(dump.path, dump.capture_id)
         except DumpError as error:
             return None, str(error).partition(". Capture")[0]
         if table is None:

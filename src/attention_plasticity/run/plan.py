@@ -21,7 +21,7 @@ from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.remote import RemotePath
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
-from qk_toolkit.formatting import format_heads, index_ranges
+from qk_toolkit.formatting import count, format_heads, index_ranges
 
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
@@ -52,6 +52,7 @@ class Plan:
     groups: tuple[Group, ...]
     not_captured: tuple[tuple[int, int], ...]  # selected (layer, q_head) that are not in the dump
     excluded_layers: tuple[int, ...] = ()  # layers of the dump at or above num_layers
+    lost: tuple[str, ...] = ()  # folders of heads that only dump.json has
 
     @cached_property
     def heads(self) -> list[tuple[int, int]]:
@@ -71,6 +72,12 @@ class Plan:
             layers = index_ranges(self.excluded_layers)
             notes.append(
                 f"layers {layers} of the dump are left out: num_layers is {self.layout.num_layers}"
+            )
+        if self.lost:
+            notes.append(
+                f"{count(len(self.lost), 'head')} of dump.json "
+                f"{'is' if len(self.lost) == 1 else 'are'} not in the dump, the first: "
+                f"{self.lost[0]}. Copy or fetch the whole dump, if this is not intended"
             )
         return notes
 
@@ -120,7 +127,7 @@ def _plan(dump: Dump, layout: HeadLayout, layers: Iterable[int], heads: Sequence
     )
     not_captured = tuple(head for head in wanted if head not in captured)
     excluded = sorted({layer for layer, _ in captured if layer >= layout.num_layers})
-    return Plan(layout, groups, not_captured, tuple(excluded))
+    return Plan(layout, groups, not_captured, tuple(excluded), tuple(dump.lost_heads))
 
 
 def split_groups(groups: list[Group], workers: int) -> list[Group]:
@@ -153,6 +160,7 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
             try:
                 files = dump.require_files(head)
                 found = count_rows(files)
+                rules_of(dump, head).check_number(found, files)
                 if not found:
                     raise DumpError(f"{files[0]}: holds no rows")
                 width, buckets = vector_width(files), count_buckets(files, MOST_BUCKETS)

@@ -14,15 +14,16 @@ from typing import Any
 from qk_dump.card import ANALYSIS_FOLDER, card
 from qk_dump.dump_files import FILES_BESIDE_HEADS
 from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.head_counts import check_file
+from qk_dump.head_counts import check_head
 from qk_dump.hub.files import RemoteFile
 from qk_dump.layout import Dump
-from qk_dump.manifest import DumpManifest
-from qk_dump.parquet import opened_parquet
+from qk_dump.manifest import MANIFEST_NAME, DumpManifest
+from qk_dump.parquet import opened_parquet, require_capture
 from qk_dump.remote import local
 from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import read_json, require_regular
+from qk_toolkit.formatting import count
 
 _RUN_FILE, _PAGE = "run.json", "report.html"
 _MOST_RUN_BYTES = 64 << 20
@@ -36,23 +37,28 @@ def dump_files(dump: Dump) -> dict[str, LocalFile]:
     """
     home = local(dump.path)
     files: dict[str, LocalFile] = {}
-    for head, folder in dump.all_folders.items():
-        shards = dump.files(head)
-        if not shards:
-            raise DumpError(
-                f"{folder}: holds no Parquet file; capture the head again, or remove its folder"
-            )
-        for path in shards:
-            check_file(path)
+    _require_all_heads(dump)
+    for head in dump.all_folders:
+        for path in check_head(dump, head):
             files[f"{head.folder}/{path.name}"] = LocalFile(local(path))
     for name in FILES_BESIDE_HEADS:
         if os.path.lexists(home / name):
             files[name] = LocalFile(home / name)
     for name in (EXAMPLES_FILE, TOKENS_FILE):
         if name in files:
-            with opened_parquet(home / name):
-                pass
+            with opened_parquet(home / name) as parquet:
+                require_capture(parquet.record, dump.capture_id, home / name)
     return files
+
+
+def _require_all_heads(dump: Dump) -> None:
+    """Raise a `DumpError` if heads of dump.json are missing."""
+    if lost := dump.lost_heads:
+        raise DumpError(
+            f"{dump.path}: {count(len(lost), 'head')} of {MANIFEST_NAME} "
+            f"{'is' if len(lost) == 1 else 'are'} missing, the first: {lost[0]}. Copy the whole "
+            "dump, or capture it again"
+        )
 
 
 def card_file(dump: Dump, files: Mapping[str, LocalFile], analysis: bool) -> LocalFile:

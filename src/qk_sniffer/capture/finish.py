@@ -18,8 +18,9 @@ import pyarrow as pa
 from qk_dump.columns import ARGMAX_TOKEN, TOKEN_ID
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.record import capture_id
 from qk_dump.side_files import write_side_files
-from qk_dump.writer import DATA_FILE, HeadWriter
+from qk_dump.writer import HeadWriter
 from qk_sniffer.capture.folder import CaptureFolder
 from qk_sniffer.capture.refusals import REMEDY
 from qk_sniffer.capture.segments import Segment, head_groups, read_segments
@@ -51,10 +52,12 @@ def finish(
         if not capture.has_dump():
             segments = read_segments(capture.folder)
             _require_chunks(capture.folder, segments, num_chunks)
-            tokens = _write_heads(capture.folder, segments, schemas, on_head)
-            texts = None if token_texts is None else token_texts(sorted(tokens))
             examples = [example for segment in segments for example in segment.examples]
+            identity = capture_id(capture.plan, (example.as_record() for example in examples))
+            rows, tokens = _write_heads(capture.folder, identity, segments, schemas, on_head)
+            texts = None if token_texts is None else token_texts(sorted(tokens))
             facts = {"capture": capture.plan, "num_examples": len(examples)}
+            facts |= {"capture_id": identity, "rows": {head.folder: rows[head] for head in schemas}}
             manifest = manifest.model_copy(update=facts)
             write_side_files(capture.folder, manifest, list(schemas), examples, texts)
         capture.end()
@@ -77,40 +80,47 @@ def _require_chunks(folder: Path, segments: Sequence[Segment], num_chunks: int) 
 
 def _write_heads(
     folder: Path,
+    identity: str,
     segments: Sequence[Segment],
     schemas: Mapping[HeadId, pa.Schema],
     on_head: Callable[[int, int], None],
-) -> set[int]:
-    """Write the files of all heads in parallel. Returns the ids of all tokens in their rows."""
-    done, tokens = 0, set[int]()
+) -> tuple[dict[HeadId, int], set[int]]:
+    """Write the files of all heads in parallel. Returns their rows, and the ids of all tokens."""
+    rows: dict[HeadId, int] = {}
+    tokens = set[int]()
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        jobs = {
-            pool.submit(_write_group, folder, segments, heads, schemas[heads[0]]): len(heads)
+        jobs = [
+            pool.submit(_write_group, folder, identity, segments, heads, schemas[heads[0]])
             for heads in head_groups(schemas)
-        }
+        ]
         try:
             for job in as_completed(jobs):
-                tokens |= job.result()
-                done += jobs[job]
-                on_head(done, len(schemas))
+                found, ids = job.result()
+                rows |= found
+                tokens |= ids
+                on_head(len(rows), len(schemas))
         except BaseException:  # raised again
             pool.shutdown(cancel_futures=True)
             raise
-    return tokens
+    return rows, tokens
 
 
 def _write_group(
-    folder: Path, segments: Sequence[Segment], heads: Sequence[HeadId], schema: pa.Schema
-) -> set[int]:
-    """Write the files of some heads of one layer and kind. Returns the tokens of their rows."""
+    folder: Path,
+    identity: str,
+    segments: Sequence[Segment],
+    heads: Sequence[HeadId],
+    schema: pa.Schema,
+) -> tuple[dict[HeadId, int], set[int]]:
+    """Write the files of some heads of one layer and kind. Returns their rows and tokens."""
     tokens = set[int]()
     names = {TOKEN_ID, ARGMAX_TOKEN}.intersection(schema.names)
     with ExitStack() as stack:
         writers = {}
         for head in heads:
-            path = folder / head.folder / DATA_FILE
-            remove_drafts(path)
-            writers[head] = stack.enter_context(HeadWriter(path, schema))
+            writer = HeadWriter(folder, head, schema, identity)
+            remove_drafts(writer.path)
+            writers[head] = stack.enter_context(writer)
         for segment in segments:
             for head, table in segment.tables(heads, schema):
                 for name in names:
@@ -118,4 +128,4 @@ def _write_group(
                 writers[head].write(table)
     for head in heads:
         sync_folder(folder / head.folder)
-    return tokens
+    return {head: writer.rows for head, writer in writers.items()}, tokens

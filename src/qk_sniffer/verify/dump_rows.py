@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qk_dump.checks import rules_of
 from qk_dump.columns import POSITION, VECTOR
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
@@ -128,7 +129,8 @@ def _first_text(setup: Setup) -> tuple[dict[HeadId, Rows], int, int]:
 
 def _stored(dump: Dump, head: HeadId, text: int, like: Rows) -> Rows:
     """The rows of a text in a dump, in the order of their positions, with the columns of `like`."""
-    rows = read_head(dump.require_files(head), examples=True, columns=like.columns)
+    rules = rules_of(dump, head)
+    rows = read_head(dump.require_files(head), examples=True, columns=like.columns, rules=rules)
     rows = rows.of_texts(np.array([text]))
     return rows[np.argsort(rows.position, kind="stable")]
 

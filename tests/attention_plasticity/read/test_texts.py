@@ -39,7 +39,11 @@ def write_dump(root: Path, texts: tuple[int, ...], *, lengths: bool) -> ap.Dump:
         last_row = np.diff(rows["example_id"], append=-1) != 0  # every text has its last token
         rows["position"] = np.where(last_row, last, np.minimum(rows["position"], last))
         rows["bucket"] = rows["position"] // 128
+        first = np.unique(
+            np.stack([rows["example_id"], rows["position"]]), axis=1, return_index=True
+        )
         kept = np.isin(rows["example_id"], texts)
+        kept &= np.isin(np.arange(900), first[1])  # one row of a token
         rows = {name: values[kept] for name, values in rows.items()}
         write_columns(root, HeadId(0, 0, kind), **rows)  # type: ignore[arg-type]
     if lengths:

@@ -14,10 +14,11 @@ import pytest
 from huggingface_hub import HfApi
 
 import hub_server
-from dumps import add_attended
+from dumps import add_attended, head_rows, write_columns
 from hub_server import HubServer
 from hubs import REPO, files_of, on_branch, push_refusal, small_dump
 from qk_dump.card import is_card
+from qk_dump.heads import HeadId
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.push import Pushed, push_dump, push_files
 from qk_dump.hub.remote_branch import RemoteBranch
@@ -251,7 +252,7 @@ def test_an_analysis_is_published_with_its_dump(hub: HubServer, dump: Path, tmp_
     other = an_analysis(tmp_path / "without a page", page=False)
     push_dump(dump, REPO, "tiny", run=tmp_path / "without a page")
     assert of_analysis(hub) == other
-    shutil.copy(dump / "l00h00q" / "data.parquet", dump / "l00h01q" / "data.parquet")
+    write_columns(dump, HeadId(0, 1, "q"), **head_rows(4, 2, seed=9))
     (note,) = push_dump(dump, REPO, "tiny").notes
     assert "tables of the analysis before were removed" in note
     assert of_analysis(hub) == {}
@@ -265,7 +266,7 @@ def test_a_file_that_disappears_meanwhile(
 ) -> None:
     push_dump(dump, REPO, "tiny")
     was = on_branch(hub)
-    shutil.copytree(dump / "l00h00q", dump / "l00h02q")
+    write_columns(dump, HeadId(0, 2, "q"), **head_rows(4, 2))
     for folder in ("l00h00q", "l00h02q"):  # on the branch, and not there yet
         file = dump / folder / "data.parquet"
         ready = RemoteBranch.create_missing

@@ -75,7 +75,7 @@ def test_a_head_that_nobody_could_read_is_refused(
 
 def test_an_incomplete_dump_is_refused(hub: HubServer, dump: Path) -> None:
     (dump / "attended/l00h00k").mkdir(parents=True)
-    assert "attended/l00h00k: holds no Parquet file; capture the" in refused_unsent(hub, dump)
+    assert "attended/l00h00k: holds no Parquet file. Copy" in refused_unsent(hub, dump)
     shutil.rmtree(dump / "attended")
     (dump / "examples.parquet").write_text("garbage")
     assert "examples.parquet: is not a readable Parquet file" in refused_unsent(hub, dump)

@@ -12,7 +12,7 @@ from torch import nn
 from qk_sniffer.config import ModelSettings
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model
 from qk_sniffer.engines.hf.random_weights import random_model
-from sniffing import same_bytes, sniff
+from sniffing import same_bytes, same_rows, sniff
 from tiny_texts import save_texts
 
 
@@ -82,7 +82,7 @@ def test_a_capture_records_them(model: Path, tmp_path: Path) -> None:
     assert "random_weights" not in trained
     assert "random_weights" not in trained["capture"]["model"]
     assert "weights: `random`" in (tmp_path / "random" / "README.md").read_text()
-    assert not same_bytes(tmp_path / "trained", tmp_path / "random")
+    assert not same_rows(tmp_path / "trained", tmp_path / "random")
     assert sniff(model, texts, tmp_path / "random", **random, model__random_seed=1) == 2
     torch.manual_seed(7)  # of this process, which has no effect
     assert sniff(model, texts, tmp_path / "again", **random) == 0
