@@ -20,6 +20,7 @@ from attention_plasticity.metrics import (
     GROUP_COLUMNS,
     HEAD_NUMBERS,
     INFLUENCES,
+    NEAR_BIN_QUANTITY,
     PHASE,
     POOLED,
     POOLED_BIN_QUANTITY,
@@ -143,6 +144,7 @@ def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     return table.astype({"n_pairs": np.int64})
 
 
+NEAR = 2  # distance in bins that queries of the first fifth have
 POSITION_COLUMNS = (*AT_ONE_POSITION.all, POOLED, PHASE)
 
 
@@ -154,7 +156,8 @@ def _add_values(rng: np.random.Generator, metrics: pd.DataFrame, position: bool)
         return
     for name in POSITION_COLUMNS:
         metrics[name] = rng.random(len(metrics))
-    metrics["ap_aligned_drop"] -= 0.5
+    for name in ("ap_aligned_drop", *AT_ONE_POSITION.parts):
+        metrics[name] -= 0.5
     metrics[PHASE] = metrics[POOLED] - metrics["ap_aligned"]
     metrics.loc[4, "ap_aligned_first20"] = np.nan
 
@@ -176,13 +179,19 @@ def _bins(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
 
 
 def _bin_influences(bins: pd.DataFrame) -> pd.DataFrame:
-    """Influences of the bins of queries, at one position and over the bin."""
+    """Influences of the bins of queries: at one position, over the bin, and at equal distances."""
     rng = np.random.default_rng(5)
     parts = []
     for quantity, column in ((BIN_QUANTITY, "plasticity"), (POOLED_BIN_QUANTITY, "pooled")):
         means = bins.groupby(["layer", "q_head", "k_head", "q_bin"], as_index=False)[column].mean()
         names = {column: "value", "q_bin": "bin"}
         parts.append(means.rename(columns=names).assign(quantity=quantity))
+    near = bins[(bins["q_bin"] - bins["k_bin"] <= NEAR) & (bins["q_bin"] >= NEAR)]
+    means = near.groupby(["layer", "q_head", "k_head", "q_bin"], as_index=False)[
+        "plasticity"
+    ].mean()
+    names = {"plasticity": "value", "q_bin": "bin"}
+    parts.append(means.rename(columns=names).assign(quantity=NEAR_BIN_QUANTITY))
     table = pd.concat(parts, ignore_index=True)
     table["n_groups"] = TEXT_GROUPS
     table[list(GROUP_COLUMNS)] = 0.0

@@ -194,7 +194,7 @@ WORDS = ("random weights", "shuffled tokens")
 CARDS = {
     "Plasticity at one position": "ap_aligned",
     "Rotary phase": "ap_phase",
-    "Drop over the context": "ap_aligned_drop",
+    "Drop from position": "ap_aligned_drop_position",
 }
 
 

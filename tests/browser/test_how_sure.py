@@ -57,7 +57,7 @@ def test_plus_minus_is_half_of_the_interval_everywhere(
     page: Page, runs: dict[str, FinishedRun]
 ) -> None:
     expect(page.locator("#subtitle")).to_contain_text("±: half of the 95 % interval")
-    for card, name in enumerate((LEVEL, "ap_phase", DROP)):
+    for card, name in enumerate((LEVEL, "ap_phase", "ap_aligned_drop_position")):
         expect(page.locator(".card .number").nth(card)).to_have_text(mean_text(runs["full"], name))
     pooled = mean_text(runs["full"], "ap_pooled")
     expect(page.locator(".card").nth(1)).to_contain_text(f"over a bin of 64 tokens: {pooled}")

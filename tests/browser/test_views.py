@@ -33,6 +33,7 @@ from report_runs import HEADS, write_run
 WIDE = "one & only/ü"  # a label that a link must escape
 HALF = "half-the-context-of-a-model-with-a-long-name"
 LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
+POSITION = "ap_aligned_drop_position"
 MAP = "document.querySelector('.map-plot')"
 
 
@@ -75,7 +76,7 @@ def veiled_layers(page: Page) -> set[int]:
 
 
 def test_layers_of_one_type_can_be_chosen(page: Page, runs: list[FinishedRun]) -> None:
-    for place, name in enumerate((LEVEL, "ap_phase", DROP)):
+    for place, name in enumerate((LEVEL, "ap_phase", POSITION)):
         card = page.locator(".card").nth(place)
         for kind in ("full_attention", "sliding_attention"):
             text = mean_text(runs[0].select(layer_type=kind), name)
@@ -125,13 +126,13 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     reason = page.locator("#head-reason")
     expect(reason).to_have_text("")  # the link names a head
     show(page, "")
-    drops = runs[0].head_metrics[DROP]
-    half = head_half_width(runs[0].head_metrics, DROP, runs[0].influences)
+    drops = runs[0].head_metrics[POSITION]
+    half = head_half_width(runs[0].head_metrics, POSITION, runs[0].influences)
     best = int(np.nanargmax(drops.abs() - half))
     assert best != drops.argmax()
     low, high = (f"{drops[best] + sign * half[best]:.3f}".replace("-", "−") for sign in (-1, 1))
     expect(reason).to_have_text(
-        "Selected at first: the head whose 95 % interval of the drop at one position lies farthest "
+        "Selected at first: the head whose 95 % interval of the drop from position lies farthest "
         f"from 0 ({low} to {high})."
     )
     layer, head = runs[0].head_metrics.loc[best, ["layer", "q_head"]].astype(int)

@@ -13,6 +13,7 @@ from attention_plasticity.metrics import (
     BIN_PLASTICITY,
     BIN_QUANTITY,
     BUCKET_PLASTICITY,
+    NEAR_BIN_QUANTITY,
     POOLED_BIN_QUANTITY,
 )
 from attention_plasticity.page.tables import ordered
@@ -65,7 +66,10 @@ class ShownCells:
         return self.table[[name for name in self.table if name not in _NOT_STORED]]
 
     def profiles(self, run: FinishedRun) -> pd.DataFrame:
-        """Profiles of heads. Those of bins have intervals, and plasticity over the bin."""
+        """Profiles of heads. Those of bins have intervals, plasticity over the bin and `near`.
+
+        `near` is plasticity with keys at equal distances.
+        """
         if not self.at_one_position:
             return head_profiles(self.table)
         named = self.table.rename(columns={new: old for old, new in _BIN_KEYS.items()})
@@ -76,7 +80,12 @@ class ShownCells:
         names = [name for name in ("pooled", "pooled_half_width") if name in pooled]
         key = [*HEAD, "q_bucket"]
         found = _bin_intervals(run, head_profiles(cells))
-        return found.merge(pooled[[*key, *names]], on=key, how="left")
+        found = found.merge(pooled[[*key, *names]], on=key, how="left")
+        near = bucket_errors(run, NEAR_BIN_QUANTITY)
+        if near is None or near.empty:
+            return found
+        near = near.rename(columns={"value": "near", "half_width": "near_half_width"})
+        return found.merge(near[[*key, "near", "near_half_width"]], on=key, how="left")
 
     def mean(self, run: FinishedRun, profiles: pd.DataFrame) -> pd.DataFrame:
         """The mean over the heads of some profiles of the run; that of bins has intervals."""

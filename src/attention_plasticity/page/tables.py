@@ -16,6 +16,8 @@ from attention_plasticity.metric import Metric
 from attention_plasticity.metrics import (
     ALIGNED_DROP,
     DRIFT,
+    DROP_DISTANCE,
+    DROP_POSITION,
     HEAD_METRICS,
     TABLES,
     TableKind,
@@ -114,8 +116,8 @@ def table_columns(run: FinishedRun, name: str) -> Columns:
 def head_columns(heads: pd.DataFrame, influences: pd.DataFrame | None) -> Columns:
     """The table of heads: exact, with the half widths and groups of texts of its values.
 
-    `NAME_groups` is 0 if it is not known. `ap_aligned_drop_differs` is 1 if the drop differs from
-    0, tested for all heads at once as in the summary.
+    `NAME_groups` is 0 if it is not known. `NAME_differs` of a drop is 1 if it differs from 0,
+    tested for all heads at once as in the summary.
     """
     found = {name: heads[name].to_numpy() for name in heads.columns}
     for name in HEAD_METRICS.with_error:
@@ -124,9 +126,10 @@ def head_columns(heads: pd.DataFrame, influences: pd.DataFrame | None) -> Column
             groups = quantity_groups(heads, name, influences)  # (heads,)
             found[f"{name}_half_width"] = _single(half)
             found[f"{name}_groups"] = np.nan_to_num(groups).astype(np.int64)
-    if f"{ALIGNED_DROP}_half_width" in found:
-        tests = p_values(heads, ALIGNED_DROP, influences)  # (heads,)
-        found[f"{ALIGNED_DROP}_differs"] = benjamini_hochberg(tests).astype(np.int64)
+    for name in (ALIGNED_DROP, DROP_POSITION, DROP_DISTANCE):
+        if f"{name}_half_width" in found:
+            tests = p_values(heads, name, influences)  # (heads,)
+            found[f"{name}_differs"] = benjamini_hochberg(tests).astype(np.int64)
     return found
 
 

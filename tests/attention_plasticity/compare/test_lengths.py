@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.metrics import GROUP_COLUMNS
 from plain_runs import STUDENT_11, edit_info, length, mean_vector, opened, rows_of, small_models
+from report_runs import NEAR
+from run_tables import add_bins, add_errors, write_run
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +40,13 @@ def test_the_parts_of_long_and_short_contexts() -> None:
     assert [part_start(part.name) for part in fifth_parts(100)] == [0, 20, 40, 60, 80]
 
 
-def expected(folder: Path, bins: range, first: range) -> dict[str, tuple[float, float]]:
-    """Value and error of the four metrics of a part, whose drops are from another part."""
+def expected(
+    folder: Path, bins: range, first: range, start_near: range | None
+) -> dict[str, tuple[float, float]]:
+    """Value and error of the metrics of a part, whose drops are from another part.
+
+    Near keys have values from bin 2 on.
+    """
     own, pooled, start, start_pooled = (
         mean_vector(folder, quantity, part)  # (17,) value and influences
         for part in (bins, first)
@@ -50,24 +58,35 @@ def expected(folder: Path, bins: range, first: range) -> dict[str, tuple[float, 
         "ap_aligned_drop": start - own,
         "ap_phase_drop": start_pooled - start - (pooled - own),
     }
+    near = bins if bins.start >= NEAR else range(NEAR, bins.stop)
+    vectors["ap_aligned_near"] = mean_vector(folder, "ap_bin_near", near)
+    if start_near is not None:
+        begin = mean_vector(folder, "ap_bin_near", start_near)
+        vectors["ap_aligned_near_drop"] = begin - vectors["ap_aligned_near"]
     return {name: (vector[0], length(vector[1:])) for name, vector in vectors.items()}
 
 
 @pytest.mark.parametrize(
-    ("by", "part", "bins", "first"),
+    ("by", "part", "bins", "first", "start_near"),
     [
-        ("length", "128–256", range(2, 4), range(1, 2)),  # bin 0 has no value
-        ("length", "512–1K", range(8, 14), range(1, 2)),
-        ("fifth", "20–40 %", range(3, 6), range(1, 3)),  # bin b is at 64 b + 32 of 896 tokens
+        ("length", "128–256", range(2, 4), range(1, 2), None),  # bin 0 has no value
+        ("length", "512–1K", range(8, 14), range(1, 2), range(2, 4)),
+        # bin b is at 64 b + 32 of 896 tokens
+        ("fifth", "20–40 %", range(3, 6), range(1, 3), range(2, 3)),
     ],
 )
 def test_values_and_errors_are_those_of_plain_sums(
-    runs: list[NamedRun], by: str, part: str, bins: range, first: range
+    runs: list[NamedRun],
+    by: str,
+    part: str,
+    bins: range,
+    first: range,
+    start_near: range | None,
 ) -> None:
     table = summary(runs, by)
     chosen = (table["run"] == "m1") & (table["minus"] == "") & (table["group"] == part)
     rows = table[chosen].set_index("metric")
-    plain = expected(runs[1].run.folder, bins, first)
+    plain = expected(runs[1].run.folder, bins, first, start_near)
     assert set(rows.index) == set(plain)
     for metric, (value, error) in plain.items():
         row = rows.loc[metric]
@@ -76,7 +95,17 @@ def test_values_and_errors_are_those_of_plain_sums(
         assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8)
         assert row["heads"] == 29
     if by == "fifth":
-        assert set(table[table["group"] == "0–20 %"]["metric"]) == {"ap_aligned", "ap_phase"}
+        metrics = {"ap_aligned", "ap_phase", "ap_aligned_near"}
+        assert set(table[table["group"] == "0–20 %"]["metric"]) == metrics
+
+
+def test_near_keys_of_other_contexts_are_not_compared(runs: list[NamedRun], tmp_path: Path) -> None:
+    """Their distances are those of the first fifth of each run."""
+    copied = shutil.copytree(runs[1].run.folder, tmp_path / "other")
+    edit_info(copied, longest_text=1500)
+    table = summary([runs[0], opened(copied, "other")], "length")
+    assert not table["metric"].str.contains("near").any()
+    assert summary([runs[0]], "length")["metric"].str.contains("near").any()
 
 
 GROUPS = 12
@@ -161,3 +190,18 @@ def test_eighths_have_the_wavelengths_of_their_bands(banded: list[NamedRun]) -> 
         own = [wave for wave, place in zip(WAVES["m1"], EIGHTHS, strict=True) if place == number]
         assert found[str(number + 1)] == (min(own), max(own))
     assert wavelengths(banded[2].run) == {}
+
+
+def test_values_by_distance_are_means_over_heads(tmp_path: Path) -> None:
+    """A group is the middle of the distances in tokens, so runs with other bins can be compared."""
+    folder = add_errors(add_bins(write_run(tmp_path / "run")))
+    table = summary([folder], "distance").set_index("group")
+    own = pd.read_csv(folder / "head_distance.csv")
+    rows = pd.read_csv(folder / "head_influences.csv").query("quantity == 'ap_distance'")
+    assert list(table.index) == ["256", "512", "768"]
+    for number, group in enumerate(table.index, start=1):
+        mean = own[own["distance_bin"] == number]["plasticity"].mean()
+        assert table.loc[group, "mean"] == pytest.approx(mean)
+        shares = rows[rows["bin"] == number][list(GROUP_COLUMNS)].mean()
+        assert table.loc[group, "se"] == pytest.approx(math.sqrt((shares**2).sum()))
+    assert set(table["metric"]) == {"ap_aligned"}

@@ -111,6 +111,36 @@ def test_plasticity_over_a_bucket_weighs_cells_by_their_pairs(run: ap.Run, plain
         plain.plot("profile", plasticity="position")
 
 
+def test_the_profile_has_a_line_at_equal_distances(run: ap.Run) -> None:
+    figure = run.plot("profile")
+    near = run.table("influences").query("quantity == 'ap_bin_near'")
+    line = panels(figure)[1].lines[1]
+    expected = near.groupby("bin")["value"].mean()
+    np.testing.assert_allclose(line.get_ydata(), expected)
+    np.testing.assert_allclose(line.get_xdata(), 256 * expected.index + 128)
+    assert legend(figure)[-1] == "the same, keys at equal distances"
+    assert "keys at most 511 tokens before the query" in str(caption_of(figure))
+
+
+def test_plasticity_by_distance_is_a_mean_over_heads(run: ap.Run) -> None:
+    table = run.table("distances")
+    figure = run.plot("distance")
+    for axes in panels(figure):
+        mean, first, last = axes.lines
+        grouped = table.groupby("distance_bin")
+        np.testing.assert_allclose(mean.get_ydata(), grouped["plasticity"].mean())
+        np.testing.assert_allclose(mean.get_xdata(), grouped["distance"].mean())
+        np.testing.assert_allclose(last.get_ydata(), grouped["last20"].mean())
+        np.testing.assert_allclose(first.get_ydata(), grouped["first20"].mean().dropna())
+    low, high = band_ends(panels(figure)[1])
+    for place, (_, part) in enumerate(
+        run.table("influences").query("quantity == 'ap_distance'").groupby("bin")
+    ):
+        shares = [sum(part[name]) / len(part) for name in GROUP_COLUMNS]
+        half = FACTOR * math.sqrt(sum(share**2 for share in shares))
+        np.testing.assert_allclose(high[place] - low[place], 2 * half, rtol=1e-6)
+
+
 def test_trends_are_rank_correlations(run: ap.Run) -> None:
     rng = np.random.default_rng(0)
     for values in rng.normal(size=(50, 6)):

@@ -2,7 +2,7 @@
 
 import { byId, capital, headName, make, plain, plural, show, whole, withHalf } from "./words.js";
 import { contextOf, hasRows, metricOf, rowsOfHead } from "./data.js";
-import { absentWords, cellsWords, eligibleHeads, headsBeside, kindOf, meanProfile, meanWords, page, partWord, shownKind, state } from "./state.js";
+import { absentWords, cellsWords, eligibleHeads, headsBeside, kindOf, mainDrop, meanProfile, meanWords, page, partWord, shownKind, state } from "./state.js";
 import { fadedWords, firstHeads, halfWidthOf, hasIntervals, isFaded, reasonOf, showHeadValue, showIn, showShare, windowWords, wordsOf } from "./values.js";
 import { baselineColour, gradient, roleMark, stopsOf, theme, VIRIDIS } from "./colours.js";
 import {
@@ -12,7 +12,7 @@ import {
 
 /** Why this head is shown before a head is chosen. */
 function firstHeadWords(run, key) {
-  const metric = shownKind().drop, drop = metricOf(run, key, metric), { label } = wordsOf(metric);
+  const metric = mainDrop(run), drop = metricOf(run, key, metric), { label } = wordsOf(metric);
   if (!Number.isFinite(drop)) return "Selected at first: the first head, because drops are not known.";
   const shared = firstHeads().length < run.rowOf.size ? " of both runs" : "";
   if (!hasIntervals(run, metric)) return `Selected at first: the head${shared} with the largest ${label} (${showIn(metric, drop)}).`;
@@ -29,6 +29,8 @@ function showHead(run, key) {
   const kind = kindOf(run);
   if (Number.isFinite(value(kind.level))) facts.push(`plasticity ${kind.words} ${showHeadValue(run, key, kind.level)}`);
   if (run.at_one_position && Number.isFinite(value("ap_phase"))) facts.push(`over a bin ${showHeadValue(run, key, "ap_pooled")}, of which ${showHeadValue(run, key, "ap_phase")} is rotary phase`);
+  if (Number.isFinite(value("ap_attended"))) facts.push(`attended plasticity ${showHeadValue(run, key, "ap_attended")}`);
+  if (Number.isFinite(value("attn_sink_mass"))) facts.push(`attention on sinks ${showHeadValue(run, key, "attn_sink_mass")}`);
   const reason = run.at_one_position && reasonOf(run, key, kind.level);
   if (reason) facts.push(`plasticity at one position is missing: ${reason}`);
   if (Number.isFinite(value("k_head"))) facts.push(`key head ${value("k_head")}`);
@@ -55,6 +57,7 @@ function profileFigure(run, other, key, width) {
   const traces = [...(mean ? meanTraces(run, mean, shown) : []), ...baselineTraces(run, shown)];
   if (rows) traces.push(...intervalTraces("interval of the head", placesOf(run, rows, shown), rows, theme.one));
   if (rows?.pooled) traces.push(...pooledTraces(run, rows, shown));
+  if (rows?.near) traces.push(...nearTraces(run, rows, shown));
   if (other && !headsBeside()) traces.push(...otherMeanTraces(other, shown));
   else if (other) traces.push(headTrace(other, key, shown, theme.two, "dash", plain(other.label), `the same head, ${plain(other.label)}`));
   traces.push(headTrace(run, key, shown, theme.one, "solid", "this head", headName(...key.split(".")).toLowerCase().replace(" ·", ",") + bandWords(rows ?? {})));
@@ -81,6 +84,15 @@ function pooledTraces(run, rows, shown) {
       text: intervalTexts(pooled), hovertemplate: "%{y:.3f} over a bin, with rotary phase%{text}<extra></extra>",
     },
   ];
+}
+
+/** The selected head with keys at equal distances at all positions. */
+function nearTraces(run, rows, shown) {
+  const near = { plasticity: rows.near, half_width: rows.near_half_width };
+  return [{
+    x: placesOf(run, rows, shown), y: rows.near, mode: "lines", connectgaps: false, line: { color: theme.one, width: 2, dash: "dash" }, name: "keys at equal distances",
+    text: intervalTexts(near), hovertemplate: "%{y:.3f} keys at equal distances%{text}<extra></extra>",
+  }];
 }
 
 function meanTraces(run, mean, shown) {
@@ -173,6 +185,7 @@ function showProfileKeys(run, other, key) {
   byId("profile-note").textContent = profileNotes(run, rows, mine || ofMean, ofMean).join("; ");
   const entries = [withBand(theme.one, `this head${run.at_one_position ? ", at one position" : ""}`, mine)];
   if (rows?.pooled) entries.push(entry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
+  if (rows?.near) entries.push(entry(theme.one, "this head, keys at equal distances", "dashed"));
   if (other) entries.push(entry(theme.two, otherWords(other, key), "dashed"));
   if (mean) entries.push(withBand(theme.mean, meanWords(run), ofMean), entry(theme.band, "middle 50 % of heads", "band"));
   for (const baseline of drawnBaselines(run)) entries.push(entry(baselineColour(baseline), `${baseline.words}, mean of heads`, ["dashed", "dotted"][baseline.look]));
@@ -315,7 +328,7 @@ const ofHead = (run, key, chart, size, figure) => () => ({ run, name: `${chart}-
 
 export const headCard = {
   id: "head", title: "", name: "The selected head", place: "right",
-  help: ["plasticity", "onePosition", "overBucket", "phase", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "baseline", "interval", "plusMinus", "component"],
+  help: ["plasticity", "onePosition", "overBucket", "phase", "equalDistances", "drop", "attended", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "baseline", "interval", "plusMinus", "component"],
   controls: `<span id="head-role"></span><p class="quiet" id="head-reason"></p><p class="quiet" id="head-facts"></p>`,
   body: `
     <figure>

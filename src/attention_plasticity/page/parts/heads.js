@@ -10,8 +10,10 @@ import { parseFilter } from "./search.js";
 
 const ROW_HEIGHT = 26, SPARE_ROWS = 6;
 
-/** The metrics that every row has: plasticity, and its drop and the part of the phase, or that of position. */
-const usualMetrics = () => [shownKind().level, ...(shownKind() === page.kinds.position ? [shownKind().drop, "ap_phase"] : ["q_R2_total"])];
+/** The metrics that every row has: plasticity, that of attended keys, attention on sinks, and the drop from position, or the share of position. */
+const usualMetrics = () => (shownKind() === page.kinds.position
+  ? [shownKind().level, "ap_attended", "attn_sink_mass", shownKind().parts[0]].filter((name) => spreadOf(runShown(), name))
+  : [shownKind().level, "q_R2_total"]);
 
 const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
 

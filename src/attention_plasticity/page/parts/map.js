@@ -274,7 +274,7 @@ const ALL_COLUMNS = "…"; // the last option of the menu of colours
 
 /** The metrics of the menu and of the card of metrics at first; the others are shown on demand. */
 export const FIRST_METRICS = new Set([
-  "ap_aligned", "ap_aligned_drop", "ap_phase", "ap_pooled", "ap_overall", "ap_attended",
+  "ap_aligned", "ap_aligned_drop", "ap_aligned_drop_position", "ap_aligned_drop_distance", "ap_phase", "ap_pooled", "ap_overall", "ap_attended",
   "q_R2_total", "q_R2_unrotated", "q_mean_share", "attn_sink_mass", "attn_far_mass", "attn_entropy", "n_text_groups", "n_q_tokens", "n_k_tokens",
 ]);
 

@@ -16,7 +16,7 @@ const BASIC = ["plasticity", "onePosition", "overBucket"];
 function cardsOf(kind) {
   const ofPosition = [
     ["Rotary phase", ["ap_phase"], "what RoPE adds", ["phase", "onePosition", "overBucket", "bin", "baseline", "beforeRope", "plusMinus"]],
-    ["Drop over the context", [kind.drop], `${kind.words}, first fifth minus last fifth`, ["drop", "plasticity", "context", "baseline", "plusMinus", "layerType"]],
+    ["Drop from position", [kind.parts[0], kind.drop], "at equal distances of keys, first fifth minus last fifth", ["drop", "equalDistances", "plasticity", "context", "baseline", "plusMinus", "layerType"]],
   ];
   return [
     [`Plasticity ${kind.words}`, [kind.level], "mean", [...BASIC, "baseline", "plusMinus", "interval", "mean", "layerType"]],
@@ -31,6 +31,10 @@ function cardNotes(run, other, metric) {
   if (metric === page.kinds.bucket.level) notes.push(run.at_one_position ? "the rotation of RoPE counts too" : "the rotation of RoPE counts too; at one position: see below");
   if (metric === "ap_phase") notes.push(`over a bin${run.bin_size ? ` of ${plural(run.bin_size, "token")}` : ""}: ${unbroken(showMean(run, "ap_pooled"))}`);
   if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${unbroken(showMean(run, "q_R2_unrotated"))}`);
+  if (metric === page.kinds.position.parts[0]) {
+    const [, distance] = page.kinds.position.parts;
+    notes.push(`from distance ${unbroken(showMean(run, distance))}: later queries have farther keys; together ${unbroken(showMean(run, page.kinds.position.drop))}`);
+  }
   if (other && isDrop(metric) && contextsDiffer(run, other)) notes.push(`contexts of ${whole(contextOf(run))} and ${whole(contextOf(other))} tokens: do not compare these drops`);
   return notes.filter(Boolean);
 }

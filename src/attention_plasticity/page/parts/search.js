@@ -18,8 +18,8 @@ const OTHER_SIGNS = { "==": "=", "≥": ">=", "≤": "<=" };
 
 /** Short names of metrics. Plasticity is that which the page shows first. */
 function shortNames(run) {
-  const { drop, fifths: [first, last] } = page.kinds.position;
-  return { plasticity: kindOf(run).level, drop, "first fifth": first, "last fifth": last, phase: "ap_phase", layer: "layer", head: "q_head", "key head": "k_head" };
+  const { drop, parts: [position, distance], fifths: [first, last] } = page.kinds.position;
+  return { plasticity: kindOf(run).level, drop, "from position": position, "from distance": distance, "first fifth": first, "last fifth": last, phase: "ap_phase", layer: "layer", head: "q_head", "key head": "k_head" };
 }
 
 /** Text for comparisons of names: small letters, plain signs, single spaces. */

@@ -27,8 +27,14 @@ export const kindOf = (...shown) => (shown.every((run) => run.at_one_position) ?
 
 export const shownKind = () => kindOf(...runsShown());
 
-/** Whether a metric is the drop over the context, which exists at one position only. */
-export const isDrop = (metric) => metric === page.kinds.position.drop;
+/** Whether a metric is the drop over the context or one of its parts, which exist at one position only. */
+export const isDrop = (metric) => metric === page.kinds.position.drop || page.kinds.position.parts.includes(metric);
+
+/** The drop that says something about position: that at equal distances, or the whole drop if a run does not have it. */
+export const mainDrop = (run) => {
+  const { drop, parts } = shownKind();
+  return run.tables.heads.columns[parts[0]]?.some(Number.isFinite) ? parts[0] : drop;
+};
 
 /** What a part of the positions is called: bins are those of the analysis, buckets those of the capture. */
 export const partWord = (run) => (run.at_one_position ? "bin" : "bucket");

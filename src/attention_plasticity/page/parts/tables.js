@@ -70,8 +70,8 @@ export const fidelityCard = {
 
 /** The metrics of the table. Those that no run has are left out. */
 function runMetrics() {
-  const { level, fifths, drop } = page.kinds.position;
-  return [level, ...fifths, drop, "ap_phase", page.kinds.bucket.level, "q_R2_total", "q_R2_unrotated"];
+  const { level, fifths, drop, parts } = page.kinds.position;
+  return [level, ...fifths, drop, ...parts, "ap_phase", page.kinds.bucket.level, "q_R2_total", "q_R2_unrotated"];
 }
 
 /** A row per run, and below it a row per type of layers if the run has several. */

@@ -2,7 +2,7 @@
 
 import { NONE, showTo, whole, withHalf } from "./words.js";
 import { hasRows, isDerived, metricOf, spreadOf } from "./data.js";
-import { groupOf, headsBeside, isDrop, page, runShown, shownKind, state, typeOf, typeWords } from "./state.js";
+import { groupOf, headsBeside, isDrop, mainDrop, page, runShown, shownKind, state, typeOf, typeWords } from "./state.js";
 
 export const ROLE = "role"; // in the place of a metric: in the menu "Colour", in the table and in links
 export const UNSURE = "unsure";
@@ -49,7 +49,7 @@ export const groupsOf = (run, key, metric) => run.tables.heads.columns[`${metric
 
 /** Distance of 0 from the 95 % interval of the drop of a head, negative inside it. If no head has an interval, the drop itself. */
 function distanceOfDrop(run, key) {
-  const metric = shownKind().drop, drop = metricOf(run, key, metric);
+  const metric = mainDrop(run), drop = metricOf(run, key, metric);
   return hasIntervals(run, metric) ? Math.abs(drop) - halfWidthOf(run, key, metric) : drop;
 }
 
@@ -134,7 +134,7 @@ export function firstHeads() {
   return shared.length ? shared : keys;
 }
 
-/** The head selected at the start: the interval of its drop lies farthest from 0. Without intervals it has the largest drop, without drops it is the first head. */
+/** The head selected at the start: the interval of its drop from position lies farthest from 0. Without intervals it has the largest drop, without drops it is the first head. */
 export function firstHead() {
   const distance = (key) => distanceOfDrop(runShown(), key);
   const best = firstHeads().reduce((a, b) => (distance(b) > distance(a) || (Number.isNaN(distance(a)) && !Number.isNaN(distance(b))) ? b : a));
