@@ -69,7 +69,7 @@ How flexibly attention heads choose between keys as context grows.
 
   capture     run a model over texts and keep sampled queries and keys
   verify      check that captured queries and keys are those a model's attention uses
-  add-rotary  add to a dump how RoPE turns its queries and keys
+  add-rotary  write how RoPE turns the queries and keys of a dump
   analyze     compute tables of plasticity, head by head, from a dump of queries and keys
   plot        draw figures of an analysis, for a paper
   report      write one HTML page to explore analyses

@@ -1,4 +1,4 @@
-"""The command `add-rotary`: rotary records for a dump that was captured without them.
+"""The command `add-rotary`: a file of rotary records for a dump that was captured without them.
 
 They are measured on a small random model with the layers, the widths of heads and the rope of the
 given model. Its layout must be that of the dump.
@@ -10,17 +10,16 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from qk_sniffer.config import ModelSettings, ModelSource
+from qk_sniffer.config import ModelSettings
 from qk_sniffer.extras import capture_extra
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, guarded
-from qk_toolkit.errors import ConfigError, OutputError
+from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import add_flags, parse_flags
-from qk_toolkit.settings import settings_from
+from qk_toolkit.settings import settings_from, validated
 
 if TYPE_CHECKING:
     from qk_dump.layout import Dump
@@ -29,28 +28,23 @@ if TYPE_CHECKING:
 
 _PROGRAM = "attention-plasticity add-rotary"
 _DESCRIPTION = """\
-Add rotary records to a dump that was captured without them: how RoPE turns the queries and keys of
-every layer with position. They are measured on a small model with the config of the given one and
-random weights; no weights are loaded. The records are written into dump.json of the dump, or into a
-file that analyze --rotary takes.
+Write rotary records for a dump that was captured without them: how RoPE turns the queries and keys
+of every layer with position. They are measured on a small model with the config of MODEL and random
+weights; no weights are loaded. OUT is a file that analyze --rotary takes.
 """
 _EXAMPLES = """\
 commands to paste:
-  attention-plasticity add-rotary data/qwen3-8b --model.name Qwen/Qwen3-8B
-  attention-plasticity add-rotary s3://bucket/dump --model.name Qwen/Qwen3-8B --output rotary.json
-  attention-plasticity analyze s3://bucket/dump --rotary rotary.json
-
-Changes of the config are those that dump.json records for the capture, unless others are given.
+  attention-plasticity add-rotary data/qwen3-8b Qwen/Qwen3-8B rotary.json
+  attention-plasticity analyze data/qwen3-8b --rotary rotary.json
 
 A model whose layers, heads, widths or rope parameters are not those of the dump is refused.
 Exit codes: 0 success, 2 usage or config, 130 interrupted.
 """
 _COPIED = ("layer", "type", "rope", "head_dim", "window")
-_ROTARY = ("rotary", "rotary_problem")
 
 
 class AddRotarySettings(BaseModel):
-    """The model, and where records are written."""
+    """Which model of the dump, and where the config of the model is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -59,66 +53,58 @@ class AddRotarySettings(BaseModel):
         default=None,
         description="subfolder of the model, if the folder contains several models",
     )
-    output: str | None = Field(
-        title="the dump",
+    revision: str | None = Field(
+        title="the model", default=None, description="branch, tag or commit"
+    )
+    gguf_file: str | None = Field(
+        title="the model",
         default=None,
         min_length=1,
-        description="file to write, for analyze --rotary (default: dump.json of the dump)",
+        description="GGUF file inside the model's folder or repository",
     )
-    model: ModelSource
+    config_overrides: dict[str, Any] | None = Field(
+        title="the model",
+        default=None,
+        description="changes to the model's config, as in the capture",
+    )
+    trust_remote_code: bool = Field(
+        title="the model", default=False, description="run code that comes with the model"
+    )
 
 
 def add_rotary(arguments: Sequence[str]) -> int:
-    """Run `attention-plasticity add-rotary DUMP --model.name X …` and return the exit code."""
+    """Run `attention-plasticity add-rotary DUMP MODEL OUT …` and return the exit code."""
     return guarded(lambda: _add_rotary(arguments), "nothing was written")
 
 
 def _add_rotary(arguments: Sequence[str]) -> int:
     parser = command_parser(_PROGRAM, _DESCRIPTION, _EXAMPLES)
-    parser.usage = f"{_PROGRAM} DUMP --model.name MODEL [--output FILE] [--FIELD VALUE …]"
+    parser.usage = f"{_PROGRAM} DUMP MODEL OUT [--FIELD VALUE …]"
     parser.add_argument("dump", metavar="DUMP", help="folder, URL or Hub place of a dump")
+    parser.add_argument("model", metavar="MODEL", help="model on the Hub, or a local folder")
+    parser.add_argument("out", metavar="OUT", help="file to write, for analyze --rotary")
     add_flags(parser, AddRotarySettings)
     flags = parse_flags(parser, arguments)
-    place = flags.pop("dump")
+    place, name, out = flags.pop("dump"), flags.pop("model"), flags.pop("out")
     settings = settings_from(AddRotarySettings, flags=flags)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
+    from qk_dump.rotary_file import write_rotary_file
     from qk_dump.source import open_dump
+    from qk_toolkit.files import require_writable, user_path
 
+    target = user_path(out)
+    require_writable(target, "Choose another file.")
     dump = open_dump(place, settings.model_dir)
-    if settings.output is None:
-        _require_layers(dump)
-    model = ModelSettings(**settings.model.model_dump())
+    source = settings.model_dump(exclude={"model_dir"})
+    model = validated(ModelSettings, {"name": name, **source})
     with capture_extra():
-        records = _measured(dump, _with_recorded_overrides(model, dump))
-    where = _write(dump, settings, records)
+        records = _measured(dump, model)
+    write_rotary_file(replace(records, path=str(target)))
     with allow_closed_stdout():
-        for line in _summary(records.layers, where):
+        for line in _summary(records.layers, str(target)):
             print(line)
     return 0
-
-
-def _require_layers(dump: Dump) -> None:
-    """Refuse a dump whose `dump.json` cannot take records."""
-    from qk_dump.remote import RemotePath
-
-    advice = "give --output FILE, and pass this file to analyze --rotary"
-    if isinstance(dump.path, RemotePath) or dump.origin is not None:
-        raise ConfigError(f"{dump.path}: is not a folder of this machine; {advice}")
-    if dump.manifest is None or not dump.manifest.layers:
-        raise ConfigError(f"{dump.path}: has no dump.json that lists its layers; {advice}")
-
-
-def _with_recorded_overrides(model: ModelSettings, dump: Dump) -> ModelSettings:
-    """The model with the changes of its config that the capture used, if none are given."""
-    captured = (dump.manifest and dump.manifest.capture) or {}
-    overrides = (captured.get("model") or {}).get("config_overrides")
-    if model.config_overrides is not None or not overrides:
-        return model
-    print(
-        "model.config_overrides are those that dump.json records for the capture", file=sys.stderr
-    )
-    return model.model_copy(update={"config_overrides": overrides})
 
 
 def _measured(dump: Dump, model: ModelSettings) -> RotaryFile:
@@ -207,37 +193,6 @@ def _no_fit(dump: Dump, reason: str) -> ConfigError:
         f"{dump.path / 'dump.json'}: the model does not fit the dump: {reason}. Give the model, "
         "revision and config_overrides of the capture."
     )
-
-
-def _write(dump: Dump, settings: AddRotarySettings, records: RotaryFile) -> str:
-    """Write the records in one step; return the place."""
-    from qk_dump.manifest import MANIFEST_NAME, write_manifest
-    from qk_dump.rotary_file import write_rotary_file
-    from qk_toolkit.files import user_path
-
-    manifest = dump.manifest
-    target = Path(str(dump.path)) / MANIFEST_NAME
-    try:
-        if settings.output is not None:
-            target = user_path(settings.output)
-            write_rotary_file(replace(records, path=str(target)))
-        elif manifest is not None:
-            new = {
-                entry["layer"]: {name: entry[name] for name in _ROTARY if name in entry}
-                for entry in records.layers
-            }
-            layers = [
-                {name: value for name, value in entry.items() if name not in _ROTARY}
-                | new.get(entry.get("layer", -1), {})
-                for entry in manifest.layers or []
-            ]
-            write_manifest(target.parent, manifest.model_copy(update={"layers": layers}))
-    except OSError as error:
-        advice = "" if settings.output else " Give --output FILE, and pass it to analyze --rotary."
-        raise OutputError(
-            f"{target}: cannot be written: {error.strerror or error}.{advice}"
-        ) from error
-    return str(target)
 
 
 def _summary(entries: Entries, where: str) -> list[str]:

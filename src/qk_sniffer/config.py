@@ -24,8 +24,8 @@ class IgnoredSettingWarning(UserWarning):
     """The config has settings of the original capture tool, which do not mean the same here."""
 
 
-class ModelSource(_Section):
-    """The model. Only its config is used."""
+class ModelSettings(_Section):
+    """The model, and how it is loaded. Weights are never cast after loading."""
 
     name: str = Field(min_length=1, description="model on the Hub, or a local folder")
     revision: str | None = Field(default=None, description="branch, tag or commit of the model")
@@ -38,11 +38,6 @@ class ModelSource(_Section):
         "{rope_parameters: {rope_type: yarn, factor: 4.0}}; nested mappings are merged",
     )
     trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
-
-
-class ModelSettings(ModelSource):
-    """The model, and how it is loaded. Weights are never cast after loading."""
-
     dtype: Dtype = Field(default="auto", description="precision of weights and activations")
     device_map: str | None = Field(
         default=None,

@@ -55,21 +55,39 @@ def dump(captured: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(captured, tmp_path / "dump"))
 
 
-def test_records_are_added_to_dump_json(
-    dump: Path, model: Path, capsys: pytest.CaptureFixture[str]
+def rotary_of(file: Path) -> dict[int, Any]:
+    """The entries of a file that say how RoPE turns, by layer."""
+    layers = json.loads(file.read_text())["layers"]
+    return {layer["layer"]: named(layer) for layer in layers}
+
+
+def named(layer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in layer.items() if name.startswith("rotary")}
+
+
+def test_a_file_has_the_records_that_a_capture_writes(
+    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    expected = json.loads((dump / "dump.json").read_text())
-    without_records(dump)
+    expected = without_records(dump)
+    before, file = (dump / "dump.json").read_bytes(), tmp_path / "new" / "rotary.json"
     assert layer_rotation(open_dump(dump), 0) is None
-    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
-    assert json.loads((dump / "dump.json").read_text()) == expected
-    assert layer_rotation(open_dump(dump), 0) is not None
-    assert layer_rotation(open_dump(dump), 3) is None  # without rotary embedding
+    assert add_rotary([str(dump), str(model), str(file)]) == 0
+    assert (dump / "dump.json").read_bytes() == before
+    assert rotary_of(file) == {number: named(layer) for number, layer in expected.items()}
+    found = with_rotary(open_dump(dump), str(file))
+    assert layer_rotation(found, 0) is not None
+    assert layer_rotation(found, 3) is None  # without rotary embedding
     out = capsys.readouterr().out
     assert "Layers 3 have no rotary embedding" in out
-    assert "rotary records of 3 of 4 layers" in out
-    assert add_rotary([str(dump), "--model.name", str(model)]) == 0  # again: the same
-    assert json.loads((dump / "dump.json").read_text()) == expected
+    assert f"{file}: rotary records of 3 of 4 layers" in out
+
+
+def test_a_file_that_cannot_be_written_is_told_first(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert add_rotary([str(dump), str(tmp_path / "no model"), str(tmp_path)]) == 2
+    assert "is a folder, not a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -89,26 +107,22 @@ def test_a_model_that_does_not_fit_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     change(dump, edit)
-    before = (dump / "dump.json").read_bytes()
     capsys.readouterr()
-    assert add_rotary([str(dump), "--model.name", str(model)]) == 2
+    assert add_rotary([str(dump), str(model), str(dump.parent / "rotary.json")]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-    assert (dump / "dump.json").read_bytes() == before
+    assert not (dump.parent / "rotary.json").exists()
 
 
 def test_heads_and_widths_are_compared_where_there_is_no_manifest(
     dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (dump / "dump.json").unlink()
-    words = [str(dump), "--model.name", str(model)]
-    assert add_rotary(words) == 2
-    assert "give --output FILE" in capsys.readouterr().err
-    assert add_rotary([*words, "--output", str(tmp_path / "r.json")]) == 0
+    words = [str(dump), str(model), str(tmp_path / "r.json")]
+    assert add_rotary(words) == 0
     capsys.readouterr()
-    words += ["--output", str(tmp_path / "r.json")]
-    assert add_rotary([*words, "--model.config_overrides", '{"hidden_size": 32}']) == 2
+    assert add_rotary([*words, "--config_overrides", '{"hidden_size": 32}']) == 2
     assert "width of vectors of l00h00" in capsys.readouterr().err
     (dump / "l03h03q").rename(dump / "l03h04q")
     assert add_rotary(words) == 2
@@ -125,12 +139,14 @@ def test_frequencies_of_long_texts_follow_from_the_lengths_in_the_dump(
     dump = tmp_path / "dump"
     assert sniff(model, texts, dump, tokenizer__max_length=256) == 0
     expected = without_records(dump)
-    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
-    layers = json.loads((dump / "dump.json").read_text())["layers"]
-    assert {layer["layer"]: layer for layer in layers} == expected
+    words = [str(dump), str(model), str(tmp_path / "rotary.json")]
+    assert add_rotary(words) == 0
+    assert rotary_of(tmp_path / "rotary.json") == {
+        number: named(layer) for number, layer in expected.items()
+    }
     assert "texts of 41 and 71 tokens" in capsys.readouterr().out
     (dump / "examples.parquet").unlink()
-    assert add_rotary([str(dump), "--model.name", str(model)]) == 0
+    assert add_rotary(words) == 0
     assert "no examples.parquet" in capsys.readouterr().out
 
 
@@ -140,7 +156,7 @@ def test_an_analysis_takes_the_records_from_a_file(
     layers = without_records(dump)
     file, out = tmp_path / "rotary.json", tmp_path / "run"
     before = (dump / "dump.json").read_bytes()
-    assert add_rotary([str(dump), "--model.name", str(model), "--output", str(file)]) == 0
+    assert add_rotary([str(dump), str(model), str(file)]) == 0
     assert (dump / "dump.json").read_bytes() == before
     found = with_rotary(open_dump(dump), str(file)).rotary
     assert found is not None

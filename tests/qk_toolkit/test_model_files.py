@@ -102,8 +102,7 @@ def use(model: Path, place: Path) -> None:
     assert sniff(model, texts, dump, dry_run="true") == 0
     assert sniff(model, texts, dump) == 0
     assert main(["verify", str(model)]) == 0
-    rotary = ["--model.name", str(model), "--output", str(place / "rotary.json")]
-    assert main(["add-rotary", str(dump), *rotary]) == 0
+    assert main(["add-rotary", str(dump), str(model), str(place / "rotary.json")]) == 0
 
 
 def test_no_command_writes_into_the_folder_of_a_model(

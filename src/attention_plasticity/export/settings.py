@@ -103,7 +103,7 @@ class ExportSettings(BaseModel):
         title=_DUMP,
         default=None,
         min_length=1,
-        description="file with rotary records, from add-rotary --output",
+        description="file with rotary records, from add-rotary",
     )
     layout: Layout = Field(
         title=_DUMP,

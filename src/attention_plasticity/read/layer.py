@@ -13,7 +13,6 @@ from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLID
 from attention_plasticity.read.unknown import Unknown
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
-from qk_dump.remote import RemotePath
 from qk_dump.rotary import RotaryRecord, pair_dimensions, rotate
 from qk_dump.rotary_file import layer_rotation
 from qk_toolkit.arrays import Array, Vectors
@@ -174,14 +173,12 @@ def with_rotary_factor(vectors: Vectors, record: RotaryRecord, factor: float) ->
 
 
 def _no_record(dump: Dump) -> str:
-    """The reason of a missing record, with the command that adds it."""
-    manifest = dump.manifest
-    model = shlex.quote((manifest and manifest.model) or "MODEL")
-    text = "there is no rotary record of the layer; add it with: attention-plasticity add-rotary"
-    command = f"DUMP --model.name {model}"
-    if manifest is None or not manifest.layers or isinstance(dump.path, RemotePath):
-        command += " --output rotary.json, and analyze with --rotary rotary.json"
-    return f"{text} {command}"
+    """The reason of a missing record, with the command that makes it."""
+    model = shlex.quote((dump.manifest and dump.manifest.model) or "MODEL")
+    return (
+        "there is no rotary record of the layer; add it with: attention-plasticity add-rotary "
+        f"DUMP {model} rotary.json, and analyze with --rotary rotary.json"
+    )
 
 
 def _entry(manifest: DumpManifest, layer: int) -> dict[str, Any]:

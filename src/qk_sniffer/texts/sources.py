@@ -19,7 +19,6 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from qk_sniffer.reachable import require_reachable
 from qk_sniffer.text_settings import DatasetSettings
 from qk_sniffer.texts.distinct import DistinctTexts
 from qk_sniffer.texts.text_files import TextFiles
@@ -188,9 +187,6 @@ def open_texts(settings: DatasetSettings) -> Texts:
                 names = [file.relative_to(base).as_posix() for file in files]
         else:
             _refuse_a_missing_path(settings.path)
-            made = Path(datasets.config.HF_DATASETS_CACHE) / settings.path.replace("/", "___")
-            if not made.exists():
-                require_reachable("dataset.path", settings.path, "dataset")
             rows = datasets.load_dataset(
                 settings.path,
                 settings.name,

@@ -24,7 +24,7 @@ from qk_dump.rotary import RotaryFile, RotaryRecord
 
 RECORD = RotaryRecord((1.0, 0.1))
 TURNING = {"layer": 0, "rope": True, "rotary": RECORD.to_json()}
-COMMAND = "add it with: attention-plasticity add-rotary DUMP --model.name "
+COMMAND = "add it with: attention-plasticity add-rotary DUMP "
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +48,12 @@ def test_without_a_record_the_reason_names_the_command(dump: ap.Dump) -> None:
     entry = {"layer": 0, "rope": True}
     problem = rotation_of(with_layer(dump, entry, model="org/model"), 0).problem
     assert problem is not None
-    assert problem.endswith(f"{COMMAND}org/model")
-    problem = rotation_of(dump, 0).problem  # dump.json could not take the record
-    assert problem is not None
     assert problem.endswith(
-        f"{COMMAND}MODEL --output rotary.json, and analyze with --rotary rotary.json"
+        f"{COMMAND}org/model rotary.json, and analyze with --rotary rotary.json"
     )
+    problem = rotation_of(dump, 0).problem
+    assert problem is not None
+    assert problem.endswith(f"{COMMAND}MODEL rotary.json, and analyze with --rotary rotary.json")
 
 
 def test_a_record_of_wider_vectors_is_a_problem(dump: ap.Dump) -> None:

@@ -43,7 +43,7 @@ def unfinished(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactor
         ("analyze", "DUMP", "--output_dir", "OUT"),
         ("verify", "MODEL", "--dump", "DUMP"),
         ("export", "DUMP", "OUT", "--to", "q-filters"),
-        ("add-rotary", "DUMP", "--model.name", "MODEL", "--output", "OUT"),
+        ("add-rotary", "DUMP", "MODEL", "OUT"),
         ("study", "DUMP", "--output_dir", "OUT"),
         ("push", "DUMP", "--repo", "me/dump"),
     ],

@@ -38,7 +38,6 @@ from qk_sniffer.engines.hf.layout import (
 from qk_sniffer.engines.hf.overrides import checked_overrides
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.random_weights import random_model, spread_over
-from qk_sniffer.reachable import require_reachable
 from qk_toolkit.errors import ConfigError, SettingError, in_short
 from qk_toolkit.files import user_path
 from qk_toolkit.model_files import Note, files_hash, require_unchanged
@@ -387,7 +386,6 @@ def _source(name: str, setting: str) -> str:
         raise ConfigError(f"{setting}: {name}: is a file; give its folder{hint}")
     if name.startswith((".", "/", "~")):
         raise ConfigError(f"{setting}: {name}: does not exist")
-    require_reachable(setting, name)
     return name
 
 
