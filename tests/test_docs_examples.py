@@ -99,7 +99,7 @@ def workspace(made: Path, folder: Path, block: str, monkeypatch: pytest.MonkeyPa
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (folder / "results").mkdir()
     for name in RUNS:
-        if re.search(rf"output_dir[ =]\"?results/{name}\b", block):
+        if re.search(rf"(output_dir[ =]\"?|analyze \S+ )results/{name}\b", block):
             continue
         if f"results/{name}" in block or f"results/{name.split('-')[0]}-*" in block:
             kind = "whole" if "plasticity export results/" in block else "run"
