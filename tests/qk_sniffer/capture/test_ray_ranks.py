@@ -30,8 +30,9 @@ ray = pytest.importorskip("ray")
 LENGTHS = [20, 12, 25, 18, 9, 22, 30, 400]
 
 
-HERE = Path(__file__).parent  # has dying_ranks.py; the folder above has rank_processes.py
-PATHS = os.pathsep.join([str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")])
+HERE = Path(__file__).parent  # has dying_ranks.py; tests/ has waiting.py
+PLACES = (HERE, HERE.parent, HERE.parents[1])
+PATHS = os.pathsep.join([*map(str, PLACES), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(scope="module", autouse=True)
