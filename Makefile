@@ -28,8 +28,8 @@ sample: demo-capture
 findings: $(VENV)/.capture
 	$(BIN)/python -m findings.smollm2
 
-# Compresses caches of SmolLM2-135M with kvpress and writes docs/findings-compression.md. Without a GPU: a smaller table that leaves
-# the page alone.
+# Compresses caches of models with kvpress and writes docs/findings-compression.md. ARGS="--model NAME …" for other models than that of
+# the demo. Without a GPU: a smaller table that leaves the page alone.
 evidence: $(OLDEST)/.dev
 	$(OLDEST)/bin/python -m findings.eviction $(ARGS)
 

@@ -1,153 +1,115 @@
-"""Rules of division that are tried, and the budget file of every allocation."""
+"""Rules of division that are tried, and the budgets of every allocation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from itertools import product
 
 import numpy as np
-from scipy.optimize import brentq
 
-from attention_plasticity.export.division import PERCENTS, kept_shares, ranks, with_mean
-from findings.eviction.plan import (
-    FLAT,
-    HALF,
-    HEAD,
-    ORDERS,
-    PLASTICITY,
-    RANDOM_HALF,
-    RANDOM_ORDER,
-    RULE,
-    VALUE,
-    Plan,
+from attention_plasticity.export.division import (
+    PERCENTS,
+    kept_shares,
+    places,
+    ranks,
+    shares_of_ratio,
+    with_mean,
 )
+from findings.eviction.plan import (
+    BOTH,
+    FAR,
+    FLAT,
+    PLASTICITY,
+    RANDOM,
+    RULE,
+    SOURCE,
+    STATIC,
+    Condition,
+    Plan,
+    main_source,
+)
+from findings.eviction.values import Values
 from qk_toolkit.arrays import Array
 
 Rule = Callable[[Array, float], Array]
-"""(layers, key heads) values and the mean share that is kept → shares that are kept."""
+"""(n,) values and the mean share that is kept → shares that are kept."""
+_PLACES = {"value": 0.0, "value and rank": 0.5, "rank": 1.0}
+_CONSTANT, _GROWING = (30.0, 100.0, 300.0), (200.0, 400.0, 800.0)
 
 
-def _places(values: Array) -> Array:
-    """1 for the largest value, -1 for the smallest, linear in the rank between them."""
-    n = values.size
-    return np.asarray(1.0 - 2.0 * (ranks(values.ravel()) - 1.0) / (n - 1)).reshape(values.shape)
+def _ratio(by_rank: float, ratio: float, *, grows: bool) -> Rule:
+    """The logarithm of the share is linear in the place of a head."""
+
+    def rule(values: Array, keep: float) -> Array:
+        own = max(ratio * keep, 1.0) if grows else ratio
+        return shares_of_ratio(places(values, by_rank), keep, own)
+
+    return rule
 
 
-def _of_product(rule: str) -> Rule:
-    """A rule of `export --to kvpress-budget`."""
-    return lambda values, keep: kept_shares(values.ravel(), keep, rule).reshape(values.shape)
-
-
-def _ramp(slope: float) -> Rule:
-    return lambda values, keep: with_mean((1.0 + slope * _places(values)).ravel(), keep).reshape(
-        values.shape
+def _tried() -> dict[str, Rule]:
+    found: dict[str, Rule] = {}
+    for (name, by_rank), ratio in product(_PLACES.items(), _CONSTANT):
+        found[f"{ratio:g}, {name}"] = _ratio(by_rank, ratio, grows=False)
+    for (name, by_rank), ratio in product(_PLACES.items(), _GROWING):
+        found[f"{ratio:g} × kept, {name}"] = _ratio(by_rank, ratio, grows=True)
+    found["ramp"] = lambda values, keep: kept_shares(values, keep, "ramp")
+    found["cube of the value"] = lambda values, keep: with_mean(
+        np.maximum(values, 1e-6) ** 3.0, keep
     )
+    return found
 
 
-def _power(exponent: float, floor: float = 0.0) -> Rule:
-    """In proportion to a power of the value; a part `floor` of the keys is divided equally."""
+RULES = _tried()
+"""*100, value*: the ratio of the largest to the smallest share. *400 × kept*: times the mean share.
 
-    def rule(values: Array, keep: float) -> Array:
-        factor = np.maximum(values, 1e-6).ravel() ** exponent
-        factor = floor + (1.0 - floor) * factor / factor.mean()
-        return with_mean(factor, keep).reshape(values.shape)
-
-    return rule
+The place between both is linear in the value, in its rank, or in the mean of the two."""
+BASELINES = ("ramp", "cube of the value")
+"""Rules without a ratio. They are compared and cannot be chosen."""
 
 
-def _odds(slope: float) -> Rule:
-    """The odds of keeping a key grow by a factor with the rank: no head keeps all or nothing."""
-
-    def rule(values: Array, keep: float) -> Array:
-        if keep >= 1.0:
-            return np.ones(values.shape)
-        x = slope * _places(values)
-
-        def shares(level: float) -> Array:
-            return np.asarray(1.0 / (1.0 + np.exp(-(x + level))))
-
-        level = brentq(lambda one: shares(one).mean() - keep, -60.0, 60.0, xtol=1e-14)
-        return shares(float(level))
-
-    return rule
-
-
-def _by_layer(rule: Rule) -> Rule:
-    """The same mean share in every layer."""
-    return lambda values, keep: np.stack([rule(row[None], keep)[0] for row in values])
-
-
-RULES: dict[str, Rule] = {
-    "ramp 0.4": _ramp(0.4),
-    "ramp 0.6": _ramp(0.6),
-    "ramp 0.8": _of_product("ramp"),
-    "ramp 0.9": _ramp(0.9),
-    "ramp 0.8 in each layer": _by_layer(_ramp(0.8)),
-    "proportional": _power(1.0),
-    "proportional, half equal": _power(1.0, floor=0.5),
-    "square of the value": _power(2.0),
-    "square of the value, fifth equal": _power(2.0, floor=0.2),
-    "cube of the value": _power(3.0),
-    "proportional in each layer": _by_layer(_power(1.0)),
-    "odds 1": _odds(1.0),
-    "odds 2": _odds(2.0),
-    "odds 3": _odds(3.0),
-    "odds 4": _odds(4.0),
-}
-
-
-def curves(values: Array, rule: Rule) -> Array:
+def curves(values: Array, rule: str) -> Array:
     """(99, layers, key heads) shares to prune."""
-    return np.stack([1.0 - rule(values, 1.0 - percent) for percent in PERCENTS])
+    rows = [1.0 - RULES[rule](values.ravel(), 1.0 - percent) for percent in PERCENTS]
+    return np.clip(rows, 0.0, 1.0).reshape(len(PERCENTS), *values.shape)
 
 
-def write_rules(folder: Path, plasticity: Array) -> None:
-    """Write the equal budgets, and those of every rule; `plasticity` is (layers, key heads)."""
-    equal = np.broadcast_to(PERCENTS[:, None, None], (len(PERCENTS), *plasticity.shape))
-    _write(folder, {FLAT: equal})
-    _write(folder, {f"{RULE}:{name}": curves(plasticity, rule) for name, rule in RULES.items()})
+def curves_of(allocation: str, values: Mapping[str, Values], rule: str, plan: Plan) -> Array:
+    """(99, layers, key heads) shares to prune. `rule` is the chosen one."""
+    main = values[main_source(plan)]
+    plasticity = main[PLASTICITY]  # (layers, key heads)
+    kind, _, name = allocation.partition(":")
+    if allocation == FLAT:
+        return np.broadcast_to(PERCENTS[:, None, None], (len(PERCENTS), *plasticity.shape))
+    if allocation in (PLASTICITY, STATIC):
+        return curves(main[allocation], rule)
+    if kind == RULE:
+        return curves(plasticity, name)
+    if kind == SOURCE:
+        return curves(values[name][PLASTICITY], rule)
+    if kind == RANDOM:
+        rng = np.random.default_rng([plan.seed, int(name)])
+        return curves(rng.permutation(plasticity.ravel()).reshape(plasticity.shape), rule)
+    raise ValueError(f"unknown allocation {allocation}")
 
 
-def write_orders(folder: Path, heads: Mapping[str, Array], rule: str, plan: Plan) -> None:
-    """Write the budgets of all orders by one rule; `heads` has (layers, key heads) of each.
-
-    All orders divide the same budgets, those of plasticity at one position. They differ in which
-    head gets which. VALUE has the budgets of another value by the rule. For halves, the heads with
-    the smaller values lose keys. HEAD is one head that alone loses keys.
-    """
-    shape = heads[PLASTICITY].shape
-    values = {name: _in_order_of(heads[PLASTICITY], heads[name]) for name in ORDERS}
-    drawn = {}
-    for number in range(plan.random_orders):
-        rng = np.random.default_rng([plan.seed, number])
-        drawn[str(number)] = rng.permutation(heads[PLASTICITY].ravel()).reshape(shape)
-    _write(folder, {name: curves(one, RULES[rule]) for name, one in values.items()})
-    _write(folder, {f"{VALUE}:{name}": curves(heads[name], RULES[rule]) for name in ORDERS})
-    _write(folder, {f"{HALF}:{name}": _half(one) for name, one in values.items()})
-    for name, one in drawn.items():
-        found = {f"{RANDOM_ORDER}:{name}": curves(one, RULES[rule])}
-        _write(folder, found | {f"{RANDOM_HALF}:{name}": _half(one)})
-    for layer, head in np.ndindex(*shape):
-        one = np.zeros((len(PERCENTS), *shape))
-        one[:, layer, head] = PERCENTS
-        _write(folder, {f"{HEAD}:{layer}.{head}": one})
+def windows_of(condition: Condition, values: Mapping[str, Values], plan: Plan) -> Array:
+    """(99, layers, key heads) the same shares in all rows: of heads with a window, or 0."""
+    main = values[main_source(plan)]
+    order = _order(condition.allocation, main, plan)  # (layers, key heads)
+    number = round(condition.compression * order.size)
+    pruned = np.zeros(order.size)
+    smallest = np.argsort(order, axis=None, kind="stable")[:number]
+    pruned[smallest] = 1.0 - (plan.sink + plan.recent) / condition.context
+    return np.broadcast_to(pruned.reshape(order.shape), (len(PERCENTS), *order.shape))
 
 
-def _in_order_of(values: Array, order: Array) -> Array:
-    """The same values, the largest where `order` is largest."""
-    found = np.empty(values.size)
-    found[np.argsort(order, axis=None, kind="stable")] = np.sort(values, axis=None)
-    return found.reshape(values.shape)
-
-
-def _half(values: Array) -> Array:
-    """Only the half of the heads with the smaller values loses keys."""
-    lost = np.zeros(values.size)
-    lost[np.argsort(values, axis=None, kind="stable")[: values.size // 2]] = 1.0
-    return PERCENTS[:, None, None] * lost.reshape(values.shape)
-
-
-def _write(folder: Path, found: Mapping[str, Array]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, one in found.items():
-        np.save(folder / f"{name}.npy", one)
+def _order(name: str, main: Values, plan: Plan) -> Array:
+    """(layers, key heads) the heads with the smallest numbers get a window."""
+    if name == BOTH:
+        rank = [-ranks(main[one].ravel()) for one in (PLASTICITY, FAR)]
+        return np.asarray(sum(rank)).reshape(main[PLASTICITY].shape)
+    if name.startswith(f"{RANDOM}:"):
+        rng = np.random.default_rng([plan.seed, int(name.partition(":")[2])])
+        return rng.random(main[PLASTICITY].shape)
+    return main[name]

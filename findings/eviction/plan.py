@@ -4,103 +4,100 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any, NamedTuple
 
-SNAPKV, EXPECTED, KEYDIFF, TOVA, RANDOM_KEYS = "snapkv", "expected", "keydiff", "tova", "random"
-SCORERS = (SNAPKV, EXPECTED, KEYDIFF, TOVA, RANDOM_KEYS)
+SNAPKV, EXPECTED, KEYDIFF = "snapkv", "expected", "keydiff"
+SCORERS = (SNAPKV, EXPECTED, KEYDIFF)
 """Presses that score keys."""
-STREAMING = "streaming"
-"""The press that keeps the last tokens."""
-CHOICE, REPORT, COPIES = "moby-dick", "jargon-file", "copies"
-"""Texts: the rule of division is chosen on one book and reported on the other."""
-PLASTICITY = "aligned_plasticity"
-ORDERS = (PLASTICITY, "ap_aligned", "ap_overall", "ap_attended", "far_mass", "static_error")
-"""Columns of a run by which key heads are ordered."""
-FULL, OWN, FLAT, ADAKV, PYRAMID = "full", "own", "flat", "adakv", "pyramidkv"
-RULE, VALUE, RANDOM_ORDER, HEAD = "rule", "value", "random_order", "head"
-OTHER_VALUES = tuple(f"{VALUE}:{name}" for name in ORDERS if name != PLASTICITY)
-"""Budgets by the chosen rule from another value than plasticity at one position."""
-ALLOCATIONS = (OWN, FLAT, ADAKV, PLASTICITY, *OTHER_VALUES)
-"""How keys are divided among heads: by the scorer's own press, equally, by AdaKV, by a value."""
-CAREFUL_RULES = tuple(f"{RULE}:{name}" for name in ("square of the value, fifth equal", "ramp 0.8"))
-"""Rules that take less from heads with small values than the chosen one."""
-HALF, RANDOM_HALF = "half", "random_half"
+WINDOW, NOTHING, REPLAY = "window", "nothing", "replay"
+"""In the place of a scorer: the last tokens; nothing is pruned; a second reading of the context."""
+CHOICE, REPORT = "moby-dick", "jargon-file"
+"""Books: of the capture and the choice of the rule, and of the report."""
+CODE, FRENCH, RECORDS = "code", "french", "records"
+OTHERS = (CODE, FRENCH, RECORDS)
+"""Other texts: Python source, French prose, and lines of data with repeated fields."""
+COPIES, NEEDLES = "copies", "needles"
+"""Tasks. The texts of a task are named `TASK:BOOK`."""
+FULL, OWN, FLAT, ADAKV, CRITICAL = "full", "own", "flat", "adakv", "critical"
+PYRAMID, KVZIP = "pyramidkv", "kvzip"
+PLASTICITY, STATIC, FAR, BOTH = "aligned_plasticity", "static_error", "far_mass", "both"
+"""Values of key heads; the last one is the mean rank of plasticity and far attention."""
+RULE, RANDOM, SOURCE = "rule", "random", "from"
+"""Kinds of allocations, named `KIND:NAME`: another rule, a random order, values of other texts."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Sizes of the study."""
 
-    captured: int = 8192  # tokens of a captured text
+    captured: int = 4096  # tokens of a captured text
     captured_texts: int = 12
-    contexts: tuple[int, ...] = (2048, 4096, 7168)  # tokens that are compressed
-    middle: int = 4096  # context of everything but the comparison of contexts
+    fewer_tokens: int = 1024  # shorter captured texts
+    fewer_texts: tuple[int, ...] = (2, 4, 8, 12)
+    contexts: tuple[int, ...] = (4096, 2048, 7168)  # tokens that are compressed; the main one first
     following: int = 1024  # tokens after the context, whose predictions are compared
-    texts: int = 8  # of each book
+    followed_choice: int = 512  # the same for the choice of the rule
+    texts: int = 8  # of every book
     copied: int = 256  # random tokens that come twice
-    compressions: tuple[float, ...] = (0.25, 0.5, 0.75, 0.9)
+    needles: int = 8  # numbers in a text
+    answered: float = 0.8  # share of the numbers that a model finds with a full cache, or no task
     scorers: tuple[str, ...] = SCORERS
+    compressions: tuple[float, ...] = (0.25, 0.5, 0.75, 0.875, 0.9)
+    choice_scorers: tuple[str, ...] = (SNAPKV, EXPECTED)
+    choice_compressions: tuple[float, ...] = (0.5, 0.75, 0.9)
+    few: tuple[float, ...] = (0.5, 0.75)  # compressions of the smaller comparisons
     random_orders: int = 50
-    alone: float = 0.75  # compression of a head that alone loses keys
-    head_step: int = 1  # every head_step-th key head is compressed alone
+    random_windows: int = 20
+    window_shares: tuple[float, ...] = (0.5, 0.35, 0.25)  # of heads that keep everything
     sink: int = 4
     window: int = 64
-    far: int = 256  # last tokens of a head with a window
+    recent: int = 256  # last tokens of a head with a window
     seed: int = 0
+
+    @property
+    def main(self) -> int:
+        """The context of all smaller comparisons."""
+        return self.contexts[0]
 
     @property
     def settings(self) -> dict[str, Any]:
         """What the outcome of a condition depends on."""
-        names = "captured captured_texts following texts copied sink window far seed"
+        names = "captured captured_texts fewer_tokens following followed_choice texts copied "
+        names += "needles answered sink window recent seed"
         return {name: asdict(self)[name] for name in names.split()}
 
 
 SMALL = Plan(
-    captured=2048,
-    captured_texts=8,
+    captured=1024,
+    captured_texts=4,
+    fewer_tokens=512,
+    fewer_texts=(2,),
     contexts=(1024,),
-    middle=1024,
     following=256,
-    texts=3,
+    followed_choice=256,
+    texts=2,
     copied=128,
-    compressions=(0.5,),
+    needles=4,
     scorers=(SNAPKV, EXPECTED),
-    random_orders=10,
-    head_step=30,
-    far=128,
+    compressions=(0.5, 0.75),
+    choice_compressions=(0.75,),
+    random_orders=5,
+    random_windows=3,
+    window_shares=(0.5,),
+    recent=128,
 )
 """A smaller table, for a CPU. Its numbers are not those of the page."""
-
-
-WORDS = {
-    SNAPKV: "SnapKV",
-    EXPECTED: "Expected Attention",
-    KEYDIFF: "KeyDiff",
-    TOVA: "TOVA",
-    RANDOM_KEYS: "random keys",
-    STREAMING: "last tokens",
-    OWN: "scorer alone",
-    FLAT: "equal",
-    ADAKV: "AdaKV",
-    PYRAMID: "PyramidKV",
-    PLASTICITY: "plasticity at one position",
-    "ap_aligned": "the same, mean over query heads",
-    "ap_overall": "plasticity over a bucket",
-    "ap_attended": "attended plasticity",
-    "far_mass": "far attention",
-    "static_error": "static error",
-}
-"""Names for readers."""
 
 
 class Condition(NamedTuple):
     """How the contexts of some texts are compressed."""
 
-    texts: str  # a book, or COPIES
+    texts: str  # a book, or `TASK:BOOK`
     context: int
     scorer: str
-    compression: float  # of all heads; of half of them for halves, of one for HEAD
-    allocation: str  # FULL, PYRAMID, one of ALLOCATIONS, or `KIND:NAME`
+    compression: float  # of all heads; for WINDOW: the share of heads with a window
+    allocation: str
 
     @property
     def name(self) -> str:
@@ -109,78 +106,102 @@ class Condition(NamedTuple):
         return "/".join(map(str, parts))
 
 
-def choice_phase(plan: Plan, rules: tuple[str, ...]) -> list[Condition]:
-    """Conditions by which the rule of division is chosen."""
-    return _settings(plan, CHOICE, plan.middle, (OWN, FLAT, *(f"{RULE}:{one}" for one in rules)))
+def needles_in(book: str) -> str:
+    """The task of finding numbers in a book."""
+    return f"{NEEDLES}:{book}"
 
 
-def report_phases(
-    plan: Plan, rules: tuple[str, ...], layers: int, heads: int
-) -> Iterator[list[Condition]]:
-    """Conditions of the tables, by their importance. Those of a phase have the same texts."""
-    middle = plan.middle
-    of_rules = tuple(f"{RULE}:{name}" for name in rules)
-    orders = tuple(f"{RANDOM_ORDER}:{number}" for number in range(plan.random_orders))
-    contexts = sorted(plan.contexts, key=lambda one: one != middle)
-    for context in contexts:
-        pyramid = [Condition(REPORT, context, SNAPKV, one, PYRAMID) for one in plan.compressions]
-        yield [*pyramid, *_settings(plan, REPORT, context, ALLOCATIONS)]
-    uncompressed = Condition(COPIES, middle, plan.scorers[0], 0.0, FULL)
-    yield [uncompressed, *_settings(plan, COPIES, middle, ALLOCATIONS)]
-    yield _settings(plan, REPORT, middle, (*of_rules, *orders))
-    yield _shortest(plan)
-    yield _settings(plan, COPIES, middle, orders)
-    yield _heads_alone(plan, layers * heads, heads)
-    for context in contexts[1:]:
-        yield _settings(plan, REPORT, context, orders)
+def copies_in(book: str) -> str:
+    """The task of copying random tokens."""
+    return f"{COPIES}:{book}"
 
 
-def _shortest(plan: Plan) -> list[Condition]:
-    """At the shortest context: orders of the same budgets, and rules where heads keep few keys."""
-    context, most = min(plan.contexts), max(plan.compressions)
-    rules = () if context == plan.middle else CAREFUL_RULES  # all rules are tried at the middle
-    return [
-        Condition(REPORT, context, scorer, compression, allocation)
-        for scorer in (SNAPKV, EXPECTED)
-        for compression, allocations in ((0.5, ORDERS[1:]), (most, rules))
-        for allocation in allocations
-    ]
+def full(texts: str, context: int) -> Condition:
+    """Nothing is pruned."""
+    return Condition(texts, context, NOTHING, 0.0, FULL)
 
 
-def _heads_alone(plan: Plan, number: int, heads: int) -> list[Condition]:
-    """Half of the heads with a window, and every head that alone loses keys."""
-    middle = plan.middle
-    windows = [
-        *(f"{HALF}:{name}" for name in ORDERS),
-        *(f"{RANDOM_HALF}:{draw}" for draw in range(plan.random_orders)),
-    ]
-    return [
-        *(Condition(REPORT, middle, STREAMING, _kept_far(plan), one) for one in windows),
-        *(
-            Condition(REPORT, middle, scorer, compression, f"{HEAD}:{one // heads}.{one % heads}")
-            for scorer, compression in alone(plan)
-            for one in range(0, number, plan.head_step)
-        ),
-    ]
+def source_name(book: str, tokens: int, texts: int) -> str:
+    """Values of key heads from some texts."""
+    return f"{book}/{tokens}/{texts}"
 
 
-def alone(plan: Plan) -> list[tuple[str, float]]:
-    """(scorer, compression) of heads that alone lose keys."""
-    return [(SNAPKV, plan.alone), (EXPECTED, plan.alone), (STREAMING, _kept_far(plan))]
+def main_source(plan: Plan) -> str:
+    """The values of all comparisons but those of transfer."""
+    return source_name(CHOICE, plan.captured, plan.captured_texts)
 
 
-def _kept_far(plan: Plan) -> float:
-    """The compression of a head that keeps only sinks and its window."""
-    return round(1.0 - (plan.sink + plan.far) / plan.middle, 6)
+def sources(plan: Plan) -> list[tuple[str, int, int]]:
+    """(book, tokens, texts) of all captures; the first is that of `main_source`."""
+    lengths = (plan.captured, plan.fewer_tokens)
+    fewer = [(CHOICE, *size) for size in product(lengths, reversed(plan.fewer_texts))]
+    main = (CHOICE, plan.captured, plan.captured_texts)
+    others = [(book, plan.captured, plan.captured_texts) for book in OTHERS]
+    return [main, *(one for one in fewer if one != main), *others]
+
+
+def choice_conditions(plan: Plan, rules: tuple[str, ...]) -> Iterator[list[Condition]]:
+    """Conditions by which the rule of division is chosen. Those of a list have the same texts."""
+    names = (FLAT, *(f"{RULE}:{one}" for one in rules))
+    for context, texts in product(plan.contexts, (CHOICE, needles_in(CHOICE))):
+        yield [
+            full(texts, context),
+            *_settings(texts, context, plan.choice_scorers, (*plan.choice_compressions,), names),
+        ]
+
+
+def report_conditions(plan: Plan, rules: tuple[str, ...] = ()) -> Iterator[list[Condition]]:
+    """Conditions of the tables, by their importance. Those of a list have the same texts.
+
+    `rules` are those that a part of the choice prefers; they are reported, too.
+    """
+    names = (FLAT, PLASTICITY, ADAKV, OWN, CRITICAL, STATIC)
+    for context in plan.contexts:
+        for texts in (REPORT, needles_in(REPORT)):
+            pyramid = [Condition(texts, context, SNAPKV, one, PYRAMID) for one in plan.compressions]
+            yield [
+                full(texts, context),
+                *_settings(texts, context, plan.scorers, plan.compressions, names),
+                *pyramid,
+            ]
+    task, main = copies_in(REPORT), plan.main
+    yield [full(task, main), *_settings(task, main, plan.scorers, plan.compressions, names)]
+    few = (plan.choice_scorers, plan.few)
+    from_others = tuple(
+        f"{SOURCE}:{source_name(book, plan.captured, plan.captured_texts)}" for book in OTHERS
+    )
+    for book in (*OTHERS, REPORT):
+        own = (FLAT, PLASTICITY, ADAKV) if book != REPORT else ()
+        yield _settings(book, main, *few, (*own, *from_others))
+    for texts in (REPORT, needles_in(REPORT), copies_in(REPORT)):
+        yield list(_windows(plan, texts))
+    of_sources = tuple(f"{SOURCE}:{source_name(*one)}" for one in sources(plan)[1:])
+    fewer = tuple(one for one in of_sources if one not in from_others)
+    for texts in (REPORT, needles_in(REPORT)):
+        yield _settings(texts, main, *few, fewer)
+    for texts in (REPORT, needles_in(REPORT), copies_in(REPORT)):
+        yield [Condition(texts, main, REPLAY, one, KVZIP) for one in plan.compressions]
+    tried = tuple(f"{RULE}:{one}" for one in rules)
+    for context, texts in product(plan.contexts, (REPORT, needles_in(REPORT))):
+        yield _settings(texts, context, plan.choice_scorers, plan.choice_compressions, tried)
+    orders = tuple(f"{RANDOM}:{number}" for number in range(plan.random_orders))
+    for texts in (REPORT, needles_in(REPORT)):
+        yield _settings(texts, main, *few, orders)
+
+
+def _windows(plan: Plan, texts: str) -> Iterator[Condition]:
+    """Some heads keep everything, the others their first and last tokens."""
+    orders = (PLASTICITY, FAR, BOTH, *(f"{RANDOM}:{n}" for n in range(plan.random_windows)))
+    for share, order in product(plan.window_shares, orders):
+        yield Condition(texts, plan.main, WINDOW, round(1.0 - share, 6), order)
 
 
 def _settings(
-    plan: Plan, texts: str, context: int, allocations: tuple[str, ...]
+    texts: str,
+    context: int,
+    scorers: tuple[str, ...],
+    compressions: tuple[float, ...],
+    allocations: tuple[str, ...],
 ) -> list[Condition]:
     """Every scorer and compression with every allocation."""
-    return [
-        Condition(texts, context, scorer, compression, allocation)
-        for scorer in plan.scorers
-        for compression in plan.compressions
-        for allocation in allocations
-    ]
+    return [Condition(texts, context, *one) for one in product(scorers, compressions, allocations)]

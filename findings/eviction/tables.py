@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,97 +10,117 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from findings.eviction.budgets import RULES
-from findings.eviction.figures import draw_budgets, draw_scorers
+from findings.eviction.choice import answers, mark
 from findings.eviction.plan import (
     ADAKV,
-    CAREFUL_RULES,
+    BOTH,
     CHOICE,
-    COPIES,
+    CODE,
+    CRITICAL,
     EXPECTED,
+    FAR,
     FLAT,
+    FRENCH,
     FULL,
-    HALF,
-    HEAD,
-    ORDERS,
+    KEYDIFF,
+    KVZIP,
+    NOTHING,
+    OTHERS,
     OWN,
     PLASTICITY,
     PYRAMID,
-    RANDOM_HALF,
-    RANDOM_KEYS,
-    RANDOM_ORDER,
+    RANDOM,
+    RECORDS,
+    REPLAY,
     REPORT,
     RULE,
-    SCORERS,
     SNAPKV,
-    VALUE,
-    WORDS,
+    SOURCE,
+    STATIC,
+    WINDOW,
     Condition,
     Plan,
-    alone,
+    copies_in,
+    full,
+    needles_in,
+    source_name,
+    sources,
 )
-from findings.eviction.prepare import HEADS, read_heads
-from findings.eviction.results import Results, chosen_rule, log_ratios
+from findings.eviction.results import PLAN, PUBLISHED, Results
 from findings.tables import NONE, holm, markdown, paired_p, text_interval, write_tables
 from qk_toolkit.arrays import Array
 
+HERE = Path(__file__).resolve().parent
+VALUES, CHOSEN, MODEL = "key_heads.csv", "chosen_rule.json", "model.json"
 PAGES = {
-    Path("README.md"): ("main",),
-    Path("docs/findings-compression.md"): ("counts", "values", "short", "windows", "alone"),
-    Path("findings/eviction/README.md"): (
-        *("budgets-2048", "budgets-4096", "budgets-7168"),
-        *("loss", "copies", "orders", "rules"),
+    Path("README.md"): ("leaderboard",),
+    Path("docs/findings-compression.md"): (
+        *("counts", "rules", "crosswise", "transfer", "fewer", "windows", "memory"),
     ),
+    Path("findings/eviction/README.md"): ("budgets", "needles", "copies", "random"),
 }
 """The tables of every page."""
-HERE = Path(__file__).resolve().parent
+WORDS = {
+    SNAPKV: "SnapKV",
+    EXPECTED: "Expected Attention",
+    KEYDIFF: "KeyDiff",
+    OWN: "scorer alone",
+    FLAT: "equal",
+    ADAKV: "AdaKV",
+    CRITICAL: "CriticalAdaKV",
+    PYRAMID: "PyramidKV",
+    KVZIP: "KVzip",
+    STATIC: "static error",
+    PLASTICITY: "plasticity",
+    FAR: "far attention",
+    BOTH: "mean rank of both",
+    REPORT: "Jargon File",
+    CHOICE: "Moby-Dick",
+    CODE: "Python",
+    FRENCH: "French",
+    RECORDS: "records",
+}
+"""Names for readers."""
+NAMES = {
+    "SmolLM2-135M-Instruct-Q4_1": "SmolLM2-135M",
+    "Qwen2.5-Coder-0.5B-Instruct-q4_k_m": "Qwen2.5-Coder-0.5B",
+}
+"""Folders of the published models, with short names."""
 _SPACE = "\u00a0"  # lines do not break there
-_SETTING = "scorer, keys pruned"
+_SCORER, _LEADERS = EXPECTED, (OWN, FLAT, ADAKV, CRITICAL, STATIC, PLASTICITY)
 
 
-def write_all(folder: Path, plan: Plan, *, page: bool) -> None:
-    """Write all tables and figures into a folder; with `page`, into the repository too."""
-    results = Results(folder, plan)
-    if page and folder.resolve() != HERE:
-        results.publish(HERE)
-        shutil.copy(folder / HEADS, HERE / HEADS)
-        results = Results(HERE, plan)  # with as many digits as published
-    study = Study(plan, results, read_heads(folder))
-    tables = dict(study.tables())
+def write_all(folders: Sequence[Path], plan: Plan, *, page: bool) -> None:
+    """Write all tables into the folder above; with `page`, into the repository too."""
+    out = folders[0].parent
+    if page and out.resolve() != HERE:
+        for folder in folders:
+            own = HERE / folder.name
+            own.mkdir(exist_ok=True)
+            Results(folder, plan).publish(own / PUBLISHED)
+            for name in (PLAN, VALUES, CHOSEN, MODEL):
+                shutil.copy(folder / name, own / name)
+        folders = [HERE / folder.name for folder in folders]
+    tables = dict(Study.read(folders, plan).tables())
     text = "\n".join(f"## {name}\n\n{table}\n" for name, table in tables.items())
-    (folder / "tables.md").write_text(text, encoding="utf-8")
-    pictures = draw_budgets(study, folder), draw_scorers(study, folder)
+    (out / "tables.md").write_text(text, encoding="utf-8")
     if page:
         for path, names in PAGES.items():
             write_tables(path, {name: tables[name] for name in names})
-        for path in pictures:
-            shutil.copy(path, Path("docs/images") / path.name)
 
 
 @dataclass(frozen=True)
-class Study:
-    """The outcomes of a plan, and the values of key heads."""
+class Model:
+    """The outcomes of a model."""
 
+    name: str
     plan: Plan
     results: Results
-    heads: dict[str, Array]  # (layers, key heads)
-
-    def tables(self) -> Iterator[tuple[str, str]]:
-        """(name, Markdown) of every table."""
-        yield "main", self._main()
-        yield "counts", self._counts()
-        for context in self.plan.contexts:
-            yield f"budgets-{context}", self._budgets(context)
-        yield "copies", self._copies()
-        yield "loss", self._loss()
-        yield "values", self._values()
-        yield "orders", self._orders()
-        yield "rules", self._rules()
-        yield "short", self._short()
-        yield "windows", self._windows()
-        yield "alone", self._alone()
+    preferred: dict[str, str]  # part of the choice → rule
+    layers: int
+    key_heads: int
 
     def of(self, *condition: str | float, field: str = "kl") -> Array:
         """(texts,) outcomes; NaN if the condition was not run."""
@@ -107,253 +128,342 @@ class Study:
         missing = np.full(self.plan.texts, np.nan)
         return self.results.of(found, field) if found in self.results else missing
 
-    def draws(self, kind: str, *condition: str | float, field: str = "kl") -> Array:
-        """(draws,) means over texts of random draws; NaN if one was not run."""
-        numbers = range(self.plan.random_orders)
-        return np.array([self.of(*condition, f"{kind}:{n}", field=field).mean() for n in numbers])
-
-    def settings(self) -> Iterator[tuple[str, float]]:
-        """Every scorer with every compression."""
-        return product(self.plan.scorers, self.plan.compressions)
-
     @property
-    def _middle(self) -> tuple[str, int]:
-        return REPORT, self.plan.middle
+    def chosen(self) -> str:
+        """The rule that all parts of the choice together prefer."""
+        return self.preferred["all"]
 
-    @property
-    def _copied(self) -> tuple[str, int]:
-        return COPIES, self.plan.middle
+    def draws(self, number: int, *condition: str | float, field: str = "kl") -> Array:
+        """(draws,) means over texts of the random orders that were run."""
+        found = [self.of(*condition, f"{RANDOM}:{n}", field=field).mean() for n in range(number)]
+        return np.array([one for one in found if not np.isnan(one)])
 
-    def _main(self) -> str:
-        """The table of the README: SnapKV at the middle context."""
-        rows = []
-        for compression in self.plan.compressions:
-            kl, right = (
-                [
-                    _number(self.of(*place, SNAPKV, compression, one, field=field), digits)
-                    for one in (FLAT, ADAKV, PLASTICITY)
-                ]
-                for place, field, digits in ((self._middle, "kl", 4), (self._copied, "right", 2))
-            )
-            rows.append([_percent(compression), *kl, *right])
-        names = ["equal", "AdaKV", "plasticity"]
-        heading = [f"{field}, {one}" for field in ("KL", "copied") for one in names]
-        return markdown(["keys pruned", *heading], rows)
+    def answers(self, context: int) -> bool:
+        """Whether the model finds the numbers with a full cache."""
+        return answers(self.results, self.plan, needles_in(REPORT), context)
 
-    def _budgets(self, context: int) -> str:
-        """KL of every scorer and allocation, with differences that are paired by text."""
-        against = [self._ratios(context, base) for base in (FLAT, ADAKV)]
-        p = [_corrected(ratios) for ratios in against]
-        others, rows = (OWN, FLAT, ADAKV, PYRAMID), []
-        for number, one in enumerate(self.settings()):
+    def task(self) -> str:
+        """The task of the main context."""
+        return (needles_in if self.answers(self.plan.main) else copies_in)(REPORT)
+
+    def ratios(
+        self, context: int, base: str, compressions: Sequence[float], own: str = PLASTICITY
+    ) -> dict[tuple[str, float], Array]:
+        """(texts,) log of KL / KL of the base, by scorer and compression; without missing ones."""
+        found = {}
+        for one in product(self.plan.scorers, compressions):
             place = (REPORT, context, *one)
-            own = self.of(*place, PLASTICITY)
-            row = [_setting(one), *(_number(self.of(*place, name), 4) for name in others)]
-            row.append(f"**{_number(own, 4)}**")
-            for ratios, corrected in zip(against, p, strict=True):
-                row += [_ratio(ratios[number]), _p(corrected[number])]
-            rows.append([*row, *self._among_random(own, *place)])
-        more = ["/ equal", "p", "/ AdaKV", "p", "better random", "best random"]
-        names = [WORDS[name] for name in others]
-        return markdown([_SETTING, *names, "plasticity", *more], rows)
+            logs = np.log(self.of(*place, own) / self.of(*place, base))
+            if not np.isnan(logs).any():
+                found[one] = logs
+        return found
 
-    def _ratios(self, context: int, base: str, scorers: Sequence[str] = SCORERS) -> list[Array]:
-        """(texts,) log of KL with plasticity / KL with the base, for every setting."""
-        return [
-            np.log(
-                self.of(REPORT, context, *one, PLASTICITY) / self.of(REPORT, context, *one, base)
-            )
-            for one in self.settings()
-            if one[0] in scorers
-        ]
+
+@dataclass(frozen=True)
+class Study:
+    """The outcomes of all models."""
+
+    plan: Plan
+    models: list[Model]
+
+    @classmethod
+    def read(cls, folders: Sequence[Path], plan: Plan) -> Study:
+        """From the folders of a run, or from those of the repository."""
+        models = []
+        for folder in folders:
+            facts = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+            chosen = json.loads((folder / CHOSEN).read_text(encoding="utf-8"))
+            name = NAMES.get(folder.name, folder.name)
+            shape = facts["layers"], facts["key_heads"]
+            models.append(Model(name, plan, Results(folder, plan), chosen, *shape))
+        return cls(plan, models)
+
+    def tables(self) -> Iterator[tuple[str, str]]:
+        """(name, Markdown) of every table."""
+        yield "leaderboard", self._leaderboard()
+        yield "counts", self._counts()
+        yield "rules", self._rules()
+        yield "crosswise", self._crosswise()
+        yield "transfer", self._transfer()
+        yield "fewer", self._fewer()
+        yield "windows", self._windows()
+        yield "memory", self._memory()
+        yield "budgets", self._budgets()
+        yield "needles", self._tasks(needles_in(REPORT))
+        yield "copies", self._tasks(copies_in(REPORT))
+        yield "random", self._random()
+
+    def _leaderboard(self) -> str:
+        """One row per allocation, with one scorer, at the main context."""
+        rows = []
+        leaders = [(_SCORER, name) for name in _LEADERS]
+        for scorer, name in [*leaders[:4], (REPLAY, KVZIP), *leaders[4:]]:
+            row = [f"**{WORDS[name]}**" if name == PLASTICITY else WORDS[name]]
+            for model in self.models:
+                for texts, field, digits in ((REPORT, "kl", 4), (model.task(), "right", 2)):
+                    for compression in self.plan.few:
+                        place = (texts, self.plan.main, scorer, compression, name)
+                        row.append(_number(model.of(*place, field=field), digits))
+            rows.append(row)
+        heading = ["keys are divided by"]
+        for model in self.models:
+            task = "found" if model.answers(self.plan.main) else "copied"
+            for what, one in product(("KL", task), self.plan.few):
+                heading.append(f"{model.name}: {what}, {_percent(one)}")
+        return markdown(heading, rows)
 
     def _counts(self) -> str:
         """In how many settings plasticity is better, and certainly better after correction."""
-        no_random = [one for one in SCORERS if one != RANDOM_KEYS]
         rows = []
-        for context in self.plan.contexts:
-            row = [f"{context:,} tokens"]
-            for base, scorers in ((FLAT, SCORERS), (ADAKV, no_random)):
-                ratios = self._ratios(context, base, scorers)
-                means = np.array([one.mean() for one in ratios])
-                sure = _corrected(ratios) < 0.05
-                row.append(f"{(means < 0).sum()} of {len(means)}")
-                row.append(f"{(sure & (means < 0)).sum()} / {(sure & (means > 0)).sum()}")
+        for model, context in product(self.models, self.plan.contexts):
+            row = [f"{model.name}, {context:,} tokens"]
+            for base in (FLAT, ADAKV, CRITICAL, STATIC):
+                found = list(model.ratios(context, base, self.plan.compressions).values())
+                if not found:
+                    row += [NONE, NONE]
+                    continue
+                means = np.array([one.mean() for one in found])
+                sure = holm(np.array([paired_p(one) for one in found])) < 0.05
+                better, worse = (sure & (means < 0)).sum(), (sure & (means > 0)).sum()
+                row.append(f"{(means < 0).sum()} of {len(means)} ({better} / {worse})")
                 row.append(f"{np.exp(means.mean()):.2f}")
-            places = [(REPORT, context, *one) for one in self.settings()]
-            found = [self._among_random(self.of(*one, PLASTICITY), *one)[0] for one in places]
-            known = [one for one in found if one != NONE]
-            row.append(f"{sum(one.startswith('0 ') for one in known)} of {len(known)}")
             rows.append(row)
-        heading = ["context"]
-        for base in ("equal", "AdaKV"):
-            heading += [f"better than {base}", "certainly better / worse", f"KL / {base}"]
-        return markdown([*heading, "better than all random orders"], rows)
-
-    def _among_random(self, own: Array, *place: str | float) -> list[str]:
-        """How many random orders are as good or better, and the best of them."""
-        drawn = self.draws(RANDOM_ORDER, *place)
-        return [_better(own, drawn), _number(drawn.min(), 4)]
-
-    def _copies(self) -> str:
-        """The share of the second copy that is predicted right."""
-        rows = []
-        for one in self.settings():
-            place = (*self._copied, *one)
-            values = [self.of(*place, name, field="right") for name in (FLAT, ADAKV)]
-            own = f"**{_with_half(self.of(*place, PLASTICITY, field='right'))}**"
-            drawn = self.draws(RANDOM_ORDER, *place, field="right")
-            random = [_number(drawn, 3), _number(drawn.max(), 3)]
-            rows.append([_setting(one), *(_number(found, 3) for found in values), own, *random])
-        full = self.of(*self._copied, self.plan.scorers[0], 0.0, FULL, field="right")
-        rows.append(["nothing is pruned", NONE, NONE, _with_half(full), NONE, NONE])
-        heading = [_SETTING, "equal", "AdaKV", "plasticity"]
-        return markdown([*heading, "mean of random orders", "best random order"], rows)
-
-    def _loss(self) -> str:
-        """Change of the loss at the middle context."""
-        names = (OWN, FLAT, ADAKV, PLASTICITY)
-        rows = []
-        for one in self.settings():
-            found = [self.of(*self._middle, *one, name, field="loss_change") for name in names]
-            rows.append([_setting(one), *map(_change, found)])
-        return markdown([_SETTING, *(WORDS[name] for name in names)], rows)
-
-    def _values(self) -> str:
-        """Budgets by the chosen rule from other values, against equal budgets and plasticity."""
-        rows = []
-        for order in ORDERS:
-            allocation = order if order == PLASTICITY else f"{VALUE}:{order}"
-            ratios = [
-                log_ratios(self.results, self.plan, allocation, REPORT, context)
-                for context in self.plan.contexts
-            ]  # (scorers, compressions) each
-            row = [WORDS[order], *(f"{np.exp(one.mean()):.2f}" for one in ratios)]
-            row.append(f"{sum((one < 0).sum() for one in ratios)} of {sum(map(np.size, ratios))}")
-            for compression in (0.5, 0.75):
-                places = [(*self._copied, one, compression) for one in self.plan.scorers]
-                copied = [self.of(*one, allocation, field="right").mean() for one in places]
-                row.append(_number(np.array(copied), 2))
-            rows.append(row)
-        heading = ["value", *(f"{context:,} tokens" for context in self.plan.contexts)]
-        more = ["better than equal", f"copied, {_percent(0.5)}", f"copied, {_percent(0.75)}"]
-        return markdown([*heading, *more], rows)
-
-    def _orders(self) -> str:
-        """The same budgets in other orders, at the shortest context."""
-        settings = [(scorer, 0.5) for scorer in (SNAPKV, EXPECTED)]
-        rows = []
-        for order in (*ORDERS, FLAT):
-            row = [WORDS[order]]
-            for one in settings:
-                place = (REPORT, min(self.plan.contexts), *one)
-                found = self.of(*place, order)
-                row += [_number(found, 4), self._among_random(found, *place)[0]]
-            rows.append(row)
-        columns = [title for one in settings for title in (_setting(one), "better random")]
-        return markdown(["budgets by", *columns], rows)
-
-    def _rules(self) -> str:
-        """KL / KL of equal budgets of every rule, as geometric means."""
-        chosen = chosen_rule(self.results, self.plan, tuple(RULES))
-        rows = []
-        for rule in RULES:
-            choice, report = (
-                log_ratios(self.results, self.plan, f"{RULE}:{rule}", texts)
-                for texts in (CHOICE, REPORT)
-            )  # (scorers, compressions) each
-            means = [choice.mean(), report.mean(), *report.mean(axis=0)]
-            name = f"**{rule}**" if rule == chosen else rule
-            rows.append([name, *(f"{one:.2f}" for one in np.exp(means))])
-        heading = ["rule", "Moby-Dick", "Jargon File"]
-        return markdown([*heading, *map(_percent, self.plan.compressions)], rows)
-
-    def _short(self) -> str:
-        """Rules where a head keeps few keys: the shortest context, the largest compression."""
-        chosen = chosen_rule(self.results, self.plan, tuple(RULES))
-        names = {"equal": FLAT, chosen: PLASTICITY}
-        names |= {name.removeprefix(f"{RULE}:"): name for name in CAREFUL_RULES}
-        rows = []
-        for title, allocation in names.items():
-            row = [title]
-            for scorer in (SNAPKV, EXPECTED):
-                place = (REPORT, min(self.plan.contexts), scorer, max(self.plan.compressions))
-                found, equal = (self.of(*place, one) for one in (allocation, FLAT))
-                minus = NONE if allocation == FLAT else _change(found - equal)
-                row += [_number(found, 4), minus]
-            rows.append(row)
-        heading = ["rule", "SnapKV", "minus equal", "Expected Attention", "minus equal"]
+        heading = ["model, context"]
+        for base in (FLAT, ADAKV, CRITICAL, STATIC):
+            heading += [f"better than {WORDS[base]} (certainly / worse)", f"KL / {WORDS[base]}"]
         return markdown(heading, rows)
 
-    def _windows(self) -> str:
-        """Half of the key heads keep only their last tokens."""
-        place = (*self._middle, *alone(self.plan)[-1])
-        drawn = self.draws(RANDOM_HALF, *place)
+    def _rules(self) -> str:
+        """Every rule on the book of the choice."""
         rows = []
-        for order in ORDERS:
-            found = self.of(*place, f"{HALF}:{order}")
-            rows.append([WORDS[order], _with_half(found), _better(found, drawn)])
-        rows.append(["random halves, mean", _number(drawn, 4), NONE])
-        return markdown(["half with the smallest", "KL", "better random halves"], rows)
+        results = [model.results for model in self.models]
+        for rule in RULES:
+            found = mark(results, self.plan, rule)
+            row = [f"**{rule}**" if rule == self.models[0].chosen else rule]
+            row += [_exp(found.log_kl), _number(found.needles, 2)]
+            row += [_exp(mark([one], self.plan, rule).log_kl) for one in results]
+            for compression in self.plan.choice_compressions:
+                own = mark(results, self.plan, rule, compressions=(compression,))
+                row += [_exp(own.log_kl), _number(own.needles, 2)]
+            rows.append(row)
+        heading = ["rule", "KL / equal", "found", *(model.name for model in self.models)]
+        for compression in self.plan.choice_compressions:
+            heading += [f"{_percent(compression)}: KL / equal", "found"]
+        return markdown(heading, rows)
 
-    def _alone(self) -> str:
-        """Rank correlation over heads of a value with the KL if that head alone loses keys."""
-        layers, heads = next(iter(self.heads.values())).shape
-        places = range(0, layers * heads, self.plan.head_step)
-        names = [f"{HEAD}:{one // heads}.{one % heads}" for one in places]
-        outcomes = [
-            np.array([self.of(*self._middle, *one, name).mean() for name in names])
-            for one in alone(self.plan)
-        ]
-        values = [self.heads[order].ravel()[list(places)] for order in ORDERS]
-        found = [[spearmanr(one, kl) for kl in outcomes] for one in values]
-        p = holm(np.array([one.pvalue for row in found for one in row]))
+    def _crosswise(self) -> str:
+        """The rule that a part of the choice prefers, on what the choice left out."""
         rows = []
-        for order, row, own in zip(ORDERS, found, p.reshape(len(ORDERS), -1), strict=True):
-            pairs = zip(row, own, strict=True)
-            cells = [cell for one, q in pairs for cell in (f"{one.statistic:.2f}", _p(q))]
-            rows.append([WORDS[order], *cells])
-        titles = [WORDS[scorer] for scorer, _ in alone(self.plan)]
-        return markdown(["value of the head", *(x for one in titles for x in (one, "p"))], rows)
+        for part, rule in self.models[0].preferred.items():
+            models, contexts = self.models, self.plan.contexts
+            if part.startswith("model "):
+                number = int(part.split()[1])
+                models = [one for place, one in enumerate(self.models) if place != number]
+                part = f"{self.models[number].name} alone"
+            elif part.startswith("without "):
+                contexts = (int(part.split()[1]),)
+                part = f"without {contexts[0]:,} tokens"
+            where = f"{' and '.join(one.name for one in models)}, {_list(contexts)} tokens"
+            row = [part, rule, where]
+            for one in (rule, self.models[0].chosen):
+                logs, found = self._reported(models, contexts, one)
+                row += [_exp(logs), _number(found, 2)]
+            rows.append(row)
+        heading = ["chosen on", "rule", "reported on", "KL / equal", "found"]
+        return markdown([*heading, "chosen rule: KL / equal", "found"], rows)
+
+    def _reported(
+        self, models: Sequence[Model], contexts: Sequence[int], rule: str
+    ) -> tuple[float, float]:
+        """Mean log of KL / KL of equal budgets, and numbers found, on the book of the report."""
+        logs, found = [], []
+        how = (self.plan.choice_scorers, self.plan.choice_compressions)
+        for model, context, scorer, compression in product(models, contexts, *how):
+            name = PLASTICITY if rule == model.chosen else f"{RULE}:{rule}"
+            place = (context, scorer, compression)
+            own, equal = (model.of(REPORT, *place, which) for which in (name, FLAT))
+            logs.append(np.log(own / equal).mean())
+            if model.answers(context):
+                right = model.of(needles_in(REPORT), *place, name, field="right")
+                found.append(right.mean())
+        return float(np.nanmean(logs)), float(np.nanmean(found)) if found else float("nan")
+
+    def _transfer(self) -> str:
+        """Budgets from some texts, contexts of others: KL / KL of equal budgets."""
+        rows = []
+        for model, source in product(self.models, (CHOICE, *OTHERS)):
+            name = source_name(source, self.plan.captured, self.plan.captured_texts)
+            allocation = PLASTICITY if source == CHOICE else f"{SOURCE}:{name}"
+            found = [self._log_ratio(model, texts, allocation) for texts in (REPORT, *OTHERS)]
+            rows.append([f"{model.name}, {WORDS[source]}", *map(_exp, found)])
+        for model in self.models:
+            row = [f"{model.name}, AdaKV"]
+            row += [_exp(self._log_ratio(model, texts, ADAKV)) for texts in (REPORT, *OTHERS)]
+            rows.append(row)
+        return markdown(["budgets from", *(WORDS[one] for one in (REPORT, *OTHERS))], rows)
+
+    def _log_ratio(self, model: Model, texts: str, allocation: str) -> float:
+        """Mean over scorers, compressions and texts of log KL / KL of equal budgets."""
+        logs = []
+        for one in product(self.plan.choice_scorers, self.plan.few):
+            place = (texts, self.plan.main, *one)
+            logs.append(np.log(model.of(*place, allocation) / model.of(*place, FLAT)).mean())
+        return float(np.mean(logs))
+
+    def _fewer(self) -> str:
+        """How many texts and tokens a budget needs."""
+        rows = []
+        for book, tokens, texts in sources(self.plan):
+            if book != CHOICE:
+                continue
+            name = source_name(book, tokens, texts)
+            is_main = (tokens, texts) == (self.plan.captured, self.plan.captured_texts)
+            row = [f"{texts} × {tokens:,}"]
+            for model in self.models:
+                allocation = PLASTICITY if is_main else f"{SOURCE}:{name}"
+                row.append(_exp(self._log_ratio(model, REPORT, allocation)))
+                right = [
+                    model.of(needles_in(REPORT), self.plan.main, *one, allocation, field="right")
+                    for one in product(self.plan.choice_scorers, self.plan.few)
+                ]
+                row.append(_number(np.array(right), 2) if model.answers(self.plan.main) else NONE)
+            rows.append(row)
+        columns = [
+            f"{model.name}: {one}" for model in self.models for one in ("KL / equal", "found")
+        ]
+        return markdown(["texts × tokens", *columns], rows)
+
+    def _windows(self) -> str:
+        """Some heads keep everything, the others their first and last tokens."""
+        rows = []
+        for model, share in product(self.models, self.plan.window_shares):
+            place = (self.plan.main, WINDOW, round(1.0 - share, 6))
+            for order in (PLASTICITY, FAR, BOTH):
+                row = [f"{model.name}, {share:g}, {WORDS[order]}"]
+                for texts, field, digits in self._window_tasks(model):
+                    drawn = model.draws(self.plan.random_windows, texts, *place, field=field)
+                    own = model.of(texts, *place, order, field=field)
+                    row += [_number(own, digits), _among(own, drawn, largest=field == "right")]
+                rows.append(row)
+            row = [f"{model.name}, {share:g}, random, mean"]
+            for texts, field, digits in self._window_tasks(model):
+                drawn = model.draws(self.plan.random_windows, texts, *place, field=field)
+                row += [_number(drawn, digits), NONE]
+            rows.append(row)
+        heading = ["model, share of full heads, order"]
+        for one in ("KL", "found", "copied"):
+            heading += [one, "as good or better at random"]
+        return markdown(heading, rows)
+
+    def _window_tasks(self, model: Model) -> list[tuple[str, str, int]]:
+        task = needles_in(REPORT) if model.answers(self.plan.main) else "–"
+        return [(REPORT, "kl", 4), (task, "right", 2), (copies_in(REPORT), "right", 2)]
+
+    def _memory(self) -> str:
+        """Memory of a cache in float16, computed from the layout."""
+        rows = []
+        for model in self.models:
+            number, width = model.layers * model.key_heads, 64
+            for share in (1.0, *self.plan.window_shares):
+                tokens = share * 32_768 + (1.0 - share) * (self.plan.sink + self.plan.recent)
+                size = number * tokens * width * 2 * 2 / 2**20
+                name = (
+                    "all heads full, or masks" if share == 1.0 else f"{share:g} of the heads full"
+                )
+                times = f"{32_768 / tokens:.2f}"
+                rows.append([f"{model.name}, {name}", f"{size:.0f}{_SPACE}MiB", times])
+        return markdown(["32,768 tokens", "cache", "tokens in the same memory"], rows)
+
+    def _budgets(self) -> str:
+        """Every allocation of every scorer; ratios with intervals that are paired by text."""
+        rows = []
+        names = (OWN, FLAT, ADAKV, CRITICAL, PYRAMID, STATIC, PLASTICITY)
+        for model, context in product(self.models, self.plan.contexts):
+            bases = [model.ratios(context, base, self.plan.compressions) for base in (FLAT, ADAKV)]
+            p = [
+                dict(zip(one, holm(np.array([paired_p(x) for x in one.values()])), strict=True))
+                for one in bases
+            ]
+            for setting in product(self.plan.scorers, self.plan.compressions):
+                place = (REPORT, context, *setting)
+                row = [f"{model.name}, {context:,}, {WORDS[setting[0]]}, {_percent(setting[1])}"]
+                row += [_number(model.of(*place, name), 4) for name in names]
+                for logs, corrected in zip(bases, p, strict=True):
+                    known = setting in logs
+                    row += [_ratio(logs[setting]), _p(corrected[setting])] if known else [NONE] * 2
+                rows.append(row)
+        columns = [WORDS[name] for name in names]
+        heading = ["model, context, scorer, keys pruned", *columns, "/ equal", "p", "/ AdaKV", "p"]
+        return markdown(heading, rows)
+
+    def _tasks(self, texts: str) -> str:
+        """The share of numbers found, or of tokens copied."""
+        rows = []
+        is_needles = texts == needles_in(REPORT)
+        contexts = self.plan.contexts if is_needles else self.plan.contexts[:1]
+        names = (OWN, FLAT, ADAKV, CRITICAL, PYRAMID, STATIC, PLASTICITY)
+        for model, context in product(self.models, contexts):
+            whole = full(texts, context)
+            right = model.of(texts, context, NOTHING, 0.0, FULL, field="right")
+            if whole not in model.results:
+                continue
+            left_out = " (left out)" if is_needles and not model.answers(context) else ""
+            title = f"{model.name}, {context:,}, nothing is pruned{left_out}"
+            rows.append([title, *[NONE] * len(names), _number(right, 2)])
+            if left_out:
+                continue
+            for setting in product(self.plan.scorers, self.plan.compressions):
+                place = (texts, context, *setting)
+                row = [f"{model.name}, {context:,}, {WORDS[setting[0]]}, {_percent(setting[1])}"]
+                row += [_number(model.of(*place, name, field="right"), 2) for name in names]
+                rows.append([*row, NONE])
+            for one in self.plan.compressions:
+                right = model.of(texts, context, REPLAY, one, KVZIP, field="right")
+                if not np.isnan(right).any():
+                    name = f"{model.name}, {context:,}, KVzip, {_percent(one)}"
+                    rows.append([name, *[NONE] * len(names), _number(right, 2)])
+        columns = [WORDS[name] for name in names]
+        return markdown(["model, context, scorer, keys pruned", *columns, "other"], rows)
+
+    def _random(self) -> str:
+        """The same budgets in random orders of the heads."""
+        rows = []
+        for model, scorer, one in product(self.models, self.plan.choice_scorers, self.plan.few):
+            row = [f"{model.name}, {WORDS[scorer]}, {_percent(one)}"]
+            place = (REPORT, self.plan.main, scorer, one)
+            own, drawn = model.of(*place, PLASTICITY), model.draws(self.plan.random_orders, *place)
+            best = drawn.min() if len(drawn) else float("nan")
+            row += [_number(own, 4), _number(drawn, 4), _number(best, 4)]
+            row.append(_among(own, drawn, largest=False))
+            rows.append(row)
+        heading = ["model, scorer, keys pruned", "plasticity", "random, mean", "best random"]
+        return markdown([*heading, "random as good or better"], rows)
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(f"{one:,}" for one in sorted(numbers))
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:g}{_SPACE}%"
 
 
-def _setting(setting: tuple[str, float]) -> str:
-    return f"{WORDS[setting[0]]}, {_percent(setting[1])}"
-
-
 def _number(values: Array | float, digits: int) -> str:
     """A mean; NONE if an outcome is missing."""
-    mean = float(np.mean(values))
+    mean = float(np.mean(values)) if np.size(values) else float("nan")
     return NONE if np.isnan(mean) else f"{mean:.{digits}f}"
 
 
-def _better(own: Array, drawn: Array) -> str:
+def _exp(log: float) -> str:
+    return NONE if np.isnan(log) else f"{np.exp(log):.2f}"
+
+
+def _among(own: Array, drawn: Array, *, largest: bool) -> str:
     """How many random draws are as good or better."""
-    if np.isnan([own.mean(), *drawn]).any():
+    if np.isnan(own).any() or not len(drawn):
         return NONE
-    return f"{(drawn <= own.mean()).sum()} of {len(drawn)}"
-
-
-def _with_half(values: Array, digits: int = 3, sign: str = "") -> str:
-    """The mean and half of its 95 % interval over texts."""
-    if np.isnan(values).any():
-        return NONE
-    value, low, high = text_interval(values)
-    return f"{value:{sign}.{digits}f}{_SPACE}±{_SPACE}{(high - low) / 2:.{digits}f}"
-
-
-def _change(values: Array) -> str:
-    """A difference with its sign."""
-    return _with_half(values, 4, "+")
-
-
-def _corrected(found: Sequence[Array]) -> Array:
-    """P-values of paired differences, corrected over the table."""
-    return holm(np.array([paired_p(one) for one in found]))
+    as_good = drawn >= own.mean() if largest else drawn <= own.mean()
+    return f"{as_good.sum()} of {len(drawn)}"
 
 
 def _ratio(logs: Array) -> str:

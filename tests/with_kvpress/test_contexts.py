@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvpress import AdaKVPress, KeyDiffPress, KnormPress, PyramidKVPress, SnapKV
 from transformers import DynamicCache
 
 from attention_plasticity.kvpress import BudgetPress
-from findings.eviction.contexts import Contexts, KnownScores
+from findings.eviction.contexts import Contexts, KnownScores, Questions
 from findings.eviction.presses import pyramid_curves
 from tiny_models import ARCHITECTURES, VOCABULARY
 
@@ -110,3 +111,48 @@ def test_pyramid_budgets_are_those_of_its_press(
     plain = PyramidKVPress(0.5, **how)
     for text, outcome in zip(tokens, contexts.outcomes(press), strict=True):
         assert tuple(outcome) == pytest.approx(plain_outcome(model, text, plain), abs=1e-5)
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_questions_do_not_see_each_other(
+    model: Any, tokens: np.ndarray, tmp_path: Path, length: int
+) -> None:
+    """The same as asking each question alone, with the full context and with a compressed one."""
+    asked = np.random.default_rng(2).integers(8, VOCABULARY, (len(tokens), 2, length))
+    answers = np.zeros_like(asked)
+    answers[:, :, 1:] = 1
+    if length > 2:
+        asked[:, 1, 3], answers[:, 1, 3] = -1, 0  # a shorter one
+    questions = Questions(model, tokens[:, :CONTEXT], asked, answers)
+    file = flat_file(tmp_path)
+    known = KnownScores(0.5, questions.scores(KeyDiffPress(), 0))
+    presses = [(None, None), (known, KeyDiffPress(0.5))]
+    if length == 2:  # kvpress finds fake keys in so few dimensions for few tokens only
+        own = BudgetPress(known, file, 0.5, any_model=True)
+        presses.append((own, BudgetPress(KeyDiffPress(), file, 0.5, any_model=True)))
+    for press, plain in presses:
+        for text, outcome in enumerate(questions.outcomes(press)):
+            kl, right = [], []
+            for one, answer in zip(asked[text], answers[text], strict=True):
+                full, own = (
+                    _log_probabilities(model, tokens[text, :CONTEXT], one[one >= 0], how)
+                    for how in (None, plain)
+                )
+                places = np.flatnonzero(answer) - 1
+                kl += [float((full[at].exp() * (full[at] - own[at])).sum()) for at in places]
+                right.append(all(int(own[at].argmax()) == one[at + 1] for at in places))
+            assert outcome.kl == pytest.approx(np.mean(kl), abs=1e-5)
+            assert outcome.right == np.mean(right)
+
+
+def _log_probabilities(model: Any, context: np.ndarray, following: np.ndarray, press: Any) -> Any:
+    """(following, vocabulary), with the tokens read one by one."""
+    cache, found = DynamicCache(), []
+    with torch.no_grad(), press(model) if press is not None else nullcontext():
+        model(torch.from_numpy(context)[None], past_key_values=cache)
+    for place, token in enumerate(following):
+        with torch.no_grad():
+            ids, position = torch.tensor([[token]]), torch.tensor([[len(context) + place]])
+            logits = model(ids, past_key_values=cache, position_ids=position).logits[0, 0]
+        found.append(logits.double().log_softmax(-1))
+    return torch.stack(found)

@@ -1,4 +1,4 @@
-"""The whole study of evictions on a tiny random model: conditions, resuming, tables, figures."""
+"""The whole study of evictions on a tiny random model: values, choice, outcomes, continuing."""
 
 from __future__ import annotations
 
@@ -7,74 +7,147 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 pytest.importorskip("kvpress")
 
-from findings.eviction.__main__ import evaluate
+from findings.eviction.__main__ import CHOSEN, TOKENS, VALUES, Work, choose, write_all_values
 from findings.eviction.budgets import RULES
 from findings.eviction.plan import (
     CHOICE,
-    COPIES,
-    ORDERS,
+    FLAT,
+    KVZIP,
+    OTHERS,
+    PLASTICITY,
+    REPLAY,
     REPORT,
     SMALL,
-    choice_phase,
-    report_phases,
+    Condition,
+    choice_conditions,
+    copies_in,
+    main_source,
+    needles_in,
+    report_conditions,
+    sources,
 )
 from findings.eviction.results import Results
-from findings.eviction.tables import write_all
+from findings.eviction.values import read_values
 from tiny_models import ARCHITECTURES, VOCABULARY
 
-LAYERS, HEADS = 4, 2
+LAYERS, HEADS, CONTEXT = 4, 2, 96
 PLAN = replace(
     SMALL,
-    contexts=(96,),
-    middle=96,
+    captured=96,
+    captured_texts=4,
+    fewer_tokens=64,
+    contexts=(CONTEXT,),
     following=4,
-    texts=2,
+    followed_choice=4,
     copied=4,
+    needles=2,
+    answered=0.0,
     random_orders=2,
-    head_step=3,
-    far=16,
+    random_windows=2,
+    sink=2,
+    window=4,
+    recent=16,
 )
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as `prepare` makes it, with random texts and values."""
+    """A folder with random tokens."""
     path, rng = tmp_path_factory.mktemp("study"), np.random.default_rng(0)
-    texts = {
-        name: rng.integers(8, VOCABULARY, (PLAN.texts, 100)).tolist()
-        for name in (CHOICE, REPORT, COPIES)
-    }
-    (path / "tokens.json").write_text(json.dumps(texts))
-    ids = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
-    values = {name: rng.uniform(0.1, 0.9, len(ids)) for name in ORDERS}
-    table = pd.DataFrame(ids, columns=["layer", "k_head"]).assign(**values)
-    table.to_csv(path / "key_heads.csv", index=False)
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.integers(8, VOCABULARY, shape)
+
+    found = {name: drawn(PLAN.texts, CONTEXT + 4) for name in (CHOICE, REPORT, *OTHERS)}
+    found[copies_in(REPORT)] = drawn(PLAN.texts, CONTEXT + 4)
+    found |= {f"capture/{name}": drawn(4, 96) for name in (CHOICE, *OTHERS)}
+    for book in (CHOICE, REPORT):
+        name = f"{needles_in(book)}/{CONTEXT}"
+        questions = drawn(PLAN.texts, 2, 2)
+        answers = np.zeros((PLAN.texts, 2, 2), int)
+        answers[:, :, 1] = 1
+        found |= {name: drawn(PLAN.texts, CONTEXT)}
+        found |= {f"{name}/questions": questions, f"{name}/answers": answers}
+    np.savez(path / TOKENS, **found)
     return path
 
 
-def test_the_study_continues_and_ends_with_all_tables(folder: Path) -> None:
+def work(folder: Path, seconds: float = float("inf")) -> Work:
+    import time
+
     model = ARCHITECTURES["llama"].model("sdpa")
-    assert not evaluate(model, folder, PLAN, seconds=0.0)
-    assert evaluate(model, folder, PLAN)
-    lines = (folder / "results.jsonl").read_text()
-    half = lines.splitlines(keepends=True)[: lines.count("\n") // 2]
-    (folder / "results.jsonl").write_text("".join(half) + '{"condition": "killed in a li')
-    assert evaluate(model, folder, PLAN)
-    assert (folder / "results.jsonl").read_text() == lines
-    rules = tuple(RULES)
-    phases = [choice_phase(PLAN, rules), *report_phases(PLAN, rules, LAYERS, HEADS)]
+    with np.load(folder / TOKENS) as file:
+        tokens = {name: file[name].astype(np.int64) for name in file.files}
+    if not (folder / VALUES).exists():
+        write_all_values(model, tokens, folder, PLAN, cpus=1)
+    return Work(model, tokens, folder, PLAN, time.monotonic() + seconds, "0")
+
+
+def free_claims(folder: Path) -> None:
+    for claim in (folder / "claims").glob("*"):
+        claim.unlink()
+
+
+def test_the_study_continues_and_has_all_outcomes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvpress.presses.snapkv_press.SnapKVPress.__init__", _small_window)
+    monkeypatch.setattr("findings.eviction.contexts.Contexts.replayed", _random_replay)
+    first = work(folder)
+    values = read_values(folder / VALUES)
+    assert list(values) == [
+        "moby-dick/96/4",
+        "moby-dick/96/2",
+        "moby-dick/64/2",
+        *(f"{one}/96/4" for one in OTHERS),
+    ]
+    assert values[main_source(PLAN)][PLASTICITY].shape == (LAYERS, HEADS)
+    assert len(values) == len(sources(PLAN))
+    work(folder, seconds=-1.0).run(choice_conditions(PLAN, tuple(RULES)))
+    assert not list(folder.glob("outcomes-*.jsonl"))
+    free_claims(folder)
+    first.run(choice_conditions(PLAN, tuple(RULES)))
+    choose([folder], PLAN)
+    rule = json.loads((folder / CHOSEN).read_text())["all"]
+    assert rule in RULES
+    first.rule = rule
+    free_claims(folder)
+    first.run(report_conditions(PLAN, (rule,)))
+    lines = (folder / "outcomes-0.jsonl").read_text()
+    whole = lines.splitlines(keepends=True)
+    (folder / "outcomes-0.jsonl").write_text(
+        "".join(whole[: len(whole) // 2]) + '{"condition": "ki'
+    )
+    free_claims(folder)
+    again = work(folder)
+    again.rule = rule
+    again.run([*choice_conditions(PLAN, tuple(RULES)), *report_conditions(PLAN, (rule,))])
+    assert sorted((folder / "outcomes-0.jsonl").read_text().splitlines()) == sorted(
+        lines.splitlines()
+    )
     results = Results(folder, PLAN)
-    planned = [one for phase in phases for one in phase]
+    lists = [*choice_conditions(PLAN, tuple(RULES)), *report_conditions(PLAN, (rule,))]
+    planned = [one for conditions in lists for one in conditions]
     assert all(one in results for one in planned)
-    assert lines.count("\n") == len(planned)
+    assert len({one.name for one in planned}) <= lines.count("\n")
     assert all((results.of(one) >= -1e-6).all() for one in planned)  # KL
-    write_all(folder, PLAN, page=False)
-    text = (folder / "tables.md").read_text()
-    for name in ("main", "counts", "budgets-96", "copies", "values", "orders", "rules", "alone"):
-        assert f"## {name}\n\n| " in text
-    assert (folder / "compression-budgets.png").stat().st_size > 10_000
+    own, other = (Condition(REPORT, CONTEXT, "snapkv", 0.5, one) for one in (FLAT, PLASTICITY))
+    assert (results.of(own) != results.of(other)).any()
+    assert Condition(REPORT, CONTEXT, REPLAY, 0.5, KVZIP) in results
+
+
+def _small_window(self: object, compression_ratio: float = 0.0) -> None:
+    """The default window of 64 tokens needs longer contexts."""
+    vars(self).update(compression_ratio=compression_ratio, window_size=8, kernel_size=5)
+
+
+def _random_replay(self: object) -> list[object]:
+    """A model without a tokenizer cannot repeat its context."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    return [torch.rand(PLAN.texts, HEADS, CONTEXT, generator=generator) for _ in range(LAYERS)]

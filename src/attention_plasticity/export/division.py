@@ -11,15 +11,15 @@ from qk_toolkit.errors import ConfigError
 PERCENTS = np.arange(1, 100) / 100.0
 """(99,) total compression of the rows of a budget file."""
 RULES = {
-    "ratio": "the largest share is 400 times the mean share as large as the smallest (200 times if "
-    "half of the keys is kept); the logarithm of the share is linear in the value",
+    "ratio": "the largest share is 100 times as large as the smallest, and the logarithm of the "
+    "share is linear in the value",
     "ramp": "1.8 times the mean for the largest value, 0.2 times for the smallest, linear in the "
     "rank between them",
 }
 """How the keys are divided; no head gets more than all of its keys."""
 DEFAULT_RULE = "ratio"
-_RATIO = 400.0  # of the largest to the smallest share, for every unit of the mean share
-_BY_RANK = 0.0  # part of a head's place that is its rank; the rest is its value
+RATIO = 100.0
+"""Of the largest to the smallest share, before shares above 1 are cut."""
 _SPREAD = 0.8  # of the ramp
 
 
@@ -43,7 +43,7 @@ def kept_shares(values: Array, keep: float, rule: str = DEFAULT_RULE) -> Array:
     """
     if rule == "ramp":
         return with_mean(1.0 + _SPREAD * (2.0 * places(values, by_rank=1.0) - 1.0), keep)
-    return shares_of_ratio(places(values, _BY_RANK), keep, _RATIO * keep)
+    return shares_of_ratio(places(values, by_rank=0.0), keep, RATIO)
 
 
 def places(values: Array, by_rank: float) -> Array:
@@ -62,7 +62,7 @@ def places(values: Array, by_rank: float) -> Array:
 
 def shares_of_ratio(place: Array, keep: float, ratio: float) -> Array:
     """(n,) shares with the mean `keep`, which grow by a factor `ratio` from place 0 to place 1."""
-    return with_mean(max(ratio, 1.0) ** place, keep)
+    return with_mean(ratio**place, keep)
 
 
 def with_mean(factor: Array, keep: float) -> Array:

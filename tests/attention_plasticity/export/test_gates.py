@@ -56,7 +56,7 @@ def test_gates_are_the_values(run: Path, tmp_path: Path) -> None:
         **{"layer": 0, "k_head": 1, "value": 0.1, "value_se": 0.004},
         **{"gate": 0.1, "copies": 0, "counted": 1, "filled": 0},
     }
-    assert "was not measured" in facts["evidence"]
+    assert "were measured on SmolLM2" in facts["evidence"]
     other = exported(run, tmp_path / "other", DUO, "--order", "static_error")
     assert gates_in(other).ravel() == pytest.approx(VALUES[::-1])
 
