@@ -44,12 +44,21 @@ def test_the_run_is_whole() -> None:
 def test_the_page_tells_the_tables_numbers() -> None:
     """At one position first, and over a bucket in a table of its own."""
     run = ap.open_run(RUN)
-    names = ("ap_aligned", "ap_aligned_drop", "ap_phase", "ap_overall")
-    level, drop, *bucket = (_cell(run, name) for name in names)
+    drops = [_cell(run, f"ap_aligned_drop{part}") for part in ("", "_position", "_distance")]
+    level, *bucket = (_cell(run, name) for name in ("ap_aligned", "ap_phase", "ap_overall"))
     row = next(line for line in FINDINGS.splitlines() if line.startswith("| moby-dick-8192 |"))
     assert row.startswith(f"| moby-dick-8192 | {level} |")
-    assert row.endswith(f"| {drop} |")
+    assert row.endswith(f"| {' | '.join(drops)} |")
     assert f"| moby-dick-8192 | {' | '.join([level, *bucket])} |" in FINDINGS
+
+
+def test_the_drop_is_distance_also_in_the_count() -> None:
+    """The main statement about the context, from the published tables."""
+    run = ap.open_run(RUN)
+    counts = pd.read_csv(RUN / "head_counts.csv")
+    for part, low, high in (("position", -0.012, 0.004), ("distance", 0.033, 0.045)):
+        assert low < mean_over_heads(run, f"ap_aligned_drop_{part}").value < high
+        assert low < counts[f"drop_{part}"].mean() < high
 
 
 def _cell(run: ap.Run, name: str) -> str:

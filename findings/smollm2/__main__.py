@@ -60,7 +60,7 @@ def main() -> None:
     runs["roles"] = _with_roles()
     write_tables(DOCS / "findings-roles.md", dict(role_tables(runs["roles"])))
     _keep_results(runs, counts)
-    write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs)))
+    write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs, counts)))
     attention = attention_tables(runs[BASE], runs["context"])
     write_tables(DOCS / "findings-attention.md", dict(attention))
     write_tables(DOCS / "plasticity.md", dict(phase_tables(runs[BASE], counts)))
@@ -160,10 +160,10 @@ def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
     draw_heads(run, FOLDER / "dumps" / BASE, figures / "phase-heads.png")
 
 
-def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
+def _tables(runs: dict[str, ap.Run], counts: pd.DataFrame) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table of docs/findings-smollm2.md."""
     yield "perplexity", _perplexity()
-    yield from head_tables({name: runs[name] for name in CAPTURES}, runs[BASE])
+    yield from head_tables({name: runs[name] for name in CAPTURES}, runs[BASE], counts)
     yield "beyond", beyond_table(runs[LONG], _long_counts())
     halves = "six of the texts against the other six"
     others = ("another-seed", "jargon-file-8192", "moby-dick-2048", LONG)

@@ -3,11 +3,13 @@
 Twelve texts with one position in sixteen often have the same position in two texts. Two such
 queries are a pair of questions at exactly one position. Plasticity is twice the chance that they
 prefer different keys. Two queries of different texts anywhere in a bin give plasticity over a bin.
+The drop from the first to the last fifth of the context and its parts are sums over the counts of
+cells: at exactly one position and with keys of one bin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,21 +57,23 @@ class Count:
 
 
 def counted_heads(dump: Path) -> pd.DataFrame:
-    """One row per query head: the counts at one position and over a bin, with their errors."""
+    """One row per query head: counts at one position and over a bin, the drop and its parts."""
     rows = []
     for layer, head, queries, keys in _heads(dump):
-        exact, over = count_head(queries, keys, np.random.default_rng([layer, head]))
-        rows.append((layer, head, exact.value, exact.error, over.value, over.error))
-    columns = ["layer", "q_head", "one_position", "one_position_se", "over_bin", "over_bin_se"]
-    return pd.DataFrame(rows, columns=columns)
+        counts = count_head(queries, keys, np.random.default_rng([layer, head]))
+        numbers = [number for count in counts for number in (count.value, count.error)]
+        rows.append((layer, head, *numbers))
+    names = ("one_position", "over_bin", "drop", "drop_position", "drop_distance")
+    columns = [column for name in names for column in (name, f"{name}_se")]
+    return pd.DataFrame(rows, columns=["layer", "q_head", *columns])
 
 
 def counted_bins(dump: Path, size: int) -> pd.DataFrame:
     """One row per bin of `size` tokens: the mean over heads of the count at one position."""
     found = []
     for layer, head, queries, keys in _heads(dump):
-        exact, _ = _count_bins(queries, keys, np.random.default_rng([layer, head]), size)
-        found.append(exact[:, 0])
+        exact, _ = _count_cells(queries, keys, np.random.default_rng([layer, head]), size)
+        found.append([own[0].mean() for own in exact])
     starts = size * np.arange(1, 1 + len(found[0]))
     return pd.DataFrame({"start": starts, "one_position": np.mean(found, axis=0)})
 
@@ -94,21 +98,48 @@ class KeyPairs:
 
 def count_head(
     queries: Rows, keys: Rows, generator: np.random.Generator, size: int = BIN
-) -> tuple[Count, Count]:
-    """The counts of a head at one position, and over a bin of `size` tokens.
+) -> tuple[Count, ...]:
+    """The counts of a head at one position and over a bin of `size` tokens, and the drop at one
+    position with its parts from position and from distance.
 
     A mean over bins of queries, of the mean over earlier bins of keys, of the mean over pairs.
     """
-    exact, over = _count_bins(queries, keys, generator, size)
-    return _count(exact.mean(axis=0)), _count(over.mean(axis=0))
+    exact, over = _count_cells(queries, keys, generator, size)
+    means = [np.mean([own.mean(axis=1) for own in cells], axis=0) for cells in (exact, over)]
+    return *map(_count, means), *map(_count, split_drop(exact))
 
 
-def _count_bins(
+def split_drop(cells: Sequence[Floats]) -> Floats:
+    """(3, 1 + texts) drop from the first to the last fifth, its parts from position and distance.
+
+    `cells` has an array (1 + texts, earlier bins) for every bin of queries after the first. A bin
+    in two fifths belongs to each with the share of its tokens.
+    """
+    bins = 1 + len(cells)
+    shares, values = np.zeros((2, bins)), np.zeros((2, bins, len(cells[0])))
+    for fifth, begin in enumerate((0.0, 0.8 * bins)):
+        tokens = [max(0.0, min(q + 1, begin + 0.2 * bins) - max(q, begin)) for q in range(1, bins)]
+        if not any(tokens):  # the first bin has no count
+            return np.full((3, len(cells[0])), np.nan)
+        for query, (weight, own) in enumerate(zip(tokens, cells, strict=True), start=1):
+            for key in range(query):
+                share = weight / sum(tokens) / query
+                shares[fifth, query - key] += share
+                values[fifth, query - key] += share * own[:, key]
+    common = shares.min(axis=0) > 0  # (bins,)
+    means = values[:, common] / shares[:, common, None]
+    drop = (values[0] - values[1]).sum(axis=0)
+    position = (shares[0, common, None] * (means[0] - means[1])).sum(axis=0)
+    return np.array([drop, position, drop - position])
+
+
+def _count_cells(
     queries: Rows, keys: Rows, generator: np.random.Generator, size: int
-) -> tuple[Floats, Floats]:
-    """(bins, 1 + texts) each: the counts of every bin of queries after the first.
+) -> tuple[list[Floats], list[Floats]]:
+    """An array (1 + texts, earlier bins of keys) for every bin of queries after the first, twice:
+    at one position, and over the bin.
 
-    The first column has all texts, each of the others lacks one text.
+    The first row has all texts, each of the others lacks one text.
     """
     texts = np.unique(queries.text)
     last = int(queries.position.max()) // size
@@ -126,8 +157,8 @@ def _count_bins(
                 _without_each(here.text[chosen], cell.text, signs[chosen], texts)
                 for cell, signs in zip(pairs[:at], prefers, strict=True)
             ]
-            found.append(np.mean(cells, axis=0))
-    return np.array(exact), np.array(over)
+            found.append(np.stack(cells, axis=1))
+    return exact, over
 
 
 def same_position(rows: Rows) -> Ints:

@@ -10,11 +10,13 @@ import pandas as pd
 
 import attention_plasticity as ap
 from attention_plasticity.compare.tables import headings_of
-from attention_plasticity.metrics import GROUP_COLUMNS, METRICS
+from attention_plasticity.metrics import DISTANCE_QUANTITY, GROUP_COLUMNS, METRICS
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
+    bucket_errors,
     groups_of,
     half_width,
+    mean_of_buckets,
     mean_of_heads,
     mean_over_heads,
     p_values,
@@ -31,8 +33,16 @@ from findings.tables import (
     with_half,
 )
 
-ONE, DROP, BUCKET, PHASE = "ap_aligned", "ap_aligned_drop", "ap_overall", "ap_phase"
-WORDS = {ONE: "at one position", DROP: "drop", BUCKET: "over a bucket", PHASE: "rotary phase"}
+ONE, BUCKET, PHASE = "ap_aligned", "ap_overall", "ap_phase"
+DROP, FAR_DROP = "ap_aligned_drop_position", "ap_aligned_drop_distance"
+WORDS = {
+    ONE: "at one position",
+    DROP: "drop from position",
+    FAR_DROP: "from distance",
+    BUCKET: "over a bucket",
+    PHASE: "rotary phase",
+}
+IMPORTANCE = {"ap_attended": "attended plasticity", "attn_sink_mass": "attention on sinks"}
 ATTENTION = {
     name: METRICS[name].label
     for name in ("attn_sink_mass", "attn_far_mass", "attn_entropy", ONE, "ap_attended")
@@ -42,14 +52,18 @@ Columns = Mapping[str, str]
 """Columns of head_metrics.csv and their headings."""
 
 
-def head_tables(runs: Mapping[str, ap.Run], base: ap.Run) -> Iterator[tuple[str, str]]:
+def head_tables(
+    runs: Mapping[str, ap.Run], base: ap.Run, counts: pd.DataFrame
+) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of tables of docs/findings-smollm2.md; all but two are of one run."""
     yield "levels", _of_runs(runs, headings_of(AT_ONE_POSITION))
     yield "levels-bucket", _of_runs(runs, {name: WORDS[name] for name in (ONE, PHASE, BUCKET)})
-    yield "heads", _ends(base, base.head_metrics[ONE], 3, WORDS)
+    yield "heads", _ends(base, base.head_metrics[ONE], 3, WORDS | IMPORTANCE)
     spread = ("spread over heads", lambda heads: f"{heads[ONE].std():.3f}")
     yield "layers", _of_layers(base, WORDS, spread)
     yield "drops", _drops(base)
+    yield "distances", _distances(base)
+    yield "counted-drops", _counted_drops(base, counts)
     yield "position", _position(base)
     yield "gaussian", _gaussian(base.head_metrics)
 
@@ -99,20 +113,55 @@ def _ends(run: ap.Run, values: pd.Series, number: int, columns: Columns) -> str:
 
 
 def _drops(run: ap.Run) -> str:
-    drop = run.head_metrics[DROP]
-    p = p_values(run.head_metrics, DROP, run.influences)
-    found = benjamini_hochberg(p)
+    """In how many heads the drop and each of its parts differ from 0."""
     significant = "… and significant at a false discovery rate of 5 %"
+    words = ["positive", "… and the 95 % interval excludes 0", significant]
+    columns = [[*words, "negative, and the interval excludes 0", significant]]
+    for name in ("ap_aligned_drop", DROP, FAR_DROP):
+        drop = run.head_metrics[name]
+        p = p_values(run.head_metrics, name, run.influences)
+        found = benjamini_hochberg(p)
+        falls, rises = drop > 0, drop < 0
+        which = (falls, falls & (p < 0.05), falls & found, rises & (p < 0.05), rises & found)
+        columns.append([str(own.sum()) for own in which])
+    heading = ["heads in which it is …", "drop", "from position", "from distance"]
+    return markdown(heading, list(zip(*columns, strict=True)))
+
+
+def _distances(run: ap.Run) -> str:
+    """Plasticity by distance: of all queries, and of both halves of the context."""
+    table = run.table("distances")
+    bins = run.table("bins").assign(distance=lambda own: own["q_bin"] - own["k_bin"])
+    half = (bins["q_bin"].max() + 1) // 2
+    errors = bucket_errors(run, DISTANCE_QUANTITY)
+    assert errors is not None
+    means = mean_of_buckets(errors, run.eligible_heads)
+    rows = []
+    for number, own in table.groupby("distance_bin"):
+        found = means[means["q_bucket"] == number].iloc[0]
+        at = bins[bins["distance"] == number]
+        halves = (at[at["q_bin"] < half], at[at["q_bin"] >= half])
+        values = [f"{part['plasticity'].mean():.3f}" if len(part) else NONE for part in halves]
+        tokens = f"{own['distance'].mean():,.0f}"
+        rows.append([tokens, with_half(found["plasticity"], found["half_width"]), *values])
+    return markdown(["tokens", "all queries", "first half", "second half"], rows)
+
+
+def _counted_drops(run: ap.Run, counts: pd.DataFrame) -> str:
+    """The drop and its parts, estimated and counted, as means over heads."""
+    heads = run.head_metrics.merge(counts, on=HEAD)
+    names = {"ap_aligned_drop": "drop", DROP: "drop_position", FAR_DROP: "drop_distance"}
+    words = ("drop", "from position", "from distance")
     rows = [
-        ("lower at the end than at the beginning", drop > 0),
-        ("… and the 95 % interval of the drop excludes 0", (drop > 0) & (p < 0.05)),
-        (significant, (drop > 0) & found),
-        ("higher at the end, and the interval excludes 0", (drop < 0) & (p < 0.05)),
-        (significant, (drop < 0) & found),
+        [
+            word,
+            estimate(mean_over_heads(run, name)),
+            f"{heads[counted].mean():.3f}",
+            f"{rank_correlation(heads[name], heads[counted]):.2f}",
+        ]
+        for word, (name, counted) in zip(words, names.items(), strict=True)
     ]
-    return markdown(
-        ["plasticity is …", "heads"], [[kind, str(which.sum())] for kind, which in rows]
-    )
+    return markdown(["", "estimated", "counted", "ρ over heads"], rows)
 
 
 def _position(run: ap.Run) -> str:
@@ -129,7 +178,9 @@ def _position(run: ap.Run) -> str:
         correlations = [_with_interval(run, values, name) for name in (ONE, DROP, BUCKET)]
         rows.append([words, mean, *correlations])
     heading = ["quantity", "mean over heads", "ρ with plasticity at one position"]
-    return markdown([*heading, "with its drop", "with plasticity over a bucket"], rows)
+    return markdown(
+        [*heading, "with its drop from position", "with plasticity over a bucket"], rows
+    )
 
 
 def _with_interval(run: ap.Run, other: pd.Series, name: str) -> str:
@@ -211,8 +262,8 @@ def stability_table(compared: Mapping[str, Pair]) -> str:
         ]
         for name, pair in compared.items()
     ]
-    heading = ["runs", "ρ of plasticity", "ρ of drop", "difference of the mean"]
-    heading += ["difference of the drop", "mean absolute difference"]
+    heading = ["runs", "ρ of plasticity", "ρ of drop from position", "difference of the mean"]
+    heading += ["difference of the drop from position", "mean absolute difference"]
     return markdown([*heading, "ρ over a bucket"], rows)
 
 
@@ -226,7 +277,9 @@ def pairs_table(runs: Mapping[str, ap.Run]) -> str:
             row.append(NONE if name == default else _rho((runs[default], run), columns[0]))
         rows.append(row)
     rho = f"ρ with `{default}`"
-    return markdown(["pairs", "at one position", "drop", rho, "over a bucket", rho], rows)
+    return markdown(
+        ["pairs", "at one position", "drop from position", rho, "over a bucket", rho], rows
+    )
 
 
 def models_table(runs: Mapping[str, ap.Run]) -> str:

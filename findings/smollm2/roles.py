@@ -29,7 +29,7 @@ CORRELATED = {
 def role_tables(run: ap.Run) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table."""
     metrics = run.head_metrics.assign(plasticity=cells(run, "ap_aligned"))
-    heads = run.table("roles").merge(metrics, on=HEAD, suffixes=("", "_of_metrics"))
+    heads = run.table("roles").merge(metrics, on=HEAD, suffixes=("", "_of_metrics")).copy()
     fast = run.table("bands")[run.table("bands")["wavelength"] <= run.info["bin_size"]]
     share = fast.groupby(HEAD)["variance_share"].sum()  # of bands that turn at least once in a bin
     heads["fast"] = share.reindex(pd.MultiIndex.from_frame(heads[HEAD])).to_numpy(np.float64)

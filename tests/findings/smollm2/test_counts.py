@@ -11,11 +11,12 @@ import pytest
 
 import attention_plasticity as ap
 from findings.smollm2 import counts
-from findings.smollm2.counts import Rows, count_head
+from findings.smollm2.counts import Rows, count_head, split_drop
 from findings.smollm2.heads import attention_tables, head_tables
 from findings.smollm2.phase import phase_tables
 from findings.smollm2.roles import role_tables
 from findings.tables import with_tables
+from simulated_rope import equal_cells, split
 
 
 def _rows(seed: int, share: float) -> Rows:
@@ -32,7 +33,7 @@ def test_the_count_is_that_of_plain_loops(monkeypatch: pytest.MonkeyPatch) -> No
     """All pairs of keys are used, so nothing is drawn for the count at one position."""
     monkeypatch.setattr(counts, "KEY_PAIRS", 10**6)
     queries, keys = _rows(0, 0.5), _rows(1, 0.4)
-    exact, _ = count_head(queries, keys, np.random.default_rng(0), size=16)
+    exact, *_ = count_head(queries, keys, np.random.default_rng(0), size=16)
     assert exact.value == pytest.approx(_counted(queries, keys, leave_out=-1))
     without = [_counted(queries, keys, leave_out=text) for text in range(6)]
     error = np.sqrt(5 / 6 * sum((value - np.mean(without)) ** 2 for value in without))
@@ -73,9 +74,29 @@ def test_a_head_that_only_turns_has_plasticity_over_a_bin_alone() -> None:
     vectors = np.stack([np.cos(turning.position), np.sin(turning.position)], axis=1)
     queries = Rows(vectors, turning.position, turning.text)
     flat = Rows(keys.vectors[:, :2], keys.position, keys.text)
-    exact, over = count_head(queries, flat, np.random.default_rng(0), size=16)
+    exact, over, *_ = count_head(queries, flat, np.random.default_rng(0), size=16)
     assert exact.value == 0
     assert over.value == pytest.approx(1, abs=0.1)
+
+
+def test_the_parts_of_the_drop_are_those_of_loops() -> None:
+    """In 20 bins every fifth has four, and in 16 bins some bins are in two fifths."""
+    values = np.random.default_rng(3).random((20, 20))
+    cells = [values[None, query, :query] for query in range(1, 20)]
+    drop, position, distance = split_drop(cells)[:, 0]
+    expected = split(equal_cells(values), range(1, 4), range(16, 20))
+    assert position == pytest.approx(expected["ap_aligned_drop_position"])
+    assert distance == pytest.approx(expected["ap_aligned_drop_distance"])
+    assert drop == pytest.approx(expected["ap_aligned_drop"])
+    few = split_drop(cells[:15])[:, 0]
+    assert few[0] == pytest.approx(few[1] + few[2])
+    weights = np.r_[1, 1, 0.2], np.r_[0.2, 1, 1, 1]  # of bins 1 to 3, and of bins 12 to 15
+    means = [np.mean(own) for own in cells]
+    first, last = (
+        np.average(means[:3], weights=weights[0]),
+        np.average(means[11:15], weights=weights[1]),
+    )
+    assert few[0] == pytest.approx(first - last)
 
 
 ROOT = Path(__file__).parents[3]
@@ -87,7 +108,7 @@ OTHER_RUNS = {"levels", "levels-bucket", "attended"}
 def test_the_tables_of_heads_are_those_of_the_published_run() -> None:
     run, counts = ap.open_run(RUN), pd.read_csv(RUN / "head_counts.csv")
     pages = {
-        "findings-smollm2": head_tables({}, run),
+        "findings-smollm2": head_tables({}, run, counts),
         "findings-attention": attention_tables(run, run),
         "findings-roles": role_tables(run),
         "plasticity": phase_tables(run, counts),
