@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -122,14 +123,14 @@ def _work(
         write_all_values(model, tokens, folder, plan, given.cpus)
         _describe(path, model, folder)
         return
-    work = Work(model, tokens, folder, plan, end, given.part)
-    if step == "choice":
-        work.run(choice_conditions(plan, tuple(RULES)))
-    else:
-        found = json.loads((folder / CHOSEN).read_text(encoding="utf-8"))
-        work.rule = found.pop("all")
-        others = tuple(dict.fromkeys(one for one in found.values() if one != work.rule))
-        work.run(report_conditions(plan, others))
+    with closing(Work(model, tokens, folder, plan, end, given.part)) as work:
+        if step == "choice":
+            work.run(choice_conditions(plan, tuple(RULES)))
+        else:
+            found = json.loads((folder / CHOSEN).read_text(encoding="utf-8"))
+            work.rule = found.pop("all")
+            others = tuple(dict.fromkeys(one for one in found.values() if one != work.rule))
+            work.run(report_conditions(plan, others))
 
 
 def write_all_values(
@@ -191,10 +192,14 @@ class Work:
         self.rule, self._end = "", end
         self._model, self._tokens, self._folder, self._plan = model, tokens, folder, plan
         self._results, self._part = Results(folder, plan, part), part
-        self._claims: list[IO[str]] = []  # locks, until the process ends
+        self._claims = ExitStack()  # locked files
         self._values: dict[str, Any] = {}
         self._budget = folder / f"budget-{part}.npy"
         self._contexts: tuple[tuple[str, int], Any] | None = None
+
+    def close(self) -> None:
+        """Give back what this process has claimed."""
+        self._claims.close()
 
     def run(self, lists: Iterable[list[Condition]]) -> None:
         """Run all conditions until the time is over; those of a list have the same texts."""
@@ -220,7 +225,7 @@ class Work:
         except BlockingIOError:
             claim.close()
             return False
-        self._claims.append(claim)
+        self._claims.enter_context(claim)
         return True
 
     def _run_scorer(self, conditions: list[Condition]) -> None:

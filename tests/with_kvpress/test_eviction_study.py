@@ -87,11 +87,6 @@ def work(folder: Path, seconds: float = float("inf")) -> Work:
     return Work(model, tokens, folder, PLAN, time.monotonic() + seconds, "0")
 
 
-def free_claims(folder: Path) -> None:
-    for claim in (folder / "claims").glob("*"):
-        claim.unlink()
-
-
 def test_the_study_continues_and_has_all_outcomes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,26 +104,29 @@ def test_the_study_continues_and_has_all_outcomes(
     assert len(values) == len(sources(PLAN))
     work(folder, seconds=-1.0).run(choice_conditions(PLAN, tuple(RULES)))
     assert not list(folder.glob("outcomes-*.jsonl"))
-    free_claims(folder)
     first.run(choice_conditions(PLAN, tuple(RULES)))
     choose([folder], PLAN)
     rule = json.loads((folder / CHOSEN).read_text())["all"]
     assert rule in RULES
     first.rule = rule
-    free_claims(folder)
     first.run(report_conditions(PLAN, (rule,)))
     lines = (folder / "outcomes-0.jsonl").read_text()
     whole = lines.splitlines(keepends=True)
     (folder / "outcomes-0.jsonl").write_text(
         "".join(whole[: len(whole) // 2]) + '{"condition": "ki'
     )
-    free_claims(folder)
+    other = work(folder)
+    other.run(choice_conditions(PLAN, tuple(RULES)))  # the first process still has the claims
+    assert len((folder / "outcomes-0.jsonl").read_text().splitlines()) == len(whole) // 2
+    first.close()
+    other.close()
     again = work(folder)
     again.rule = rule
     again.run([*choice_conditions(PLAN, tuple(RULES)), *report_conditions(PLAN, (rule,))])
     assert sorted((folder / "outcomes-0.jsonl").read_text().splitlines()) == sorted(
         lines.splitlines()
     )
+    again.close()
     results = Results(folder, PLAN)
     lists = [*choice_conditions(PLAN, tuple(RULES)), *report_conditions(PLAN, (rule,))]
     planned = [one for conditions in lists for one in conditions]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from attention_plasticity.export.budget import EVIDENCE
 from attention_plasticity.export.division import PERCENTS, prune_curves
+from findings.eviction.__main__ import weights_hash
 from findings.eviction.budgets import BASELINES, RULES, curves, curves_of, windows_of
 from findings.eviction.choice import best_rule, mark, preferred
 from findings.eviction.plan import (
@@ -125,6 +127,14 @@ def test_statistics_against_plain_numbers() -> None:
     found = text_interval(np.array([1.0, 2.0, 3.0, 4.0]))
     half = 3.182446 * np.sqrt(5 / 3) / 2  # Student's quantile with three degrees of freedom
     assert found == pytest.approx((2.5, 2.5 - half, 2.5 + half), rel=1e-5)
+
+
+def test_the_hash_of_weights_covers_all_their_files(tmp_path: Path) -> None:
+    (tmp_path / "b.safetensors").write_bytes(b"two")
+    (tmp_path / "a.safetensors").write_bytes(b"one")
+    (tmp_path / "config.json").write_bytes(b"{}")
+    parts = [hashlib.sha256(one).digest() for one in (b"one", b"two")]
+    assert weights_hash(tmp_path) == hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 VALUES = st.lists(
