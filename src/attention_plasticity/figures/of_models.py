@@ -118,15 +118,17 @@ def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     panels = _panels(frame, across, {group: float(group) for group in set(frame["group"])})
     name = capitalised(shown.name)
     shows = f"{name}, by query position: the mean over heads, one line per run. "
+    title = f"{name}, over the context"
     distances = summary(runs, "distance", pairs=[])
     if shown is AT_ONE_POSITION and not distances.empty:
         away = Axis("distance of keys (tokens)", scale="doubling")
         places = {group: float(group) for group in set(distances["group"])}
         panels += _panels(distances, away, places, labels=[one.label for one in runs])
+        title += " and by distance"
         shows += "Right: by the distance from query to key; later queries have farther keys. "
     shows += phase_sentence(shown)
     notes = [interval_line(frame, "bands")]
-    words = model_words(f"{name}, over the context", shows, runs, notes=notes)
+    words = model_words(title, shows, runs, notes=notes)
     return compose(panels, words, width=width, layout=Layout(height=2.3))
 
 
@@ -149,7 +151,8 @@ def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: floa
         "A value is the mean over the heads of a model and over positions: over the bins of "
         "queries whose middle is in the part.",
         "Near keys are at the distances that queries of the first fifth have; with all keys, "
-        "later queries have farther keys, so that a drop can come from distance alone."
+        "later queries have farther keys, so that a drop can come from distance alone. The drop of "
+        "near keys begins in the first part in which they have a value."
         if NEAR in set(own["metric"])
         else "",
         _drop_sentence(own),
