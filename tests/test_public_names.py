@@ -63,7 +63,7 @@ CAPTURE_FLAGS = """
     vllm.options engine ray_address num_actors num_gpus overwrite dry_run
 """
 FIGURE_NAMES = """
-    attended attention bands by-role components depth drift fidelity heatmap
+    attended attention bands by-role components depth distance drift fidelity heatmap
     key-heads map phase plasticity predictability profile ranks roles
 """
 FIGURE_LIBRARY = "FIGURES caption_of save_all save_figure"
