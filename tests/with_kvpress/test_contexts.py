@@ -12,11 +12,18 @@ import torch
 
 pytest.importorskip("kvpress")
 
-from kvpress import AdaKVPress, KeyDiffPress, KnormPress, PyramidKVPress, SnapKVPress
+from kvpress import (
+    AdaKVPress,
+    CriticalAdaKVPress,
+    KeyDiffPress,
+    KnormPress,
+    PyramidKVPress,
+    SnapKVPress,
+)
 from transformers import DynamicCache
 
 from attention_plasticity.kvpress import BudgetPress
-from findings.eviction.contexts import Contexts, KnownScores, Questions
+from findings.eviction.contexts import Contexts, KnownScores, OneByOne, Questions, load_model
 from findings.eviction.presses import pyramid_curves
 from tiny_models import ARCHITECTURES, VOCABULARY
 
@@ -156,3 +163,18 @@ def _log_probabilities(model: Any, context: np.ndarray, following: np.ndarray, p
             logits = model(ids, past_key_values=cache, position_ids=position).logits[0, 0]
         found.append(logits.double().log_softmax(-1))
     return torch.stack(found)
+
+
+def test_a_model_gets_the_width_of_its_heads(tmp_path: Path) -> None:
+    """CriticalAdaKVPress reads it from the config, where Qwen2 has none."""
+    model = ARCHITECTURES["qwen2"].model("sdpa")
+    assert getattr(model.config, "head_dim", None) is None
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, "cpu")
+    attention = loaded.model.layers[0].self_attn
+    assert loaded.config.head_dim == attention.head_dim
+    rng = np.random.default_rng(0)
+    contexts = Contexts(loaded, rng.integers(8, VOCABULARY, (2, CONTEXT + 3)), CONTEXT)
+    scores = contexts.scores(KeyDiffPress(), 0)
+    press = OneByOne(scores, lambda own: CriticalAdaKVPress(KnownScores(0.5, own)))
+    assert all(one.kl > 0 for one in contexts.outcomes(press))
