@@ -35,7 +35,7 @@ MORE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("map-types", OWN, "map", {"metric": "drop"}),
 )
 """Further pictures: name of the image, run, figure and options."""
-ON_SAMPLE = ("bands", "phase", "ranks")  # its few heads are easy to see
+ON_SAMPLE = ("phase", "ranks")  # its few heads are easy to see
 BEGINNING = """\
 <!-- Made by `make gallery` (tools/make_gallery.py). -->
 # Gallery
@@ -67,9 +67,9 @@ class Runs:
 
     @cached_property
     def sample(self) -> ap.Run:
-        """Some heads of the same model, with the default settings, and the fidelity of scores."""
+        """Some heads of the same model, with the default settings."""
         folder = str(self._folder / "sample" / "SmolLM2-135M")
-        return ap.analyze_dump(ap.open_sample(), output_dir=folder, fidelity=True)
+        return ap.analyze_dump(ap.open_sample(), output_dir=folder)
 
     @cached_property
     def windows(self) -> ap.Run:

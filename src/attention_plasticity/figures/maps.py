@@ -16,7 +16,6 @@ from attention_plasticity.figures.compose import Layout
 from attention_plasticity.figures.marks import (
     CellLines,
     Entry,
-    Guide,
     LayerTypes,
     Mark,
     Marked,
@@ -32,8 +31,6 @@ from attention_plasticity.figures.style import (
     SEQUENTIAL,
     SIGNED,
     Axis,
-    figure_text,
-    tokens_in_short,
 )
 from attention_plasticity.metric import Metric
 from attention_plasticity.metrics import ALIGNED_DROP, DROP_DISTANCE, DROP_POSITION
@@ -51,12 +48,6 @@ _DROPS = (ALIGNED_DROP, DROP_POSITION, DROP_DISTANCE)
 _FADED = 0.6  # share of white in the colour of an unsure head
 _PALE = 0.28  # opacity of a head whose interval contains 0
 _MOST_LINES = 48  # layers or heads between which there are lines
-_LARGEST = 0.95  # quantile of the sizes of bands that has the last colour
-_BAND_SHARES = (
-    "The share of a band is its covariance with the whole logit, divided by the variance of the "
-    "logit; the shares of a head sum to 1. A share is negative where the band works against the "
-    "others."
-)
 
 
 @dataclass(frozen=True)
@@ -239,80 +230,3 @@ def roles(request: Request) -> Drawing:
         ],
         layout=Layout(height=grid.height),
     )
-
-
-def bands(request: Request) -> Drawing:
-    """One metric of the rotary bands of all heads."""
-    table = request.run.table("bands")
-    chosen = table[[name for name in request.spec.y if name in table]]
-    metric = wanted_metric(request, chosen, request.spec.y[0])
-    words = request.spec.metric(metric)
-    numbers = np.arange(int(table["band"].max()) + 1)
-    pivot = table.pivot(index=["layer", "q_head"], columns="band", values=metric)
-    values = pivot.reindex(columns=numbers).to_numpy(np.float64)  # (heads, bands)
-    wavelength = table.groupby("band")["wavelength"].median().reindex(numbers).to_numpy(np.float64)
-    bar = _band_bar(request, words, values)
-    layers, starts = np.unique(pivot.index.get_level_values("layer"), return_index=True)
-    marks: list[Mark] = []
-    if len(layers) <= 12:
-        marks.append(CellLines((starts[1:] - 0.5).tolist()))
-    if (place := _context_place(request.run.context, wavelength)) is not None:
-        label = f"longest text: {request.run.context:,.0f} tokens"
-        marks.append(Guide(place, label, vertical=True, ground=True))
-    axes = _band_axis(wavelength), _layer_axis(layers, starts, len(values))
-    beyond = f"{100 - 100 * _LARGEST:.0f} % of the sizes are beyond the last colour"
-    notes = [
-        f"{values.shape[1]} bands",
-        "below 0: works against the others" if words.signed else None,
-        beyond if bar.beyond else None,
-    ]
-    return Drawing(
-        [Grid(values, *axes, bar, marks=marks)],
-        len(values),
-        notes,
-        f"{request.spec.title}: {words.label}",
-        f"{capitalised(words.label)} of the rotary bands of every head: "
-        f"{_without_settings(request, words.meaning)}. Rows are heads, sorted by layer; columns "
-        "are bands, from fast to slow, with their tokens per turn.",
-        [_BAND_SHARES if words.signed else None],
-        layout=Layout(height=2.4),
-    )
-
-
-def _band_axis(wavelength: Floats) -> Axis:
-    """Wavelengths of about six bands that turn."""
-    places = range(0, len(wavelength), -(-len(wavelength) // 6))
-    turning = [place for place in places if wavelength[place] > 0]
-    labels = [tokens_in_short(wavelength[place]) for place in turning]
-    return Axis("wavelength of the band (tokens)", ticks=([float(one) for one in turning], labels))
-
-
-def _layer_axis(layers: Ints, starts: Ints, heads: int) -> Axis:
-    """The middle of the rows of at most twelve layers."""
-    step = -(-len(layers) // 12)
-    middle = (starts + np.append(starts[1:], heads) - 1) / 2
-    ticks = (middle[::step].tolist(), [f"{one}" for one in layers[::step]])
-    return Axis("layer (a row per head)", ticks=ticks)
-
-
-def _band_bar(request: Request, words: Metric, values: Floats) -> Bar:
-    """The colours of a metric of bands. Few sizes are large; these have the last colour."""
-    if words.format == "share":
-        return _bar(request, words, values)
-    unit = " (logits)" if words.column == "norm_product" else ""
-    label = figure_text(words.label) + unit
-    sizes = np.abs(values)
-    high, largest = float(np.nanquantile(sizes, _LARGEST)), float(np.nanmax(sizes))
-    beyond = 0.0 < high < 0.8 * largest
-    high = high if beyond else largest or 1.0
-    ends = request.colour_limits(-high if words.signed else 0.0, high)
-    return Bar(label, *ends, request.cmap(SIGNED if words.signed else SEQUENTIAL), beyond)
-
-
-def _context_place(context: float, wavelength: Floats) -> float | None:
-    """The place of the longest text between the columns of bands; None if it is outside."""
-    turning = np.flatnonzero(wavelength > 0)
-    order = turning[np.argsort(wavelength[turning], kind="stable")]
-    if len(order) < 2 or not wavelength[order[0]] < context < wavelength[order[-1]]:  # or NaN
-        return None
-    return float(np.interp(np.log(context), np.log(wavelength[order]), order))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from attention_plasticity.figures.compose import Layout
 from attention_plasticity.figures.request import (
     Drawing,
     Request,
-    shown_plasticity,
     wanted_metric,
 )
 from attention_plasticity.figures.shapes import (
@@ -30,16 +27,12 @@ from attention_plasticity.figures.shapes import (
 from attention_plasticity.figures.style import (
     BLUE,
     FAINT,
-    ORANGE,
-    QUIET,
     SEQUENTIAL,
     Axis,
     share_axis,
 )
 from attention_plasticity.metrics import METRICS
 from attention_plasticity.roles import NAMES
-from attention_plasticity.tables.csv_tables import require_columns
-from attention_plasticity.tables.fidelity import LIMITS, QUANTITIES
 from attention_plasticity.tables.head_roles import COLOURS, is_unsure
 from attention_plasticity.tables.intervals import (
     half_width,
@@ -50,7 +43,6 @@ from attention_plasticity.tables.intervals import (
     rank_words,
 )
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
-from attention_plasticity.tables.names import SCORE_WORDS
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count, two_digits
@@ -59,57 +51,32 @@ Floats = npt.NDArray[np.float64]
 
 _NAMED = 3  # heads that a caption names
 _RANKED = 12  # heads at each end of a ranking
-_WORDS = {
-    "spearman": "Spearman correlation",
-    "kept_50": "attention kept with 50 % of keys",
-    "kept_25": "attention kept with 25 % of keys",
-    "kept_10": "attention kept with 10 % of keys",
-}
 
 
 def scatter(request: Request) -> Drawing:
-    """Two values of every head: a panel per column across that has values."""
-    spec, options = request.spec, request.options
-    table = request.run.table(spec.table)
-    of_heads = spec.table == "head_metrics"
-    shown = AT_ONE_POSITION if of_heads else None
-    if not spec.y:
-        shown = shown_plasticity(request, table)
-    ups = spec.y or (shown.level,) if shown else spec.y
-    panels, known = [], []
-    for x, y in zip(spec.x, cycle(ups), strict=False):
-        rows = _both(request, table, x, y)
-        if len(rows):
-            panels.append(_panel(request, rows, x, y))
-            known.append(rows)
-    if not known:
+    """Two values at one position of every head, about the line of equal values."""
+    spec, options, table = request.spec, request.options, request.run.head_metrics
+    rows = _both(request, table, spec.x[0], spec.y[0])
+    if rows.empty:
         raise ConfigError(f"{request.run.place}: {spec.name}: no head has both values")
-    heads, single = max(map(len, known)), len(panels) == 1
-    rhos = [rank_correlation(rows["x"], rows["y"]) for rows in known]
-    said = [
-        rho if single else f"{rho} ({panel.x.label})"
-        for rho, panel in zip(rhos, panels, strict=True)
-        if rho
-    ]
-    lines = any(panel.has_intervals for panel in panels)
-    half = pd.concat(known)["y_half"]
-    wide = heads > MOST_INTERVALS and options.intervals and half.notna().any()
+    panel, half = _panel(request, rows, spec.x[0], spec.y[0]), rows["y_half"]
+    wide = len(rows) > MOST_INTERVALS and options.intervals and half.notna().any()
     notes = [
-        *said,
-        "lines: 95 % intervals over texts" if lines else None,
+        rank_correlation(rows["x"], rows["y"]),
+        "lines: 95 % intervals over texts" if panel.has_intervals else None,
         f"95 % interval of one head: ± {two_digits(half.median())} (median)" if wide else None,
     ]
-    groups = table.reindex(columns=["n_text_groups" if of_heads else "n_groups"])
+    known = panel.has_intervals or wide
     return Drawing(
-        panels,
-        heads,
+        [panel],
+        len(rows),
         notes,
-        shows=f"{spec.caption} One point per head{', coloured by layer' if panels[0].bar else ''}.",
-        more=[_extremes(known[0]) if single and spec.diagonal else None],
-        groups=groups if lines or wide else None,
-        shown=shown,
+        shows=f"{spec.caption} One point per head{', coloured by layer' if panel.bar else ''}.",
+        more=[_extremes(rows)],
+        groups=table.reindex(columns=["n_text_groups"]) if known else None,
+        shown=AT_ONE_POSITION,
         total=len(table),
-        layout=Layout(height=2.5 if single else 2.0, share_y=len(ups) == 1),
+        layout=Layout(height=2.5),
     )
 
 
@@ -142,7 +109,6 @@ def _panel(request: Request, rows: pd.DataFrame, x: str, y: str) -> Scatter:
         halves,
         rows["layer"].to_numpy(),
         layer_bar(rows["layer"], request.cmap(SEQUENTIAL)) if by_layer else None,
-        spec.diagonal,
     )
 
 
@@ -273,69 +239,3 @@ def by_role(request: Request) -> Drawing:
         total=len(metrics),
         layout=Layout(height=max(1.2, 0.55 + 0.3 * len(members)), columns=2, share_y=True),
     )
-
-
-def fidelity(request: Request) -> Drawing:
-    """How well scores without a query rank keys: a panel per measure, a row per score."""
-    run, table = request.run, request.run.table("fidelity")
-    columns = request.spec.y
-    require_columns(table, ["value_norm", *columns], run.path("fidelity"))
-    scores = [name for name in SCORE_WORDS if name in set(table["score"])]
-    if not scores or not np.isfinite(table[list(columns)].to_numpy(np.float64)).any():
-        raise ConfigError(f"{run.path('fidelity')}: has no values of known scores")
-    labels = [_in_two(SCORE_WORDS[name]) for name in scores]
-    lines = [row - 0.5 for row, name in enumerate(scores) if name in LIMITS][:1]
-    panels = []
-    for column in columns:
-        dots = [
-            dot
-            for row, name in enumerate(scores)
-            for dot in _of_score(request, table, name, row, column)
-        ]
-        x = Axis(_WORDS[column], lines=True)
-        if column != "spearman":
-            ticks = ([0.0, 0.5, 1.0], ["0", "0.5", "1"])
-            x = Axis(_WORDS[column], -0.02, 1.02, ticks=ticks, lines=True)
-        panels.append(DotRows(x, labels, dots, lines, [QUANTITIES[column]], size=3.0))
-    heads = len(table[["layer", "k_head"]].drop_duplicates())
-    with_values = bool((table["value_norm"] == 1).any())
-    known = any(panel.has_intervals for panel in panels)
-    notes = [
-        f"diamond: mean{' and its 95 % interval over texts' if known else ''}",
-        "orange: score times length of the value of a key" if with_values else None,
-        "dotted: random order of keys",
-    ]
-    return Drawing(
-        panels,
-        heads,
-        notes,
-        groups=table.reindex(columns=["n_groups"]) if known else None,
-        noun="key head",
-        layout=Layout(height=0.6 + 0.24 * len(scores), share_y=True),
-    )
-
-
-def _of_score(
-    request: Request, table: pd.DataFrame, score: str, row: int, column: str
-) -> list[Dots]:
-    """The points of a score, alone and times the length of the value."""
-    own = table[(table["score"] == score) & table[column].notna()]
-    kinds = own.groupby(own["value_norm"].astype(int))[column]
-    found = []
-    for kind, rows in kinds:
-        place = row + (0.0 if kinds.ngroups == 1 else 0.2 * (2 * kind - 1))
-        colour = QUIET if score in LIMITS else (BLUE, ORANGE)[kind]
-        values = rows.to_numpy(np.float64)
-        mean, half = float(values.mean()), np.nan
-        recorded = request.run.fidelity_means.get((score, kind), {}).get(column)
-        if recorded is not None:
-            mean = recorded.value
-            half = mean_half_width(recorded)
-        half = half if request.options.intervals else np.nan
-        found.append(Dots(place, mean, half, values, colour, reach=0.13))
-    return found
-
-
-def _in_two(name: str) -> str:
-    """A long name in two lines of similar length."""
-    return name if len(name) <= 16 else textwrap.fill(name, len(name) // 2 + 2)

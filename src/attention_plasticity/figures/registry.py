@@ -14,13 +14,11 @@ from attention_plasticity.figures.spec import Need, Spec, known
 from attention_plasticity.metrics import (
     ALIGNED,
     ATTENDED,
-    BEFORE_ROPE,
     DROP_POSITION,
     PHASE,
     POOLED,
 )
 from attention_plasticity.roles import UNSURE
-from attention_plasticity.tables.names import FIDELITY_CAUTION
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.settings import nearest
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 _AGAIN = "attention-plasticity add-rotary, and analyze again"
 _ONE_POSITION = f"plasticity at one position: {_AGAIN}"
 _ATTENTION = "a dump with attention columns: capture.attention"
-_RECORDS = f"the rotary embedding and the texts: {_AGAIN}"
 _TEXTS = "the texts of queries and keys: analyze again"
 _HAS_PHASE = known("head_metrics", PHASE, _ONE_POSITION)
 _HAS_ROLES = known("roles", "role", _ATTENTION)
@@ -40,7 +37,6 @@ _SURE_ROLES = Need(
     "a head whose role is sure",
     lambda run: bool((run.table("roles")["role"] != UNSURE).any()),
 )
-_HAS_BANDS = known("bands", "variance_share", _RECORDS)
 _CONTEXT = ("plasticity", "range", "intervals", "baselines")
 _COLOURS = ("cmap", "range", "vmin", "vmax")
 _POINTS = ("color", "cmap", "intervals")
@@ -118,23 +114,12 @@ FIGURES: tuple[Spec, ...] = (
         needs=(_HAS_ROLES,),
     ),
     Spec(
-        "bands",
-        "one metric of the rotary bands of every head",
-        "bands",
-        "maps.bands",
-        title="Rotary bands",
-        y=("variance_share", "norm_product", "q_concentration", "k_concentration"),
-        needs=(_HAS_BANDS,),
-        options=("metric", *_COLOURS),
-    ),
-    Spec(
         "phase",
         "plasticity at one position against plasticity over a bin",
         "head_metrics",
         "points.scatter",
         x=(POOLED,),
         y=(ALIGNED,),
-        diagonal=True,
         title="Rotary phase",
         caption="Plasticity over a bin (queries as captured) against plasticity at one position "
         "(every query turned to one position of its bin), with the same bins, key pairs and "
@@ -144,45 +129,17 @@ FIGURES: tuple[Spec, ...] = (
         options=("range", *_POINTS),
     ),
     Spec(
-        "predictability",
-        "variance from position against plasticity",
-        "head_metrics",
-        "points.scatter",
-        x=("q_R2_total", "q_R2_unrotated"),
-        title="Position against plasticity",
-        caption="Variance of the queries that a linear function of position explains (R²), against "
-        "plasticity. In queries as captured it is mostly how far RoPE turns the mean query; before "
-        "RoPE, how far the content of queries drifts with position.",
-        options=("plasticity", "range", *_POINTS),
-    ),
-    Spec(
         "attended",
         "plasticity against attended plasticity, both at one position",
         "head_metrics",
         "points.scatter",
         x=(ALIGNED,),
         y=(ATTENDED,),
-        diagonal=True,
         title="Attended plasticity",
         caption="Plasticity of the key pairs of the run, against plasticity of two keys drawn in "
         "proportion to the attention that they receive (attended plasticity).",
         needs=(_HAS_PHASE, known("head_metrics", ATTENDED, _ATTENTION)),
         options=("range", *_POINTS),
-    ),
-    Spec(
-        "drift",
-        "drift of queries against drift of keys, before and after RoPE",
-        "drift",
-        "points.scatter",
-        x=(f"q_drift_r{BEFORE_ROPE}", "q_drift_r"),
-        y=(f"k_drift_r{BEFORE_ROPE}", "k_drift_r"),
-        diagonal=True,
-        title="Drift with position",
-        caption="Drift of queries against drift of keys, before RoPE (left) and after it (right). "
-        "Drift is the correlation with position of the projection on the axis of the drift. The "
-        "axis comes from the other groups of texts, so that it is 0 on average without drift.",
-        needs=(known("drift", "q_drift_r", _TEXTS),),
-        options=_POINTS,
     ),
     Spec(
         "ranks",
@@ -202,22 +159,6 @@ FIGURES: tuple[Spec, ...] = (
         "their role, one point per head. Points of a row are spread up and down only so that they "
         "can be told apart. Diamonds below the points: mean over the heads of a role.",
         needs=(_HAS_ROLES, _HAS_PHASE, _SURE_ROLES),
-        options=("intervals",),
-    ),
-    Spec(
-        "fidelity",
-        "how well scores without a query rank keys",
-        "fidelity",
-        "points.fidelity",
-        y=("spearman", "kept_50", "kept_25", "kept_10"),
-        title="Scores without a query",
-        caption="Scores that rank keys without a query, one point per key head: Spearman "
-        "correlation of the score with the attention that a key receives from later queries, and "
-        "share of the attention that remains when 50, 25 or 10 % of the keys of a text are kept. "
-        "The last two rows know the queries of the text: the best fixed ranking of its keys, and "
-        "the best keys for each query. Points of a row are spread up and down only so that they "
-        "can be told apart. Diamonds: mean over key heads. " + FIDELITY_CAUTION,
-        needs=(known("fidelity", "spearman", "attention-plasticity analyze … --fidelity"),),
         options=("intervals",),
     ),
     Spec(

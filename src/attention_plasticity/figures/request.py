@@ -25,7 +25,6 @@ from attention_plasticity.tables.layer_types import index_numbers
 from attention_plasticity.tables.main_plasticity import (
     OVER_BUCKETS,
     PlasticityColumns,
-    main_plasticity,
 )
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.formatting import count
@@ -158,11 +157,3 @@ def wanted_metric(request: Request, table: pd.DataFrame, default: str) -> str:
         raise ConfigError(f"metric: {in_short(name)}: {file} has no such column of numbers{hint}")
     require_values(table, name, run.path(kind))
     return name
-
-
-def shown_plasticity(request: Request, metrics: pd.DataFrame) -> PlasticityColumns:
-    """The plasticity that is wanted: at one position, if the table has it."""
-    found, asked = main_plasticity(metrics), request.options.plasticity
-    if asked == "position" and found is OVER_BUCKETS:
-        raise ConfigError(f"{request.run.place}: {NONE_AT_ONE_POSITION}")
-    return OVER_BUCKETS if asked == "bucket" else found

@@ -204,7 +204,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Scatter:
-    """One point per head, with its intervals unless there are too many points."""
+    """One point per head about the line of equal values; intervals unless points are many."""
 
     x: Axis
     y: Axis
@@ -212,7 +212,6 @@ class Scatter:
     halves: Floats  # (heads, 2) half widths of the intervals; NaN if not known
     shades: npt.NDArray[Any]  # (heads,) values of the colour bar
     bar: Bar | None = None  # None: one colour
-    diagonal: bool = False  # a line of equal values
     title: str = ""
 
     @property
@@ -228,11 +227,10 @@ class Scatter:
             halves = np.nan_to_num(self.halves)
             options: Any = {"fmt": "none", "ecolor": FAINT, "elinewidth": 0.7, "zorder": 1}
             axes.errorbar(x, y, xerr=halves[:, 0], yerr=halves[:, 1], **options)
-        if self.diagonal:
-            ends = [float(self.places.min(axis=0).max()), float(self.places.max(axis=0).min())]
-            if ends[0] < ends[1]:
-                [line] = axes.plot(ends, ends, color=QUIET, linewidth=0.8, linestyle=DASHES)
-                entries.append((line, "equal values"))
+        ends = [float(self.places.min(axis=0).max()), float(self.places.max(axis=0).min())]
+        if ends[0] < ends[1]:
+            [line] = axes.plot(ends, ends, color=QUIET, linewidth=0.8, linestyle=DASHES)
+            entries.append((line, "equal values"))
         colours: Any = {"color": BLUE}
         if self.bar is not None:
             shown = self.bar.colours

@@ -53,7 +53,6 @@ class Spec:
     data: str  # the function that shapes its data: of `Request` to `Drawing`, as `maps.roles`
     x: tuple[str, ...] = ()  # columns across; each has a panel of its own
     y: tuple[str, ...] = ()  # columns up
-    diagonal: bool = False  # a line of equal values
     title: str = ""
     caption: str = ""  # the first sentences
     needs: tuple[Need, ...] = ()

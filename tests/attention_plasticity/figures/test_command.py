@@ -81,10 +81,10 @@ def test_all_figures_and_the_others_with_reasons(
     told = capsys.readouterr()
     assert {Path(line).name for line in told.out.split()} == {
         *("plasticity.svg", "profile.svg", "depth.svg", "heatmap.svg", "map-plasticity.svg"),
-        *("predictability.svg", "ranks.svg", "components.svg"),
+        *("ranks.svg", "components.svg"),
     }
     assert "median over heads" in (tmp_path / "out" / "heatmap.txt").read_text()
-    assert "note: not drawn: fidelity (needs attention-plasticity analyze" in told.err
+    assert "note: not drawn: key-heads (needs the texts" in told.err
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_the_page_of_figures_has_a_row_per_entry() -> None:
 
 def test_figures_are_saved_with_captions(run: ap.Run, tmp_path: Path) -> None:
     assert left_out(run) == {}
-    names = ["bands", "heatmap", "ranks"]
+    names = ["map-plasticity", "heatmap", "ranks"]
     paths = list(save_all(run, tmp_path, only=names, footnote=""))
     assert {path.stem for path in paths} == set(names)
     for path in paths:
@@ -140,11 +140,9 @@ def test_a_run_says_what_the_other_figures_need(plain: ap.Run) -> None:
     assert [re.findall(r"not drawn: (.*) \(needs", line)[0] for line in lines] == [
         "distance, map-drop, phase, attended",
         "map-sink-mass, map-far-mass, roles, by-role, attention",
-        "key-heads, drift",
-        "bands",
-        "fidelity",
+        "key-heads",
     ]
-    for name in ("bands", "phase", "roles", "drift", "fidelity", "attention"):
+    for name in ("phase", "roles", "attention"):
         with pytest.raises(ConfigError, match=f"{name}: cannot be drawn; it needs"):
             plain.plot(name)
 

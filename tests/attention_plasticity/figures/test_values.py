@@ -237,26 +237,6 @@ def test_key_heads_and_roles(run: ap.Run) -> None:
             assert int(number[:-1]) == counts.get(name, 0)
 
 
-def test_bands_of_all_heads(run: ap.Run) -> None:
-    table = run.table("bands")
-    figure = run.plot("bands")
-    grid = picture(panels(figure)[0])  # (heads, bands)
-    order = sorted(set(heads(table)))
-    for row in table.to_dict("records"):
-        place = order.index((row["layer"], row["q_head"])), int(row["band"])
-        if not math.isnan(row["variance_share"]):
-            assert grid[place] == pytest.approx(row["variance_share"])
-    assert "below 0: works against the others" in notes(figure)
-    assert "works against the others" in str(caption_of(figure))
-    low, high = panels(figure)[0].images[0].get_clim()
-    assert low == -high  # negative shares have a colour of their own
-    for asked, ends in (("unit", (0.0, 1.0)), ("data", None)):
-        shown = run.plot("bands", metric="q_concentration", range=asked)
-        known = table["q_concentration"].dropna()
-        expected = ends or (known.min(), known.max())
-        assert panels(shown)[0].images[0].get_clim() == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(
     ("name", "x", "y"),
     [("phase", "ap_pooled", "ap_aligned"), ("attended", "ap_aligned", "ap_attended")],
@@ -333,22 +313,6 @@ def test_plasticity_by_role_has_means_with_intervals(run: ap.Run) -> None:
             own = [row[column] for row in sure.to_dict("records") if row["role"] == name]
             assert mean == pytest.approx(sum(own) / len(own))
             assert number.startswith(str(len(own)))
-
-
-def test_fidelity_has_a_row_per_score_and_the_recorded_means(run: ap.Run) -> None:
-    table = run.table("fidelity")
-    figure = run.plot("fidelity")
-    for axes, column in zip(
-        panels(figure), ("spearman", "kept_50", "kept_25", "kept_10"), strict=True
-    ):
-        drawn = sorted(line.get_xdata()[0] for line in axes.lines if line.get_marker() == "D")
-        means = []
-        for (_, _), part in table.groupby(["score", "value_norm"]):
-            values = [value for value in part[column] if not math.isnan(value)]
-            if values:
-                means.append(sum(values) / len(values))
-        np.testing.assert_allclose(drawn, sorted(means), atol=1e-3)
-    assert "random keys did less harm" in str(caption_of(figure))
 
 
 def test_components_are_shares_of_heads(run: ap.Run) -> None:
