@@ -49,12 +49,13 @@ def write_original_dump(root: Path) -> None:
     rng = np.random.default_rng(0)
     for layer in LAYERS:
         for name in [f"h{head:02}q" for head in range(9)] + [f"h{head:02}k" for head in range(3)]:
-            position = np.sort(rng.integers(0, 512, 60))  # (n,)
+            chosen = [rng.choice(512, 30, replace=False) for _ in range(2)]  # of two texts
+            position = np.concatenate([np.sort(one) for one in chosen])  # (n,)
             folder = root / f"l{layer:02}{name}"
             folder.mkdir(parents=True)
             rows = {
                 "bucket": pa.array(position // 128, pa.int32()),
-                "example_id": pa.array(np.arange(60) % 2, pa.int32()),
+                "example_id": pa.array(np.repeat([0, 1], 30), pa.int32()),
                 "position": pa.array(position, pa.int32()),
                 "vector": pa.array(list(rng.normal(size=(60, 4))), pa.list_(pa.float32())),
                 "sliding_window": pa.array([None] * 60, pa.int32()),
