@@ -11,6 +11,7 @@ from qk_toolkit.errors import ConfigError
 
 UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
 PLAN = "plan.json"  # in it; the capture is unfinished as long as it is there
+TAP = "tap"  # in the plan of what `Tap.save` writes
 
 FolderKind = Literal["study", "run", "dump"]
 

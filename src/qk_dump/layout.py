@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from qk_dump.folder_kinds import PLAN, UNFINISHED, kinds_in
+from qk_dump.folder_kinds import PLAN, TAP, UNFINISHED, kinds_in
 from qk_dump.heads import ATTENDED, HeadId, parse_head, require_head
 from qk_dump.manifest import (
     MANIFEST_NAME,
@@ -209,6 +209,10 @@ def refuse_unfinished(folder: DumpPath) -> None:
     manifest = read_manifest(folder / MANIFEST_NAME)
     if manifest is not None and plan_difference(manifest.capture, plan) is None:
         return
+    if TAP in plan:
+        raise ConfigError(
+            f"{folder}: was not saved to the end by a tap. Save it again, and remove this folder."
+        )
     model, texts = ((plan.get(part) or {}).get(name) for part, name in _OF_PLAN)
     words = [str(model or "MODEL"), str(texts or "TEXTS"), str(folder)]
     raise ConfigError(

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from qk_dump.columns import ARGMAX_TOKEN, TOKEN_ID, VECTOR
 from qk_dump.examples import Example
-from qk_dump.folder_kinds import kinds_in
+from qk_dump.folder_kinds import PLAN, TAP, UNFINISHED, kinds_in
 from qk_dump.heads import HeadId, parse_head
-from qk_dump.manifest import DumpManifest
+from qk_dump.manifest import DumpManifest, json_text
 from qk_dump.record import capture_id
 from qk_dump.rows import Rows
 from qk_dump.side_files import write_side_files
@@ -49,7 +49,15 @@ from qk_sniffer.sampling.heads import choose_heads
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.texts.token_texts import token_texts
 from qk_toolkit.errors import ConfigError, OutputError
-from qk_toolkit.files import cannot_write, remove_drafts, resolved, staged_folder, user_path
+from qk_toolkit.files import (
+    cannot_write,
+    remove_drafts,
+    remove_folder,
+    resolved,
+    staged_folder,
+    user_path,
+    write_text,
+)
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.settings import validated
 
@@ -317,6 +325,7 @@ class Tap:
             remove_drafts(resolved(place))
             with staged_folder(resolved(place)) as draft:
                 self._write(draft, tokenizer)
+                remove_folder(draft / UNFINISHED)
         except OutputError as error:  # of a file in the draft, which is removed
             if not isinstance(error.__cause__, OSError):
                 raise
@@ -330,6 +339,7 @@ class Tap:
         known = set[int]().union(*(taken.known_attention for taken in self._forwards))
         manifest, heads = self._manifest(), self.plan.heads()
         identity = self._capture_id(manifest)
+        write_text(folder / UNFINISHED / PLAN, json_text({TAP: manifest.model}))
 
         def write(head: HeadId) -> tuple[int, set[int]]:
             rows = self.rows(head)

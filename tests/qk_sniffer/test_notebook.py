@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from contextlib import ExitStack
 from functools import cache
@@ -545,6 +546,35 @@ def test_what_a_killed_save_leaves_is_no_dump(tmp_path: Path) -> None:
         open_dump(tmp_path / "data")
     tapped.save(tmp_path / "data" / "mine")
     assert [path.name for path in killed.parent.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("last", ["examples.parquet", "dump.json"])
+def test_the_draft_of_a_killed_save_is_refused_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Whatever was the last file that was written."""
+    left = tmp_path / "left"
+    replace = Path.replace
+
+    def killed(draft: Path, target: Path) -> Path:
+        written = replace(draft, target)
+        if target.name == last:
+            shutil.copytree(target.parent, left)
+            raise KeyboardInterrupt
+        return written
+
+    with qk_sniffer.tap(some_model(), sampler="all", layers=[0]) as tapped:
+        tapped.model(input_ids=tokens(1, 12))
+    with monkeypatch.context() as change:
+        change.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tapped.save(tmp_path / "dump")
+    assert (left / last).exists()
+    with pytest.raises(ConfigError, match=r"left: was not saved to the end.*Save it again"):
+        open_dump(left)
+    whole = tapped.save(tmp_path / "dump")
+    assert not (whole / ".capture").exists()
+    assert list(open_dump(whole).folders) == tapped.heads
 
 
 def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
