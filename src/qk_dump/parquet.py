@@ -20,9 +20,8 @@ import pyarrow.types as kinds
 
 from qk_dump.columns import VECTOR
 from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
-from qk_dump.read_ahead import RemoteFile, read_in_turn, steps
 from qk_dump.record import RECORD, FileRecord
-from qk_dump.remote import DumpPath, RemotePath, size_of
+from qk_dump.remote import DumpPath, RemoteFile, RemotePath, size_of
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, staged, sync
 
@@ -116,33 +115,26 @@ def _readable(path: DumpPath) -> Iterator[None]:
 
 
 class OpenParquet:
-    """An open Parquet file. `remote` is the file that Arrow reads, if it is at a URL."""
+    """An open Parquet file."""
 
-    def __init__(self, path: DumpPath, file: pq.ParquetFile, remote: RemoteFile | None) -> None:
+    def __init__(self, path: DumpPath, file: pq.ParquetFile) -> None:
         self._path = path
         self._file = file
-        self._remote = remote
         self.metadata: pq.FileMetaData = file.metadata
         self.schema: pa.Schema = file.schema_arrow
         self.record = _record_of(self.metadata, self.schema.names, path)
 
-    def batches(
-        self, rows: int, columns: Sequence[str], *, read_ahead: bool = True
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, rows: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Some columns of all rows, in batches. At a URL, only these columns are read.
 
-        `read_ahead` is of use if all batches are needed.
+        Memory holds the columns of one row group at a URL, and less of a local file.
         """
         options = {"columns": list(columns), "use_threads": False}
-        if self._remote is None or not read_ahead:
+        if not isinstance(self._path, RemotePath):
             yield from self._file.iter_batches(rows, **options)
             return
-        assert isinstance(self._path, RemotePath)
-        wanted = steps(self.metadata, set(columns))
-        contents = read_in_turn(self._path, [parts for _, parts in wanted])
-        for (groups, _), content in zip(wanted, contents, strict=True):
-            self._remote.hold(content)
-            yield from self._file.iter_batches(rows, row_groups=groups, **options)
+        for group in range(self.metadata.num_row_groups):
+            yield from self._file.iter_batches(rows, row_groups=[group], **options)
 
     def table(self) -> pa.Table:
         """All columns of all rows."""
@@ -159,15 +151,15 @@ def opened_parquet(path: DumpPath) -> Iterator[OpenParquet]:
     """An open Parquet file with a checked footer."""
     with _readable(path):
         require_footer(path)
-        remote = RemoteFile(path) if isinstance(path, RemotePath) else None
+        remote = isinstance(path, RemotePath)
         with pq.ParquetFile(
-            path if remote is None else remote,
+            RemoteFile(path) if isinstance(path, RemotePath) else path,
             buffer_size=_STREAM_BUFFER,
-            pre_buffer=False,
+            pre_buffer=remote,  # a column of a row group in one request
             page_checksum_verification=True,
         ) as file:
             _check_numbers(file.metadata, path)
-            yield OpenParquet(path, file, remote)
+            yield OpenParquet(path, file)
 
 
 def _check_numbers(metadata: pq.FileMetaData, path: DumpPath) -> None:
@@ -201,7 +193,7 @@ def vector_width_of(parquet: OpenParquet, path: DumpPath) -> int:
     if kinds.is_fixed_size_list(kind):
         width = int(kind.list_size)
     elif kinds.is_list(kind) or kinds.is_large_list(kind):
-        first = next(parquet.batches(1, [VECTOR], read_ahead=False), None)
+        first = next(parquet.batches(1, [VECTOR]), None)
         offsets = [0, 0] if first is None else first.column(VECTOR).offsets.to_pylist()
         width = int(offsets[1] - offsets[0])
     else:

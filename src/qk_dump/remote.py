@@ -7,9 +7,9 @@ text for messages. Contents are read in ranges.
 from __future__ import annotations
 
 import errno
+import io
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -21,8 +21,6 @@ TAIL_BYTES = 1 << 16  # Arrow reads this much from the end of a file first
 _BLOCK = 8 << 20  # most bytes of a request
 _KEPT_TAILS = 128
 _PARALLEL = 8  # requests at a time
-
-Part = tuple[int, int]  # first byte, and the byte after the last
 
 
 class _Members(NamedTuple):
@@ -129,15 +127,7 @@ class RemotePath:
 
     def read(self, start: int, end: int) -> bytes:
         """Bytes of the file. Raises a `DumpError` if it was removed or replaced."""
-        return self.read_parts([(start, end)])[0]
-
-    def read_parts(self, parts: Sequence[Part]) -> list[bytes]:
-        """Several parts of the file, in concurrent requests."""
-        blocks = [
-            (first, min(first + _BLOCK, end))
-            for start, end in parts
-            for first in range(start, end, _BLOCK)
-        ]
+        blocks = [(first, min(first + _BLOCK, end)) for first in range(start, end, _BLOCK)]
         try:
             found = self._listing.store.read_parts(self._inner, blocks) if blocks else []
         except StoreError:
@@ -145,8 +135,7 @@ class RemotePath:
             raise
         if found is None:
             raise DumpError(f"{self}: was removed while it was read")
-        contents = iter(found)
-        return [b"".join(islice(contents, len(range(start, end, _BLOCK)))) for start, end in parts]
+        return b"".join(found)
 
     def read_bounded(self, most_bytes: int) -> bytes:
         """The whole file, which may have at most `most_bytes`."""
@@ -165,6 +154,50 @@ class RemotePath:
         if now != self.stored:
             problem = "was removed" if now is None else "changed"
             raise DumpError(f"{self}: {problem} while it was read; run the same command again")
+
+
+class RemoteFile:
+    """A file at a URL, with the methods that Arrow calls. One thread at a time may read it."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self.closed = False
+        self._path = path
+        self._size = path.size
+        tail = path.tail()
+        self._tail_start = path.size - len(tail)
+        self._tail = tail
+        self._position = 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The position of the next byte."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to another position."""
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, origin + offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> memoryview:
+        """The next bytes; fewer at the end of the file. The tail is not requested again."""
+        left = max(0, self._size - self._position)
+        start, size = self._position, left if size is None or size < 0 else min(size, left)
+        self._position = end = start + size
+        if start >= self._tail_start:
+            return memoryview(self._tail)[start - self._tail_start : end - self._tail_start]
+        return memoryview(self._path.read(start, end))
+
+    def close(self) -> None:
+        """Arrow calls it."""
+        self.closed = True
 
 
 DumpPath = Path | RemotePath

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows, read_head
+from qk_dump.remote import TAIL_BYTES, Listing, RemoteFile, RemotePath
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, DumpError, StoreError
+from qk_toolkit.store import Store
 from s3_server import S3, error, truncated
 
 HEAD = HeadId(0, 1, "q")
@@ -135,6 +138,22 @@ def test_only_the_needed_columns_are_read(s3: S3, tmp_path: Path) -> None:
     assert count_buckets(dump.files(HEAD), 99) == 40
     ranges = [r.range.removeprefix("bytes=").split("-") for r in s3.requests]
     assert sum(int(end) - int(start) + 1 for start, end in ranges) < 400_000
+
+
+def test_any_order_of_reads_gives_the_bytes_of_the_file(s3: S3) -> None:
+    content = np.random.default_rng(0).bytes(3 * TAIL_BYTES)
+    s3.put("dump/file", content)
+    path = RemotePath(Listing(Store(s3.url("dump")))) / "file"
+    rng, file, plain = np.random.default_rng(1), RemoteFile(path), io.BytesIO(content)
+    for _ in range(30):
+        start, size = int(rng.integers(0, len(content) + 1000)), int(rng.integers(0, 90_000))
+        assert file.seek(start) == plain.seek(start) == file.tell()
+        assert file.read(size) == plain.read(size)
+    assert file.seek(-10, io.SEEK_END) == plain.seek(-10, io.SEEK_END)
+    s3.requests.clear()
+    assert file.read() == plain.read()
+    assert file.read(5) == b""
+    assert s3.requests == []  # the tail is kept
 
 
 def test_faults_in_the_middle_of_a_file(
