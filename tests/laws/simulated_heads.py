@@ -108,7 +108,7 @@ def keys_of(rows: HeadRows, weight: np.ndarray, layer: Layer, bins: Bins) -> Key
     assert rows.example_id is not None
     texts = DumpTexts(np.arange(int(rows.example_id.max()) + 1), bins=bins)
     group = texts.groups.of(rows.example_id)
-    return Keys(rows, 0, weight, layer, rows.example_id, group, texts, None)
+    return Keys(rows, 0, weight, layer, rows.example_id, group, texts)
 
 
 def analyse(

@@ -135,9 +135,9 @@ def test_the_error_between_draws_is_in_table_and_summary(
     assert row["mean"] == pytest.approx(sum(values) / 2)
     assert row["se"] == pytest.approx(math.sqrt(texts + draws))
     assert row["draws"] == 2
-    change = rows.loc[("run", "run (shuffled tokens)", "ap_aligned_drop")]
-    own = info_of(finished / "run")["means"]["ap_aligned_drop"]
-    other = means[2]["ap_aligned_drop"]
+    change = rows.loc[("run", "run (shuffled tokens)", "ap_aligned_drop_position")]
+    own = info_of(finished / "run")["means"]["ap_aligned_drop_position"]
+    other = means[2]["ap_aligned_drop_position"]
     assert change["mean"] == pytest.approx(own["value"] - other["value"])
     squares = own["standard_error"] ** 2 + other["standard_error"] ** 2
     assert change["se"] == pytest.approx(math.sqrt(squares))
@@ -146,8 +146,9 @@ def test_the_error_between_draws_is_in_table_and_summary(
     assert f"random weights: {level}" in lines
     assert "8 heads, 4 texts, 2 draws; ± has the error between draws" in lines
     half = change["high"] - change["mean"]
-    assert f"drop minus that of shuffled tokens: {with_half(change['mean'], half)}: " in lines
-    unshown = "it is not shown that the drop comes from content" in lines
+    told = f"drop from position minus that of shuffled tokens: {with_half(change['mean'], half)}: "
+    assert told in lines
+    unshown = "it is not shown that it comes from content" in lines
     assert unshown == (abs(change["mean"]) < half)
 
 
