@@ -10,7 +10,7 @@ import pytest
 
 from attention_plasticity import analyze_head, make_config, open_dump
 from attention_plasticity.measure.result import HeadResult
-from dumps import head_rows
+from dumps import distinct_tokens, head_rows
 from head_pairs import without_rope
 from reference import write_rows
 
@@ -28,11 +28,10 @@ def drifting(tmp_path: Path):
     def write(drift: float, seed: int = 0, n: int = 6000) -> Path:
         rng = np.random.default_rng([seed, int(10 * drift)])
         for name, pull in (("l00h00q", drift), ("l00h00k", 0.0)):
-            position = rng.integers(0, CONTEXT, n)
+            example, position = distinct_tokens(rng, 10, CONTEXT, n)
             direction = rng.standard_normal(WIDTH)
             direction *= pull * np.sqrt(WIDTH) / np.linalg.norm(direction)
             vectors = rng.standard_normal((n, WIDTH)) + np.outer(position / CONTEXT, direction)
-            example = rng.integers(0, 10, n)
             rows = {"bucket": position // BUCKET, "example_id": example, "position": position}
             write_rows(tmp_path, name, **rows, vectors=vectors)
         return without_rope(tmp_path)

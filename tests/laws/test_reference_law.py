@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity import analyze_head, make_config, open_dump
+from dumps import distinct_tokens
 from reference import analyse, write_rows
 from reference_checks import assert_equals_reference
 
@@ -49,13 +50,17 @@ def test_any_small_head_equals_the_reference(
     if pair_sampling != "bucket":
         num_pairs = min(num_pairs, 20)
     for name, n in (("l00h00q", n_q), ("l00h00k", n_k)):
-        position = rng.integers(0, 100, n)
-        vectors = rng.standard_normal((n, d)) + np.outer(position / 50, rng.standard_normal(d))
+        example, position = distinct_tokens(rng, examples, 100, n)
+        order = rng.permutation(len(position))
+        example, position = example[order], position[order]
+        vectors = rng.standard_normal((len(order), d)) + np.outer(
+            position / 50, rng.standard_normal(d)
+        )
         write_rows(
             root,
             name,
             bucket=position // bucket_size,
-            example_id=rng.integers(0, examples, n),
+            example_id=example,
             position=position + fraction,
             vectors=vectors.astype(dtype),
             sliding_window=window,

@@ -16,6 +16,15 @@ from qk_dump.rows import Rows
 from qk_dump.writer import write_head
 
 
+def distinct_tokens(
+    rng: np.random.Generator, texts: int, context: int, n: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(n,) texts and positions of n different tokens, in order. There may be fewer of them."""
+    tokens = rng.choice(texts * context, min(n, texts * context), replace=False)
+    text, position = np.divmod(np.sort(tokens), context)
+    return text, position
+
+
 def head_rows(
     n: int = 400,
     d: int = 8,
@@ -29,8 +38,7 @@ def head_rows(
     """Arguments of `write_columns` for random rows whose mean drifts with position."""
     rng = np.random.default_rng(seed)
     context = max(context, -(-n // examples))
-    token = np.sort(rng.choice(examples * context, n, replace=False))
-    example, position = np.divmod(token, context)
+    example, position = distinct_tokens(rng, examples, context, n)
     vectors = rng.standard_normal((n, d)) + rng.standard_normal(d)
     vectors += np.outer(position / context, drift * rng.standard_normal(d))
     return {

@@ -37,9 +37,11 @@ def test_residuals_of_perfectly_linear_queries_are_not_tested(
     if order != "shuffled":
         parts = np.array_split(position, 1 if order == "sorted" else 20)
         position = np.concatenate([np.sort(part) for part in parts])
+    ranks = np.argsort(np.argsort(position, kind="stable"))
+    first = np.searchsorted(np.sort(position), position)
     queries = {
         "bucket": (8 * position / context).astype(int),
-        "example_id": np.zeros(n, int),
+        "example_id": ranks - first,  # one row of a text at a position
         "position": position,
         "vectors": intercept * rng.standard_normal(5) + np.outer(position, rng.standard_normal(5)),
     }
