@@ -70,9 +70,10 @@ SIMILAR = (1000, 1010, 1024, 985, 1040, 990)  # tokens; two of these texts reach
 def texts_of_lengths(lengths: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
     rows = head_rows(n=900, d=4, examples=len(lengths), context=1, seed=seed)
     rng = np.random.default_rng(seed)
-    rows["position"] = (rng.random(900) * np.array(lengths)[rows["example_id"]]).astype(int)
-    for text, length in enumerate(lengths):  # two queries of every text at its end
-        rows["position"][np.flatnonzero(rows["example_id"] == text)[:2]] = length - 1, length - 2
+    for text, length in enumerate(lengths):  # every text's last two tokens are among its rows
+        own = np.flatnonzero(rows["example_id"] == text)
+        early = rng.choice(length - 2, size=len(own) - 2, replace=False)
+        rows["position"][own] = [length - 1, length - 2, *early]
     return rows | {"bucket": rows["position"] // 128}
 
 
