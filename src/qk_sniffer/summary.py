@@ -121,12 +121,6 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             print(f"To cut all texts to the shortest one: --tokenizer.max_length {shortest}")
     for note in found.notes:
         print(note)
-    if found.conversion is not None:
-        print(
-            f"{config.model.gguf_file} is not converted yet. The capture converts it once, which "
-            f"may take {found.conversion}. All numbers above are from its header; whether its "
-            "weights can be read is known after the conversion."
-        )
     print(f"Lengths are those of the first {len(found.lengths)} texts. Nothing was written.")
 
 

@@ -226,8 +226,6 @@ def _capture(part: Part, analysed: Mapping[str, Any], *, again: bool) -> Work:
     work.notes += [*([] if told is None else [told]), *found.notes]
     if found.few_rows is not None:
         work.notes.append(f"warning: {found.few_rows}")
-    if found.conversion is not None:
-        work.notes.append(f"the GGUF file is converted first, which may take {found.conversion}")
     if found.texts is None:
         work.notes.append("the number of texts is not known (streaming), so rows are not known")
         return work

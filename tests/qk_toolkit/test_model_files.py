@@ -115,7 +115,7 @@ def test_no_command_writes_into_the_folder_of_a_model(
     assert listing(model) == before
 
 
-def test_a_gguf_file_is_converted_elsewhere(tmp_path: Path) -> None:
+def test_nothing_is_written_beside_a_gguf_file(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     save_gguf(ARCHITECTURES["llama"].model(), tmp_path / "model" / "tiny.gguf")
     before = listing(tmp_path / "model")

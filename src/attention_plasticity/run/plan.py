@@ -26,7 +26,7 @@ from qk_toolkit.formatting import count, format_heads, index_ranges
 _PARTS_PER_WORKER = 3
 _BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
 
-_REMOTE_MEMORY = 200 << 20  # the client of a store, and blocks that are read ahead
+_REMOTE_MEMORY = 200 << 20  # the client of a store, and the columns of a row group
 _PAIR_BLOCK = 1 << 25  # values of key differences that are in memory at a time
 _BINS = 32  # most bins of a run, unless a small bin_size is set
 

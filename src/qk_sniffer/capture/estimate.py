@@ -14,8 +14,7 @@ from qk_sniffer.capture.folder import plan_in
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.setup import Setup, number_of_texts, prepare
-from qk_sniffer.config import CaptureConfig, ModelSettings
-from qk_sniffer.engines.hf.gguf import conversion_time, converted_model, gguf_path
+from qk_sniffer.config import CaptureConfig
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model_config, precision_of
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, bucket_counts
@@ -36,7 +35,6 @@ class Estimate:
     first: Sequence[Text]  # the texts that were looked at
     lengths: Sequence[int]  # their tokens
     cut: Cut | None = None  # how much of them is used
-    conversion: str | None = None  # how long the capture takes to convert the GGUF file first
 
     @property
     def texts(self) -> int | None:
@@ -166,11 +164,4 @@ def estimate(config: CaptureConfig) -> Estimate:
         raise ConfigError(f"dataset.path: {config.dataset.path}: holds no texts")
     lengths = [len(setup.encoder.tokens(text)) for text in first]
     cut = setup.encoder.cut(first)
-    return Estimate(setup, first, lengths, cut, _conversion(config.model))
-
-
-def _conversion(model: ModelSettings) -> str | None:
-    """How long the conversion of a GGUF file may take; None if none is needed."""
-    if model.gguf_file is None or converted_model(model, convert_now=False) != model:
-        return None
-    return conversion_time(gguf_path(model))
+    return Estimate(setup, first, lengths, cut)

@@ -115,7 +115,7 @@ def prepare(
     if begun is not None:
         refuse_other_settings(user_path(config.data_root), config, begun)
     texts = open_source(config.dataset)
-    tokenizer = load_tokenizer(config.tokenizer, config.model, note, convert_now=weights)
+    tokenizer = load_tokenizer(config.tokenizer, config.model)
     if weights:
         most = _most_tokens(texts)
         loaded = open_model(config, ranks.device, note, processes=ranks.world, most_tokens=most)
@@ -144,7 +144,7 @@ def prepare(
 def texts_and_encoder(config: CaptureConfig) -> tuple[TextSource, TextEncoder]:
     """The texts of a capture, and what turns them into tokens. Weights are not loaded."""
     texts = open_source(config.dataset)
-    tokenizer = load_tokenizer(config.tokenizer, config.model, convert_now=False)
+    tokenizer = load_tokenizer(config.tokenizer, config.model)
     return texts, _encoder(config, tokenizer, unloaded_model(config))
 
 

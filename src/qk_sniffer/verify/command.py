@@ -172,7 +172,7 @@ def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
     from qk_sniffer.verify.comparison import verify_model
 
     text = _PASSAGE if settings.text is None else _read(settings.text)
-    tokenizer = load_tokenizer(TokenizerSettings(), model, _print_note)
+    tokenizer = load_tokenizer(TokenizerSettings(), model)
     tokens = tokenize(tokenizer, text, settings.max_length or _TOKENS, add_special_tokens=True)
     if len(tokens) < 2:
         raise ConfigError(

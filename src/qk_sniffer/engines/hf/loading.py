@@ -23,8 +23,8 @@ from torch import nn
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.engines.hf.gguf import (
+    WIDE,
     add_special_tokens_of,
-    converted_model,
     gguf_path,
     model_title,
 )
@@ -128,16 +128,22 @@ def context_of(config: Any) -> int | None:
     return int(positions) if positions else None
 
 
+def _dtype(settings: ModelSettings) -> str:
+    """The setting `dtype`; weights of a GGUF file are unpacked to float32 by default."""
+    return WIDE if settings.dtype == "auto" and settings.gguf_file else settings.dtype
+
+
 def precision_of(settings: ModelSettings, config: Any) -> torch.dtype:
     """The precision of the weights when they are loaded."""
-    if settings.dtype != "auto":
-        return cast(torch.dtype, getattr(torch, settings.dtype))
+    if _dtype(settings) != "auto":
+        return cast(torch.dtype, getattr(torch, _dtype(settings)))
     found = getattr(decoder_config(config), "dtype", None) or getattr(config, "dtype", None)
     return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def load_model_config(settings: ModelSettings) -> Any:
     """The model's config with the overrides merged in."""
+    _require_gguf(settings)
     with _loading_errors("model.name", settings.name):
         auto = transformers.AutoConfig
         config = auto.from_pretrained(_model_source(settings), **_options(settings))
@@ -151,17 +157,18 @@ def load_model_config(settings: ModelSettings) -> Any:
 def load_model(settings: ModelSettings, device: str, note: Note = lambda text: None) -> LoadedModel:
     """The model with its weights, on `device` or as `device_map` specifies.
 
-    A GGUF file is converted first. `note` is called with a message before each slow step.
+    `note` is called with a message before each slow step.
     """
     _require_device(settings.device_map)
-    original, settings = settings, converted(settings, note)
+    _require_gguf(settings)
     folder = user_path(settings.name)
     files = files_hash(folder, settings.gguf_file, note)
     config = load_model_config(settings)
     device = settings.device_map or device
-    title = original.name
-    if original.gguf_file is not None:
-        title = model_title(gguf_path(original))
+    title = settings.name
+    if settings.gguf_file is not None:
+        title = model_title(gguf_path(settings))
+        note(f"{settings.gguf_file}: unpacking its weights to {_dtype(settings)}")
     if settings.random_weights:
         title += " (random weights)"
         with quiet_transformers(), loading_model(settings):
@@ -170,13 +177,13 @@ def load_model(settings: ModelSettings, device: str, note: Note = lambda text: N
         with quiet_transformers(), loading_model(settings):
             model = _with_weights(settings, config, device)
     require_unchanged(folder, settings.gguf_file, files)
-    return LoadedModel(model.eval(), commit_of(original), files, title)
+    return LoadedModel(model.eval(), commit_of(settings), files, title)
 
 
 def _with_weights(settings: ModelSettings, config: Any, device: str) -> Any:
     options = {
         "config": config,
-        "dtype": settings.dtype,
+        "dtype": _dtype(settings),
         "device_map": device,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # they are named below
@@ -199,23 +206,20 @@ def _with_weights(settings: ModelSettings, config: Any, device: str) -> Any:
     return model
 
 
-def converted(settings: ModelSettings, note: Note, *, convert_now: bool = True) -> ModelSettings:
-    """The settings, changed to load the converted checkpoint of their GGUF file."""
-    _refuse_bare_gguf(settings)
-    with _loading_errors("model.name", settings.name), quiet_transformers():
-        return converted_model(settings, note, convert_now=convert_now)
-
-
-def _refuse_bare_gguf(settings: ModelSettings) -> None:
-    """Refuse a folder of GGUF files if `model.gguf_file` is missing."""
-    folder = user_path(settings.name)
-    if settings.gguf_file is not None or not folder.is_dir() or (folder / "config.json").exists():
+def _require_gguf(settings: ModelSettings) -> None:
+    """Refuse a GGUF file that is not there, and a folder of such files without the setting."""
+    folder, file = user_path(settings.name), settings.gguf_file
+    if not folder.is_dir():
         return
-    found = sorted(path.name for path in folder.glob("*.gguf"))
-    if found:
-        raise ConfigError(
-            f"model.name: {settings.name}: holds GGUF files only; set model.gguf_file to {found[0]}"
-        )
+    if file is not None:
+        gguf_path(settings)
+    elif not (folder / "config.json").exists():
+        found = sorted(path.name for path in folder.glob("*.gguf"))
+        if found:
+            raise ConfigError(
+                f"model.name: {settings.name}: holds GGUF files only; set model.gguf_file to "
+                f"{found[0]}"
+            )
 
 
 def _require_device(device_map: str | None) -> None:
@@ -331,16 +335,10 @@ def _random_model(settings: ModelSettings, config: Any, device: str) -> nn.Modul
     return spread_over(model, device)
 
 
-def load_tokenizer(
-    settings: TokenizerSettings,
-    model: ModelSettings,
-    note: Note = lambda text: None,
-    *,
-    convert_now: bool = True,
-) -> Any:
+def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
     """The tokenizer of the settings, or of the model."""
     if settings.name is None:
-        model = converted(model, note, convert_now=convert_now)
+        _require_gguf(model)
         name, options = model.name, _options(model)
         if settings.revision is not None:
             options["revision"] = settings.revision

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from qk_sniffer.config import ModelSettings
 from qk_sniffer.engines.hf.layout import HfLayout, decoder_config, decoder_of
-from qk_sniffer.engines.hf.loading import built_model, converted, load_model_config, loading_model
+from qk_sniffer.engines.hf.loading import built_model, load_model_config, loading_model
 from qk_sniffer.engines.hf.probe_forward import ForwardFailedError
 from qk_sniffer.engines.hf.probing import WeightsNeededError, probe
 from qk_toolkit.errors import ConfigError
@@ -38,7 +38,6 @@ def shape_of(settings: ModelSettings, *, heads_only: bool = False) -> tuple[nn.M
 
     With `heads_only`, other sizes than those of its heads are small.
     """
-    settings = converted(settings, lambda text: None, convert_now=False)
 
     def unloaded(dtype: torch.dtype, context: Any) -> nn.Module:
         with loading_model(settings):
@@ -64,7 +63,6 @@ def small_model(settings: ModelSettings) -> nn.Module:
     norm after RoPE changes queries and keys by more than a factor. Raises a `ConfigError` if the
     model cannot be made small.
     """
-    settings = converted(settings, lambda text: None, convert_now=False)
     config = load_model_config(settings)
     try:
         _make_small(decoder_config(config))

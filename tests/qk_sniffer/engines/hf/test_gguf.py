@@ -1,4 +1,4 @@
-"""GGUF files: converted once, and given the special tokens that their header asks for."""
+"""GGUF files: loaded or converted, and given the special tokens that their header asks for."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 import transformers
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
-from qk_sniffer.engines.hf import gguf as gguf_files
-from qk_sniffer.engines.hf.gguf import converted_model, model_title
+from qk_sniffer.engines.hf.gguf import convert_gguf, model_title
 from qk_sniffer.engines.hf.loading import load_model, load_tokenizer
 from qk_toolkit.errors import ConfigError
 from sniffing import sniff, tables_of
@@ -77,38 +76,32 @@ def test_a_capture_says_and_keeps_the_special_tokens_and_the_name(
     assert lengths["bos"][0] == lengths["plain"][0] + 1
 
 
-def test_a_file_is_converted_once_and_gives_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
-    llama, path = ARCHITECTURES["llama"].model(), tmp_path / "tiny.gguf"
-    save_gguf(llama, path, gguf.GGMLQuantizationType.Q8_0)
-    settings = settings_of(tmp_path, dtype="bfloat16")
-    notes: list[str] = []
-    first = load_model(settings, "cpu", notes.append)
-    [converting] = [note for note in notes if "converting to" in note]
-    assert "may take up to 2 minutes; this is done once" in converting
-    assert first.dtype == "bfloat16"
-
-    def fail(*_: object) -> None:
-        raise AssertionError("converted again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(gguf_files, "convert_gguf", fail)
-        again = load_model(settings, "cpu", notes.append)
-        load_tokenizer(TokenizerSettings(), settings, notes.append)
-    assert len(notes) == 1
-    monkeypatch.setattr(
-        "qk_sniffer.engines.hf.loading.converted_model", lambda model, *_, **__: model
+def test_a_file_and_the_checkpoint_of_it_have_the_same_weights_and_tokens(tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    save_gguf(
+        ARCHITECTURES["llama"].model(),
+        tmp_path / "packed" / "tiny.gguf",
+        gguf.GGMLQuantizationType.Q8_0,
+        add_eos_token=True,
     )
-    direct = load_model(settings, "cpu")  # as transformers loads it
-    weights = direct.model.state_dict()
-    for loaded in (first, again):
-        found = loaded.model.state_dict()
-        assert {*found} == {*weights}
-        assert all(torch.equal(found[name], weights[name]) for name in weights)
-    save_gguf(llama, path, gguf.GGMLQuantizationType.Q8_0, add_eos_token=True)
-    assert converted_model(settings, convert_now=False) == settings  # another file, not converted
+    convert_gguf(tmp_path / "packed" / "tiny.gguf", tmp_path / "converted")
+    packed, converted = (
+        settings_of(tmp_path / "packed"),
+        ModelSettings(name=f"{tmp_path}/converted"),
+    )
+    notes: list[str] = []
+    direct, loaded = load_model(packed, "cpu", notes.append), load_model(converted, "cpu")
+    assert notes == ["tiny.gguf: unpacking its weights to float32"]
+    assert direct.dtype == loaded.dtype == "float32"
+    assert load_model(settings_of(tmp_path / "packed", dtype="bfloat16"), "cpu").dtype == "bfloat16"
+    weights, found = direct.model.state_dict(), loaded.model.state_dict()
+    assert {*found} == {*weights}
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+    ids = [
+        load_tokenizer(TokenizerSettings(), one)("abc")["input_ids"] for one in (packed, converted)
+    ]
+    assert ids[0] == ids[1]
+    assert ids[0][-1] == EOS
 
 
 def test_a_folder_of_gguf_files_names_the_setting(
