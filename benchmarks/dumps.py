@@ -83,7 +83,8 @@ def _files(data: Path, shape: Shape, kind: Kind, head: int) -> list[Path]:
     """The files of a head, without the columns that would name it."""
     found, rows = [], shape.rows // shape.files
     for number in range(shape.files):
-        part = data / "parts" / f"{rows}x{shape.width}x{shape.texts}x{shape.bucket}-{head}-{number}"
+        sizes = f"{rows}x{shape.files}x{shape.width}x{shape.texts}x{shape.bucket}"
+        part = data / "parts" / f"{sizes}-{head}-{number}"
         target = part / HeadId(0, 0, kind).folder / DATA_FILE
         if not target.exists():
             path = write_head(part, HeadId(0, 0, kind), _rows(shape, rows, kind, (number, head)))
@@ -99,7 +100,8 @@ def _rows(shape: Shape, number: int, kind: Kind, file: tuple[int, int]) -> Rows:
     `file` is the number of a file of a head, and the head. Heads share positions, as in a capture.
     """
     of_all_heads = np.random.default_rng([file[0], number, kind == "q"])
-    slots = np.sort(of_all_heads.integers(0, shape.texts * shape.context, number))
+    free = shape.texts * shape.context // shape.files  # no two files of a head share a token
+    slots = file[0] + shape.files * np.sort(of_all_heads.choice(free, number, replace=False))
     position = slots % shape.context
     rng = np.random.default_rng([*file, number, kind == "q"])
     mean, drift = rng.standard_normal((2, shape.width), np.float32)

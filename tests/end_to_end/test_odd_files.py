@@ -143,7 +143,6 @@ def test_a_path_that_no_file_can_have_is_refused_by_every_verb(
             ["report", bad],
             ["report", run, "--output", bad],
             ["study", run, bad],
-            ["study", run, "--scores", bad],
             ["study", run, "--output_dir", bad],
             ["plot", "map", bad, "--output", str(tmp_path / "a.png")],
             ["plot", "plasticity", "--config", bad],
