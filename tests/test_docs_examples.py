@@ -27,7 +27,6 @@ from attention_plasticity.figures import style
 from attention_runs import add_attention
 from drift_runs import add_drift
 from dumps import make_dump
-from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads, name_layout
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
@@ -74,7 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(report_runs, "LAYERS", 13)
         patch.setattr(report_runs, "HEADS", 4)
         run = report_runs.write_run(folder / "run", model="owner/tiny", errors=True, position=True)
-    add_drift(add_fidelity(add_key_heads(add_roles(add_attention(run), bands=True))))
+    add_drift(add_key_heads(add_roles(add_attention(run), bands=True)))
     add_key_heads(add_bins(run_tables.write_run(folder / "whole")))
     name_layout(folder / "whole", run_tables.LAYERS, run_tables.HEADS, run_tables.HEADS // 2)
     make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=200)

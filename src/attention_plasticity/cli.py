@@ -37,7 +37,6 @@ _SUCCESSORS = {
     "compare": "study RUN RUN",
     "budget": "export RUN OUT --to kvpress-budget",
     "merge": "analyze: commands with other --layers can share an output_dir",
-    "fidelity": "analyze --fidelity true",
     "power": "analyze, whose summary has a line of advice",
 }
 """What replaces commands of earlier versions. For one release."""

@@ -46,7 +46,7 @@ class RunnerConfig(BaseModel):
         *("model_dir", "rotary", "dataset_name", "dataset_revision", "dataset_cache_dir"),
         *("download_max_workers", "num_layers", "num_q_heads", "num_k_heads"),
         *("max_rel_dist", "normality_max_dims", "p_alpha", "role_thresholds"),
-        *("near", "first_query", "ray_address", "output_csv", "bucket_csv", "component_csv"),
+        *("ray_address", "output_csv", "bucket_csv", "component_csv"),
     )
 
     dataset_local_root: str | None = Field(
@@ -194,28 +194,6 @@ class RunnerConfig(BaseModel):
         default={},
         description="thresholds of roles in place of the defaults, such as "
         "{previous: 0.5, repeated_induction: 0.3}",
-    )
-    fidelity: bool = Field(
-        title=_METHOD,
-        default=False,
-        description="also measure how well scores without a query rank keys (head_fidelity.csv); "
-        "the dump needs attention columns",
-    )
-    near: int = Field(
-        title=_METHOD,
-        default=128,
-        ge=0,
-        le=MOST_POSITIONS,
-        description="with fidelity: keys at a smaller distance from a query are always kept, in "
-        "tokens",
-    )
-    first_query: int | None = Field(
-        title=_METHOD,
-        default=None,
-        ge=0,
-        le=MOST_POSITIONS,
-        description="with fidelity: position of the first query that counts (default: a quarter of "
-        "the longest text)",
     )
     seed: int = Field(title=_METHOD, default=0, ge=0, description="seed of every random choice")
     output_dir: str | None = Field(

@@ -351,28 +351,6 @@ KEY_HEADS = Table(
         _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that together receive half of this attention"),
     ),
 )
-_fidelity = partial(Metric, error=True, averaged=True)
-
-FIDELITY = Table(
-    "head_fidelity.csv",
-    "key head and score",
-    with_errors(
-        _IDS[0],
-        Metric("k_head", "key head", "number of the key head", format="index"),
-        Metric("layer_type", "type of the layer", "type of the layer, such as full_attention, sliding_attention or chunked_attention", format="text"),
-        Metric("n_q_heads", "query heads", "number of query heads of the group", format="count"),
-        Metric("score", "score", "name of the score, or best_static or best_per_query for the two limits", format="text"),
-        Metric("value_norm", "times the value", "1 if the weight is multiplied by the length of the value", format="index"),
-        _fidelity("spearman", "rank correlation", "Spearman's rank correlation, over the keys of a text, of the score and the attention that a key receives per later query", format="difference", signed=True),
-        _fidelity("kept_50", "attention kept with half of the keys", "share of the distant attention kept with half of the keys, those with the largest scores", format="share"),
-        _fidelity("kept_25", "attention kept with a quarter of the keys", "share of the distant attention kept with a quarter of the keys", format="share"),
-        _fidelity("kept_10", "attention kept with a tenth of the keys", "share of the distant attention kept with a tenth of the keys", format="share"),
-        Metric("n_keys", "keys", "number of keys that are ranked", format="count"),
-        Metric("n_queries", "queries", "number of queries whose attention is counted", format="count"),
-        Metric("n_texts", "texts", "number of texts", format="count"),
-        Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
-    ),
-)
 
 _VECTORS = {"q": "queries", "k": "keys"}
 _OTHERS = {"q": "mean key", "k": "mean query"}
@@ -415,7 +393,6 @@ TableKind = Literal[
     "kernel",
     "key_heads",
     "drift",
-    "fidelity",
 ]
 TABLES: dict[TableKind, Table] = {
     "head_metrics": HEAD_METRICS,
@@ -431,7 +408,6 @@ TABLES: dict[TableKind, Table] = {
     "kernel": KERNEL,
     "key_heads": KEY_HEADS,
     "drift": DRIFT,
-    "fidelity": FIDELITY,
 }
 
 METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}

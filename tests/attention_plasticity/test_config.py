@@ -88,7 +88,7 @@ def test_every_other_field_changes_no_number_of_a_head() -> None:
         *("dataset_cache_dir", "download_max_workers", "output_dir", "layers", "heads"),
         *("output_csv", "bucket_csv", "component_csv"),
         *("max_workers", "engine", "ray_address", "dry_run"),
-        *("fidelity", "near", "first_query", "role_thresholds"),  # of other tables
+        "role_thresholds",  # of other tables
     }
 
 

@@ -19,9 +19,7 @@ from attention_plasticity.page.html import page_html
 def test_columns_have_words_and_known_groups(kind: str) -> None:
     table = TABLES[kind]  # type: ignore[index]
     assert table.rows
-    ids = (
-        ("layer", "k_head") if kind in ("key_heads", "fidelity") else ("layer", "q_head", "k_head")
-    )
+    ids = ("layer", "k_head") if kind == "key_heads" else ("layer", "q_head", "k_head")
     assert table.names[: len(ids)] == ids
     for metric in table.columns:
         assert metric.label, metric

@@ -17,7 +17,6 @@ from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_runs import add_attention
 from drift_runs import add_drift
-from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
 from plain_runs import edit_info, edit_table
 from report_pages import (
@@ -68,7 +67,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
     layer, head = WITHOUT_ATTENTION
     known = f"layer != {layer} or q_head != {head}"
     edit_table(full, "attention", lambda rows: rows.query(known))
-    write_baselines(add_fidelity(add_key_heads(add_drift(add_roles(full, bands=True)))))
+    write_baselines(add_key_heads(add_drift(add_roles(full, bands=True))))
     add_drift(add_attention(write_run(folder / "other", 1, position=True), seed=1, errors=False))
     few = add_roles(
         write_run(folder / "few", position=True), words=False, capture={"tokens": False}

@@ -11,9 +11,7 @@ from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.attention_masses import HeadMasses, mass_bins, masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width
-from attention_plasticity.tables.names import FIDELITY_CAUTION
 from attention_runs import DISTANT
-from fidelity_runs import KINDS
 from report_pages import (
     READY,
     data_of,
@@ -152,29 +150,9 @@ def test_the_key_head_of_the_selected_head_is_marked(
     assert text in current.locator("td").all_text_contents()
 
 
-def test_scores_have_their_mean_and_the_selected_key_head(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
-    run = runs["full"]
-    page.locator("#fidelity-panel summary").click()
-    expect(page.locator("#fidelity-table tbody tr")).to_have_count(len(KINDS))
-    expect(page.locator("#fidelity-caution")).to_have_text(FIDELITY_CAUTION)
-    expect(page.locator("#fidelity-table thead")).to_contain_text("layer 1, key head 0")
-    table = run.table("fidelity")
-    wanted = (table["layer"] == 1) & (table["k_head"] == 0) & (table["score"] == "gaussian")
-    row = table[wanted & (table["value_norm"] == 0)].iloc[0]
-    mean = run.fidelity_means["gaussian", 0]["kept_50"]
-    expected = [
-        with_half(mean.value, float(half_width(mean.standard_error, mean.groups))),
-        with_half(row["kept_50"], float(half_width(row["kept_50_se"], row["n_groups"]))),
-    ]
-    cells = page.locator("[data-score='gaussian.0'] td").all_text_contents()
-    assert cells[2:4] == expected
-
-
 def test_a_run_without_these_tables_has_no_card_of_them(page: Page) -> None:
     show(page, "run=bucket")
-    for name in ("key-heads", "fidelity", "role", "attention", "drift"):
+    for name in ("key-heads", "role", "attention", "drift"):
         expect(page.locator(f"#{name}-panel")).to_be_hidden()
 
 

@@ -96,7 +96,7 @@ def test_results_are_not_put_beside_the_output_of_another_command(
 # tables of others
 
 
-@pytest.mark.parametrize("name", ["head_metrics.csv", "head_fidelity.csv", "run.json"])
+@pytest.mark.parametrize("name", ["head_metrics.csv", "head_kernel.csv", "run.json"])
 def test_tables_without_records_are_not_replaced(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

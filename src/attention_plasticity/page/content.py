@@ -32,7 +32,6 @@ from attention_plasticity.roles import ROLES, default_thresholds
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import why_unsure
-from attention_plasticity.tables.intervals import mean_half_width
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
@@ -110,8 +109,6 @@ def _add_own_tables(run: FinishedRun, heads: pd.DataFrame, tables: Tables) -> No
         ids = zip(tables["key_heads"]["layer"], tables["key_heads"]["k_head"], strict=True)
         shares = [kept.get((int(layer), int(head)), math.nan) for layer, head in ids]
         tables["key_heads"]["kept"] = np.array(shares, np.float32)
-    if run.has("fidelity"):
-        tables["fidelity_means"] = _fidelity_means(run)
 
 
 def _architecture(run: FinishedRun, heads: pd.DataFrame) -> dict[str, Any]:
@@ -193,20 +190,6 @@ def _kept(run: FinishedRun) -> dict[tuple[int, int], float]:
         (int(layer), int(head)): float(share) if counted else 1.0
         for layer, head, share, counted in shares
     }
-
-
-def _fidelity_means(run: FinishedRun) -> Columns:
-    """Means over key heads of every score, with half widths."""
-    means = run.fidelity_means
-    found: Columns = {
-        "score": np.array([score for score, _ in means], object),
-        "value_norm": np.array([kind for _, kind in means], np.int64),
-    }
-    for name in SHOWN["fidelity"].columns:
-        column = [mean[name] for mean in means.values()]
-        found[name] = np.array([one.value for one in column], np.float32)
-        found[f"{name}_half_width"] = np.array([mean_half_width(one) for one in column], np.float32)
-    return found
 
 
 def _thresholds(run: FinishedRun) -> dict[str, float]:

@@ -18,7 +18,6 @@ from attention_plasticity.page.payload import Header, compressed
 from attention_plasticity.page.tables import words_of_tables
 from attention_plasticity.roles import NAMES, ROLES, UNSURE
 from attention_plasticity.tables.head_roles import COLOURS, DARK_COLOURS
-from attention_plasticity.tables.names import FIDELITY_CAUTION, SCORE_WORDS
 
 _FOLDER = files("attention_plasticity.page")
 _IMPORT = re.compile(r'^import \{(?P<names>[^}]+)\} from "\./(?P<module>\w+\.js)";$', re.MULTILINE)
@@ -46,7 +45,6 @@ def page_html(
             "meanings": {role.name: role.meaning for role in ROLES},
             "colours": {"light": COLOURS, "dark": DARK_COLOURS},
         },
-        "scores": {"words": SCORE_WORDS, "caution": FIDELITY_CAUTION},
         "beside": beside,
         "runs": descriptions,
     }

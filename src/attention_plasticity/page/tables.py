@@ -86,11 +86,6 @@ SHOWN = {
             "received_half",
         ),
     ),
-    "fidelity": Shown(
-        "fidelity",
-        ("layer", "k_head", "score", "value_norm"),
-        ("spearman", "kept_50", "kept_25", "kept_10"),
-    ),
 }
 
 

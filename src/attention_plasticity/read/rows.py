@@ -37,7 +37,6 @@ from qk_dump.columns import (
     EXAMPLE,
     RECEIVED_COLUMNS,
     TOKEN_ID,
-    VALUE_NORM,
     VECTOR,
 )
 from qk_dump.heads import HeadId
@@ -130,18 +129,11 @@ def read_keys(
     k_head: int,
     config: RunnerConfig,
     texts: DumpTexts | None = None,
-    *,
-    with_values: bool = False,
 ) -> Keys:
-    """Read the keys of one head. In a run, `texts` are the texts of the run.
-
-    With `with_values`, the lengths of values are read, too.
-    """
+    """Read the keys of one head. In a run, `texts` are the texts of the run."""
     head = HeadId(layer, k_head, "k")
     texts = run_texts(dump, [layer], config) if texts is None else texts
-    columns = [VALUE_NORM] * with_values
-    if not config.single_example:
-        columns += RECEIVED_COLUMNS
+    columns = [] if config.single_example else list(RECEIVED_COLUMNS)
     rows = _read(dump, head, config, texts, columns)
     if config.single_example:
         rows = rows.with_columns({EXAMPLE: np.zeros(len(rows), np.int64)})

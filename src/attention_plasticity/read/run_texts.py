@@ -39,13 +39,6 @@ def run_texts(
     return replace(texts, bins=bins_of_dump(dump, config))
 
 
-def first_query(config: RunnerConfig, texts: DumpTexts) -> int:
-    """First position of the queries that count for fidelity; 0 if no head can be read."""
-    if config.first_query is not None:
-        return config.first_query
-    return 0 if texts.bins is None else texts.bins.context // 4
-
-
 def bins_of_dump(dump: Dump, config: RunnerConfig) -> Bins | None:
     """The bins of all heads of a run. They do not depend on the heads that are analysed.
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from filelock import FileLock
 
 from attention_plasticity.run.engines import Engine, WorkerDiedError
+from attention_plasticity.run.fingerprints import head_pair
 from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.plan import Group, split_groups
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.records import Unit
-from attention_plasticity.run.worker import Computed, TaskResult, analyze_heads, measure_fidelity
-from qk_dump.heads import HeadId
+from attention_plasticity.run.worker import Computed, TaskResult, analyze_heads
 from qk_toolkit.errors import OutputError, in_short
 from qk_toolkit.formatting import count, index_ranges
 from qk_toolkit.watcher import Watcher
@@ -33,12 +33,11 @@ _CHANGED = "its files changed during the run; run the same command again"
 
 @dataclass(frozen=True)
 class Task:
-    """Some query heads of a key head, or the fidelity of a key head. One worker computes them."""
+    """Some query heads of a key head. One worker computes them."""
 
     group: Group
-    units: dict[int, Unit]  # by query head, or by key head
+    units: dict[int, Unit]  # by query head
     deaths: int = 0  # of workers that computed it
-    fidelity: bool = False
 
     def only(self, numbers: Iterator[int] | list[int]) -> Task:
         """The task with some of its heads."""
@@ -47,10 +46,8 @@ class Task:
     @property
     def where(self) -> str:
         """Which heads it computes, for the log."""
-        name = f"layer {self.group.layer}, key head {self.group.k_head}"
-        if self.fidelity:
-            return f"fidelity of {name}"
-        return f"{name}, query heads {index_ranges(self.units)}"
+        layer, k_head = self.group.layer, self.group.k_head
+        return f"layer {layer}, key head {k_head}, query heads {index_ranges(self.units)}"
 
 
 def tasks_of(run: PlannedRun, workers: int) -> list[Task]:
@@ -64,15 +61,10 @@ def tasks_of(run: PlannedRun, workers: int) -> list[Task]:
             if not records.has(run.units[group.layer, q_head, group.k_head])
         ]
         groups += [group.only(left)] if left else []
-    tasks = [
+    return [
         Task(part, {q_head: run.units[part.layer, q_head, part.k_head] for q_head in part.q_heads})
         for part in split_groups(groups, workers)
     ]
-    for group in run.fidelity_groups:
-        unit = run.fidelity_unit(group)
-        if not records.has(unit):
-            tasks.append(Task(group, {group.k_head: unit}, fidelity=True))
-    return tasks
 
 
 def compute(
@@ -131,10 +123,7 @@ class _Work:
         """Heads whose input files changed while they were computed become failures."""
         changed = self._run.files.changed() if self._computed else set()
         for unit, group in self._computed.items():
-            queries = [unit.number] if unit.kind == "h" else group.q_heads
-            heads = {HeadId(group.layer, group.k_head, "k")}
-            heads |= {HeadId(group.layer, q_head, "q") for q_head in queries}
-            if not changed.isdisjoint(heads):
+            if not changed.isdisjoint(head_pair(unit.layer, unit.q_head, group.k_head)):
                 self._records.drop(unit)
                 self._fail(unit, _CHANGED)
 
@@ -169,10 +158,9 @@ class _Work:
             if not left:
                 self._release(task.group)
                 continue
-            group, numbers = task.group, list(task.group.q_heads if task.fidelity else left)
-            function = measure_fidelity if task.fidelity else analyze_heads
+            group = task.group
             future = self._engine.submit(
-                function, self._run.job, group.layer, group.k_head, numbers
+                analyze_heads, self._run.job, group.layer, group.k_head, left
             )
             self._running[future] = task.only(left)
         return postponed

@@ -66,11 +66,6 @@ class InputFiles:
         """A hash of the files of a query head and its key head, as they were at the first call."""
         return self._hash(head_pair(layer, q_head, k_head))
 
-    def of_group(self, layer: int, k_head: int, q_heads: Iterable[int], settings: Any) -> str:
-        """The same for a key head and several query heads, with more settings."""
-        queries = [HeadId(layer, q_head, "q") for q_head in q_heads]
-        return _digest([self._hash([*queries, HeadId(layer, k_head, "k")]), settings])
-
     def joint(self, heads: Iterable[tuple[int, int, int]]) -> str:
         """One hash of the files of many heads, each with layer, query head and key head."""
         pairs = {one for head in heads for one in head_pair(*head)}

@@ -12,11 +12,11 @@ from typing import Any
 
 from attention_plasticity.config import RunnerConfig, require_dump
 from attention_plasticity.read.repeated import with_repeated
-from attention_plasticity.read.run_texts import first_query, run_texts
+from attention_plasticity.read.run_texts import run_texts
 from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.run.fingerprints import InputFiles, run_settings
 from attention_plasticity.run.folder import RunFolder
-from attention_plasticity.run.plan import Group, Plan, make_plan, whole_plan
+from attention_plasticity.run.plan import Plan, make_plan, whole_plan
 from attention_plasticity.run.records import Records, Unit
 from qk_dump.hub.pull import HeadChoice
 from qk_dump.layout import Dump
@@ -47,25 +47,12 @@ class PlannedRun:
 
     def head_unit(self, layer: int, q_head: int, k_head: int) -> Unit:
         """The record of a query head."""
-        return Unit(layer, "h", q_head, self.files.of_head(layer, q_head, k_head))
-
-    def fidelity_unit(self, group: Group) -> Unit:
-        """The record of the fidelity of a key head, measured with all query heads of its group."""
-        settings = [self.config.near, first_query(self.config, self.texts)]
-        files = self.files.of_group(group.layer, group.k_head, group.q_heads, settings)
-        return Unit(group.layer, "k", group.k_head, files)
-
-    @cached_property
-    def fidelity_groups(self) -> list[Group]:
-        """The key heads whose fidelity this command measures."""
-        chosen = {(group.layer, group.k_head) for group in self.plan.groups}
-        whole = self.whole.groups if self.config.fidelity else ()
-        return [group for group in whole if (group.layer, group.k_head) in chosen]
+        return Unit(layer, q_head, self.files.of_head(layer, q_head, k_head))
 
     @property
     def total(self) -> int:
-        """Number of query heads that this command computes, and of key heads with fidelity."""
-        return len(self.plan.heads) + len(self.fidelity_groups)
+        """Number of query heads that this command computes."""
+        return len(self.plan.heads)
 
     @cached_property
     def units(self) -> dict[tuple[int, int, int], Unit]:

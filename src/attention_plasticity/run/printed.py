@@ -20,8 +20,7 @@ def print_plan(run: PlannedRun) -> None:
     heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
     print_line(console, "To analyse", f"{heads} of {keys}")
     print_line(console, "Not captured", format_heads(plan.not_captured) or "none")
-    tasks = [task for task in tasks_of(run, 1) if not task.fidelity]
-    finished = len(plan.heads) - sum(len(task.units) for task in tasks)
+    finished = len(plan.heads) - sum(len(task.units) for task in tasks_of(run, 1))
     print_line(console, "Finished", f"{count(finished, 'head')}, with these settings and files")
     print_line(console, "Rows", f"{needed.rows:,} in the files, {needed.rows_used:,} used")
     workers = min(config.workers, len(split_groups(list(plan.groups), config.workers)))

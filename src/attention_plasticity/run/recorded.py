@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from attention_plasticity.run.preparation import PlannedRun
-from attention_plasticity.run.records import Records, Unit
+from attention_plasticity.run.records import Unit
 
 Triple = tuple[int, int, int]  # layer, query head and key head
-Key = TypeVar("Key", Triple, tuple[int, int])
 
 
 @dataclass
@@ -20,15 +17,12 @@ class Recorded:
     heads: dict[Triple, Unit]  # finished
     failed: dict[Triple, str]  # with the reason
     not_analysed: list[Triple]
-    key_heads: dict[tuple[int, int], Unit]  # whose fidelity is measured
-    failed_key_heads: dict[tuple[int, int], str]
 
     @property
     def names(self) -> list[str]:
         """All that the tables are made of."""
-        units = [*self.heads.values(), *self.key_heads.values()]
-        failed = [*self.failed.items(), *self.failed_key_heads.items()]
-        return [*(unit.name for unit in units), *map(repr, failed), repr(self.not_analysed)]
+        units = [unit.name for unit in self.heads.values()]
+        return [*units, *map(repr, self.failed.items()), repr(self.not_analysed)]
 
     def leave_out(self, head: Triple) -> None:
         """The record of a head is damaged, so the head is not analysed."""
@@ -42,26 +36,15 @@ def recorded(run: PlannedRun) -> Recorded:
     units = dict(run.units)
     if run.is_part:  # heads that other commands fetched
         for unit in records.units():
-            key = unit.layer, unit.number, run.plan.layout.key_head_of(unit.number)
-            if unit.kind == "h" and unit.layer < run.plan.layout.num_layers:
+            key = unit.layer, unit.q_head, run.plan.layout.key_head_of(unit.q_head)
+            if unit.layer < run.plan.layout.num_layers:
                 units.setdefault(key, unit)
-    key_heads = {(one.layer, one.k_head): run.fidelity_unit(one) for one in run.whole.groups}
-    measured, failed_key_heads, _ = _by_state(records, key_heads)
-    return Recorded(*_by_state(records, units), measured, failed_key_heads)
-
-
-def _by_state(
-    records: Records, units: Mapping[Key, Unit]
-) -> tuple[dict[Key, Unit], dict[Key, str], list[Key]]:
-    """Units with a record, those that failed with the reason, and the others, each sorted."""
-    found: dict[Key, Unit] = {}
-    failed: dict[Key, str] = {}
-    left: list[Key] = []
-    for key, unit in sorted(units.items()):
+    found = Recorded({}, {}, [])
+    for head, unit in sorted(units.items()):
         if records.exists(unit):
-            found[key] = unit
+            found.heads[head] = unit
         elif (reason := records.failure(unit)) is not None:
-            failed[key] = reason
+            found.failed[head] = reason
         else:
-            left.append(key)
-    return found, failed, left
+            found.not_analysed.append(head)
+    return found

@@ -40,21 +40,20 @@ from qk_toolkit.files import (
 FOLDER = ".heads"
 _FINISHED, _FAILED = ".json.gz", ".failed"
 _SECONDS_OF_A_DRAFT = 3600.0  # an older draft was left by a killed process
-_NAME = re.compile(r"l(\d{2,})([hk])(\d{2,})-([0-9a-f]{16})(\.json\.gz|\.failed)")
+_NAME = re.compile(r"l(\d{2,})h(\d{2,})-([0-9a-f]{16})(\.json\.gz|\.failed)")
 
 
 class Unit(NamedTuple):
-    """What one record is about: a query head (`h`), or the fidelity of a key head (`k`)."""
+    """A query head, which one record is about."""
 
     layer: int
-    kind: str
-    number: int
+    q_head: int
     files: str  # hash of its input files
 
     @property
     def name(self) -> str:
         """The record's name without its ending."""
-        return f"l{self.layer:02d}{self.kind}{self.number:02d}-{self.files[:16]}"
+        return f"l{self.layer:02d}h{self.q_head:02d}-{self.files[:16]}"
 
 
 class Records:
@@ -156,8 +155,8 @@ class Records:
         for path in sorted(self.folder.glob(f"l*{_FINISHED}")):
             found = _NAME.fullmatch(path.name)
             if found is not None:
-                layer, kind, number, files, _ = found.groups()
-                yield Unit(int(layer), kind, int(number), files)
+                layer, q_head, files, _ = found.groups()
+                yield Unit(int(layer), int(q_head), files)
 
     def others(self, planned: Iterable[Unit]) -> list[Path]:
         """Records of other settings or other files than those of `planned`."""

@@ -21,7 +21,6 @@ from attention_plasticity.metrics import (
     HEAD_METRICS,
     KEY_HEADS,
 )
-from attention_plasticity.read.run_texts import first_query
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.recorded import Recorded
 from attention_plasticity.run.warnings import (
@@ -30,7 +29,6 @@ from attention_plasticity.run.warnings import (
     warnings_of_dump,
     warnings_of_files,
 )
-from attention_plasticity.tables.fidelity import means_of_key_heads
 from attention_plasticity.tables.head_means import (
     EligibleHeads,
     MeanEstimate,
@@ -44,7 +42,7 @@ from qk_dump.buckets import geometry_of
 _UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
 _NOT_RECORDED = (
     *("dry_run", "layers", "heads", "output_dir", "max_workers"),
-    *("fidelity", "near", "first_query", "dataset_cache_dir", "download_max_workers"),
+    *("dataset_cache_dir", "download_max_workers"),
     *TABLE_PATHS,
 )
 """Settings that do not describe the tables: what a command computes, and where."""
@@ -61,7 +59,6 @@ class Collected:
     def __init__(self, run: PlannedRun) -> None:
         config = run.config
         self.metrics: list[dict[str, Any]] = []
-        self.fidelity: list[dict[str, Any]] = []  # of key heads
         self.missing: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         self.sizes = SampleSizes(single_example=config.single_example)
         self.files: list[HeadFiles] = []
@@ -195,33 +192,12 @@ def run_json(
         "warnings": [asdict(warning) for warning in warnings],
         "missing": missing_records(collected.missing),
         **collected.means(eligible_heads(content or {}, all_heads=all_heads)),
-        "fidelity": _fidelity(run, found, collected),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 3),
         "versions": {
             "python": platform.python_version(),
             **{name: version(name) for name in NUMERIC_LIBRARIES},
         },
-    }
-
-
-def _fidelity(run: PlannedRun, found: Recorded, collected: Collected) -> dict[str, Any] | None:
-    """The fidelity of scores, of all key heads for which it was measured; None without any."""
-    if not found.key_heads and not found.failed_key_heads:
-        return None
-    failures = [
-        {"layer": layer, "k_head": k_head, "reason": reason}
-        for (layer, k_head), reason in found.failed_key_heads.items()
-    ]
-    return {
-        "near": run.config.near,
-        "first_query": first_query(run.config, run.texts),
-        "key_heads": {"measured": len(collected.fidelity), "failed": len(failures)},
-        "failures": failures,
-        "means": [
-            {"score": score, "value_norm": times, **_record(means)}
-            for (score, times), means in means_of_key_heads(collected.fidelity).items()
-        ],
     }
 
 

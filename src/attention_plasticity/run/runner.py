@@ -97,7 +97,7 @@ def _note_records(run: PlannedRun, tasks: list[Task], watcher: Watcher) -> None:
 
 def _note_other_records(run: PlannedRun, watcher: Watcher) -> None:
     """Say that there are records of other settings and files."""
-    planned = [*run.units.values(), *map(run.fidelity_unit, run.whole.groups)]
+    planned = list(run.units.values())
     if run.is_part:
         planned += run.records.units()  # of heads that were not fetched
     others = run.records.others(planned)

@@ -73,18 +73,6 @@ def analyze_heads(job: str, layer: int, k_head: int, q_heads: Sequence[int]) -> 
     return _guarded(job, q_heads, compute)
 
 
-def measure_fidelity(job: str, layer: int, k_head: int, q_heads: Sequence[int]) -> TaskResult:
-    """Measure how well scores rank the keys of a key head."""
-    from attention_plasticity.measure.fidelity import fidelity_of
-    from attention_plasticity.run.records import packed
-
-    def compute(opened: _Job) -> Iterator[Computed]:
-        dump, texts, config = opened
-        yield Computed(k_head, packed(fidelity_of(dump, layer, k_head, q_heads, config, texts)))
-
-    return _guarded(job, [k_head], compute)
-
-
 class _Job(NamedTuple):
     """The dump of a job, its texts and the settings."""
 

@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 from attention_plasticity.config import TABLE_PATHS
-from attention_plasticity.measure.fidelity import fidelity_rows
 from attention_plasticity.measure.key_heads import key_head_row
 from attention_plasticity.measure.result import Failure
 from attention_plasticity.metrics import ALIGNED, KEY_HEADS, TABLES, TableKind
@@ -45,7 +44,7 @@ _ALWAYS: tuple[TableKind, ...] = (
 """Tables that are written also without a row."""
 _AT_ONE_POSITION: tuple[TableKind, ...] = ("bins", "distances")
 """Tables that are written if a head has plasticity at one position."""
-_PRINTED = ("heads", "failures", "not_analysed", "missing", "warnings", "fidelity")
+_PRINTED = ("heads", "failures", "not_analysed", "missing", "warnings")
 """Fields of run.json that `analyze` prints at its end."""
 _DRAFTS = "tables-"  # begin of the name of a folder among those of records
 
@@ -64,8 +63,8 @@ class Outcome:
 
     @property
     def has_failures(self) -> bool:
-        """Whether a query head failed, or the fidelity of a key head."""
-        return bool(self.info["failures"] or (self.info["fidelity"] or {}).get("failures"))
+        """Whether a query head failed."""
+        return bool(self.info["failures"])
 
 
 def write_run(run: PlannedRun, seconds: float) -> Outcome:
@@ -112,13 +111,6 @@ def _write(run: PlannedRun, found: Recorded, folder: Path, seconds: float) -> di
         drafts = _Drafts(folder, stack)
         for _, heads in groupby(list(found.heads), key=lambda head: head[::2]):
             _add_heads(run, found, list(heads), drafts, collected)
-        for key_head, unit in list(found.key_heads.items()):
-            values = run.records.read(unit)
-            if values is None:  # damaged
-                del found.key_heads[key_head]
-                continue
-            collected.fidelity.append(values)
-            drafts.add("fidelity", csv_text("fidelity", fidelity_rows(*key_head, values)))
         if all(math.isnan(row[ALIGNED]) for row in collected.metrics):
             for kind in _AT_ONE_POSITION:
                 drafts.files.pop(kind, None)

@@ -16,7 +16,6 @@ from attention_plasticity.metrics import TABLES, TableKind
 from attention_plasticity.tables.baselines import baselines_of
 from attention_plasticity.tables.csv_tables import read_table
 from attention_plasticity.tables.fetched_run import fetched_run
-from attention_plasticity.tables.fidelity import Means, recorded_means, table_means
 from attention_plasticity.tables.head_means import eligible_heads
 from attention_plasticity.tables.layer_types import (
     Layers,
@@ -244,19 +243,6 @@ class FinishedRun:
                 f"{shown}: is missing, or was changed after the run; run the analysis again"
             )
         return path
-
-    @cached_property
-    def fidelity_means(self) -> Means:
-        """Means of the table of fidelity over key heads, by score and column.
-
-        Means of selected layers have no errors.
-        """
-        if not self.has("fidelity"):
-            return {}
-        recorded = (self.info.get("fidelity") or {}).get("means")
-        if recorded is None or self.selection is not None:
-            return table_means(self.table("fidelity"))
-        return recorded_means(recorded)
 
     @cached_property
     def failures(self) -> pd.DataFrame:

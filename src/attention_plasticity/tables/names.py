@@ -37,23 +37,3 @@ def _printable(character: str) -> str:
     if kind == "Cc":
         return " " if character in "\t\n\v\f\r\x85" else ""
     return character if character.isprintable() else " "
-
-
-SCORE_WORDS = {
-    "key_norm": "length of the key",
-    "q_filter": "Q-Filter",
-    "gaussian": "one Gaussian",
-    "expected_attention": "Expected Attention",
-    "triattention": "TriAttention",
-    "bucket_gaussian": "Gaussian per bin",
-    "exact_rotation": "exact rotation",
-    "best_static": "best ranking of the text",
-    "best_per_query": "best keys of each query",
-}
-"""Scores that rank keys, and the two limits, in words; in the order of the table of fidelity."""
-FIDELITY_CAUTION = (
-    "A score that ranks keys well can still evict badly: a few important keys count more than the "
-    "average rank. In two trials with a quarter of the keys, TriAttention kept most attention of "
-    "all scores, and random keys did less harm to the predictions."
-)
-"""What a reader must know before a table of fidelity is used to choose a score."""

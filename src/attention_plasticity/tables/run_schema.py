@@ -61,21 +61,6 @@ class _Mean(_Part):
     groups: int | None = None
 
 
-class _FidelityOfScore(_Part):
-    score: str
-    value_norm: int
-
-
-class _KeyHeads(_Part):
-    measured: int = 0
-
-
-class _Fidelity(_Part):
-    key_heads: _KeyHeads | None = None
-    failures: list[_KeyHeadFailure] | None = None
-    means: list[_FidelityOfScore] | None = None
-
-
 class _Config(_Part):
     pair_sampling: str | None = None
     query_model: str | None = None
@@ -151,7 +136,6 @@ class RunInfo(_Part):
     missing: list[_Missing] | None = None
     means: dict[str, _Mean] | None = None
     key_head_means: dict[str, _Mean] | None = None
-    fidelity: _Fidelity | None = None
     versions: dict[str, Any] | None = None
     content: str | None = None
     tables: dict[str, str] | None = None

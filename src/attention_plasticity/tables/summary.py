@@ -16,7 +16,6 @@ from attention_plasticity.metrics import ALIGNED_DROP, ATTENDED, METRICS, PHASE,
 from attention_plasticity.roles import NAMES, NO_ERRORS, REPEATED_DECIDE, UNSURE
 from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.baselines import baseline_lines
-from attention_plasticity.tables.fidelity import LIMITS
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.head_roles import why_unsure
@@ -38,7 +37,7 @@ from attention_plasticity.tables.main_plasticity import (
     PlasticityColumns,
     main_plasticity,
 )
-from attention_plasticity.tables.names import FIDELITY_CAUTION, PAIR_WORDS, SCORE_WORDS
+from attention_plasticity.tables.names import PAIR_WORDS
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.formatting import count, format_heads, index_ranges
 from qk_toolkit.terminal import command_console, print_line
@@ -74,7 +73,7 @@ def print_summary(
         _print(_drop(run, shown), console)
         _print(_types(run, shown), console)
         _print_extremes(run, shown, console)
-        _print([*_position(run), *_attention(run), *_roles(run), *_fidelity(run)], console)
+        _print([*_position(run), *_attention(run), *_roles(run)], console)
     for record in run.info.get("warnings") or []:
         label = "Note" if record.get("kind") in NOTES else "Warning"
         console.print(Text.assemble((f"{label:<13}", "bold yellow"), record["text"]))
@@ -247,29 +246,6 @@ def _roles(run: FinishedRun) -> Iterator[Line]:
     if undecided := int((reasons == REPEATED_DECIDE).sum()):
         text += f"; a dump of repeated tokens (analyze --repeated) decides {undecided} of them"
     yield "Roles", text
-
-
-def _fidelity(run: FinishedRun) -> Iterator[Line]:
-    """Which scores keep most attention, what this does not tell, and why key heads have none."""
-    record = run.info.get("fidelity")
-    if record is None:
-        return
-    scores = run.fidelity_means.items()
-    means = {score: one["kept_25"].value for (score, times), one in scores if not times}
-    if means:
-        heads = count((record.get("key_heads") or {}).get("measured", 0), "key head")
-        best = sorted(means.keys() - set(LIMITS), key=lambda score: -means[score])[:_EXTREMES]
-        named = [f"{SCORE_WORDS[score]} {means[score]:.3f}" for score in [*best, LIMITS[0]]]
-        yield (
-            "Fidelity",
-            f"attention kept with 25 % of the keys, mean over {heads}: {', '.join(named)}",
-        )
-        yield "", FIDELITY_CAUTION
-    reasons: dict[str, list[tuple[int, int]]] = {}
-    for failure in record.get("failures") or []:
-        reasons.setdefault(failure["reason"], []).append((failure["layer"], failure["k_head"]))
-    for reason, failed in reasons.items():
-        yield "", f"{count(len(failed), 'key head')} failed ({format_heads(failed)}): {reason}"
 
 
 def _missing(run: FinishedRun) -> Iterator[Line]:

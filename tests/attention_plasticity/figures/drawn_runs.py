@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from attention_runs import add_attention
 from drift_runs import add_drift
-from fidelity_runs import add_fidelity
 from key_head_runs import add_key_heads
 from role_runs import add_roles
 from run_tables import add_bins, add_errors, write_run
@@ -24,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 def whole_run(folder: Path) -> Path:
     """A run with every table, and with errors of all columns that can have them."""
     run = add_attention(write_run(folder, num_pairs_per_bin=256))
-    run = add_drift(add_fidelity(add_key_heads(add_roles(add_bins(run), bands=True))))
+    run = add_drift(add_key_heads(add_roles(add_bins(run), bands=True)))
     return add_errors(run)
 
 

@@ -15,10 +15,10 @@ import pytest
 
 import attention_plasticity as ap
 from attention_dumps import Layer, make_attention_dump
-from fidelity_dumps import make_fidelity_dump
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.tokens import read_tokens, write_tokens
 from runs_here import analyse, run_info
+from simulated_dumps import make_simulated_dump
 
 Mistake = Callable[[Path], object]
 LAYERS = [Layer(), Layer(window=14), Layer(window=16, chunked=True), Layer(softcap=2.0)]
@@ -27,7 +27,7 @@ LAYERS = [Layer(), Layer(window=14), Layer(window=16, chunked=True), Layer(softc
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two key heads with two query heads each, and keys drawn by attention."""
-    return make_fidelity_dump(tmp_path_factory.mktemp("right") / "dump")
+    return make_simulated_dump(tmp_path_factory.mktemp("right") / "dump")
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_right_dumps_pass(tmp_path: Path, layer: Layer) -> None:
 
 @pytest.mark.parametrize("pre_rope", [False, True])
 def test_the_logits_are_those_after_rope(tmp_path: Path, pre_rope: bool) -> None:
-    dump = make_fidelity_dump(tmp_path, pre_rope=pre_rope)
+    dump = make_simulated_dump(tmp_path, pre_rope=pre_rope)
     assert ap.analyze_head(0, 0, dump=dump).metrics["attn_entropy"] > 0
     rotary = json.loads((dump / MANIFEST_NAME).read_text())["layers"][0]["rotary"]
     rotary["frequencies"] = [2 * one for one in rotary["frequencies"]]

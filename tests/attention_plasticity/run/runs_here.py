@@ -11,28 +11,24 @@ from typing import Any
 from attention_plasticity.config import RunnerConfig, make_config
 from attention_plasticity.run.engines import Engine
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.worker import analyze_heads, measure_fidelity
+from attention_plasticity.run.worker import analyze_heads
 from attention_plasticity.run.write import Outcome
 from qk_toolkit.watcher import Watcher
 
 
 class Here(Engine):
-    """Calls functions at once in this process. `heads` and `key_heads` are what it computed."""
+    """Calls functions at once in this process. `heads` is what it computed."""
 
     def __init__(self, before: Callable[[int, int], object] = lambda layer, k_head: None) -> None:
         self.heads: list[tuple[int, int]] = []
-        self.key_heads: list[tuple[int, int]] = []
         self._before = before  # is called with the layer and the key head of every task
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """The result of a call."""
-        if fn in (analyze_heads, measure_fidelity):
+        if fn is analyze_heads:
             _, layer, k_head, q_heads = args
             self._before(layer, k_head)
-            if fn is analyze_heads:
-                self.heads += [(layer, q_head) for q_head in q_heads]
-            else:
-                self.key_heads.append((layer, k_head))
+            self.heads += [(layer, q_head) for q_head in q_heads]
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
         return future

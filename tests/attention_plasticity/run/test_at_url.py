@@ -214,12 +214,12 @@ def test_tables_of_other_settings_do_not_stay(
     s3: S3, dump: Path, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3.put_folder(local, "run")
-    s3.put("run/head_fidelity.csv", b"stale")
+    s3.put("run/head_kernel.csv", b"stale")
     other = analyse(dump, tmp_path / "other", single_example=True, **FAST)
     gone = set(tables(local)) - set(other.info["tables"].values())
     assert gone
     analyse(dump, s3.url("run"), single_example=True, **FAST)
-    assert not {f"run/{name}" for name in (*gone, "head_fidelity.csv")} & set(s3.names("run/"))
+    assert not {f"run/{name}" for name in (*gone, "head_kernel.csv")} & set(s3.names("run/"))
     for path in (tmp_path / "other").glob("*.csv"):
         assert s3.get(f"run/{path.name}") == path.read_bytes()
     use_machine(tmp_path / "second", monkeypatch)

@@ -58,7 +58,7 @@ def some_records(folder: Path) -> Records:
 
 def test_a_record_is_read_back_bit_for_bit(dump: Path, tmp_path: Path) -> None:
     result = analyze_head(0, 1, 0, open_dump(dump))
-    kept, unit = some_records(tmp_path), Unit(0, "h", 1, "0123456789abcdef")
+    kept, unit = some_records(tmp_path), Unit(0, 1, "0123456789abcdef")
     assert not kept.has(unit)
     kept.add_failure(unit, "a reason")
     assert kept.failure(unit) == "a reason"
@@ -81,7 +81,7 @@ def test_a_finished_run_is_not_written_again(dump: Path, out: Path) -> None:
 
 @pytest.mark.parametrize(
     "lost",
-    ["run.json", "head_metrics.csv", "*.csv", "*.*", "edited", "failures", "heads", "fidelity"],
+    ["run.json", "head_metrics.csv", "*.csv", "*.*", "edited", "failures", "heads"],
 )
 def test_lost_tables_are_written_from_the_records(
     lost: str, dump: Path, finished: Path, out: Path

@@ -133,7 +133,6 @@ WRONG = {
     "missing.0.where": """{"missing": [{"table": "head_metrics", "columns": [], "reason": "r",
         "heads": 1, "where": {"0": "x"}}]}""",
     "key_head_means.plasticity.value": '{"key_head_means": {"plasticity": {"heads": 1}}}',
-    "fidelity": '{"fidelity": "x"}',
     "tables": '{"tables": 7}',
     "sha256": '{"sha256": "x"}',
 }

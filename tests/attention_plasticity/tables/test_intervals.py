@@ -1,10 +1,9 @@
-"""Intervals, tests, means, profiles and fidelity from tables."""
+"""Intervals, tests, means and profiles from tables."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,10 +14,8 @@ from scipy import stats
 
 import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
-from attention_plasticity.metrics import FIDELITY
 from attention_plasticity.page.content import run_content
 from attention_plasticity.roles import NO_ERRORS, OPEN, REPEATED_DECIDE
-from attention_plasticity.tables.fidelity import means_of_key_heads
 from attention_plasticity.tables.head_roles import why_unsure
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
@@ -158,30 +155,3 @@ def test_repeated_tokens_decide_if_their_scores_are_not_known() -> None:
 
 
 UNKNOWN = [math.nan, [math.nan] * 16, 0]
-
-
-def content(score: str, value: float, groups: int, **others: Any) -> dict[str, Any]:
-    """A key head with one score, whose numbers are `value`."""
-    influences = [value / 10] * groups + [0.0] * (16 - groups)
-    numbers = {name: [value, influences, groups] for name in FIDELITY.with_error}
-    return {"rows": [{"score": score, "value_norm": 0, **numbers, **others}]}
-
-
-def test_influences_of_the_same_texts_are_averaged() -> None:
-    found = means_of_key_heads([content("q_filter", 0.2, 6), content("q_filter", 0.4, 5)])
-    mean = found["q_filter", 0]["kept_25"]
-    assert mean.value == pytest.approx(0.3)
-    assert mean.standard_error == pytest.approx(math.sqrt(5 * 0.03**2 + 0.01**2))
-    assert (mean.heads, mean.groups) == (2, 5)
-
-
-def test_scores_are_in_the_order_of_the_table_and_nan_has_no_head() -> None:
-    heads = [
-        content("best_per_query", 0.9, 6, spearman=UNKNOWN),
-        content("gaussian", 0.5, 6, value_norm=1),
-        content("gaussian", 0.5, 6),
-    ]
-    found = means_of_key_heads(heads)
-    assert list(found) == [("gaussian", 0), ("gaussian", 1), ("best_per_query", 0)]
-    assert found["best_per_query", 0]["spearman"].heads == 0
-    assert means_of_key_heads([]) == {}

@@ -1,4 +1,4 @@
-// The cards of tables: key heads, scores without a query, all runs, and the origin of the numbers.
+// The cards of tables: key heads, all runs, and the origin of the numbers.
 
 import { byId, fillEstimate, fillTable, make, NONE, plain, showTo, whole, withHalf } from "./words.js";
 import { contextOf, keyOf, spreadOf } from "./data.js";
@@ -39,32 +39,6 @@ export const keyHeadsCard = {
   },
   drawHead({ run, key }) {
     for (const line of byId("key-heads-table").querySelectorAll("tbody tr")) line.setAttribute("aria-current", line.dataset.key === keyHeadOf(run, key));
-  },
-};
-
-/** The name of a score: `exact rotation × ‖v‖`. */
-const scoreWords = (score, valueNorm) => page.scores.words[score] + (valueNorm ? " × ‖v‖" : "");
-
-export const fidelityCard = {
-  id: "fidelity", title: "Scores without a query", place: "below", folded: true, tables: ["fidelity"],
-  body: `
-    <p class="quiet">Tools that shorten a cache rank keys before the queries are known. The first column is the correlation of such a score with the attention that a key receives from later queries; the others are the share of
-      the attention that remains when 50, 25 or 10 % of the keys of a text are kept. Each has the mean over key heads, then the key head of the selected head. The last two rows know the queries of the text, so they are limits.
-      ±: half of the 95 % interval over texts. <span id="fidelity-caution"></span></p>
-    <div class="runs-scroll"><table id="fidelity-table" class="plain"></table></div>`,
-  drawHead({ run, key }) {
-    byId("fidelity-caution").textContent = page.scores.caution;
-    const { fidelity: table, fidelity_means: means } = run.tables, words = page.words.fidelity, own = keyHeadOf(run, key);
-    const rowOf = (score, norm) => [...table.columns.layer.keys()].find((row) => keyOf(table.columns.layer[row], table.columns.k_head[row]) === own && table.columns.score[row] === score && table.columns.value_norm[row] === norm);
-    const names = Object.keys(words), known = [...table.columns.layer.keys()].some((row) => keyOf(table.columns.layer[row], table.columns.k_head[row]) === own);
-    const headings = names.flatMap((name) => [[words[name].label, words[name].meaning], ...(known ? [[`layer ${own.replace(".", ", key head ")}`, words[name].meaning]] : [])]);
-    const order = Object.keys(page.scores.words), { score, value_norm: norm } = means.columns;
-    const rows = [...score.keys()].sort((a, b) => order.indexOf(score[a]) - order.indexOf(score[b]) || norm[a] - norm[b]).map((row) => {
-      const mine = rowOf(score[row], norm[row]);
-      const cells = names.flatMap((name) => [cellText(means, row, name, words), ...(known ? [mine === undefined || !table.columns[name] ? NONE : cellText(table, mine, name, words)] : [])]);
-      return { "data-score": `${score[row]}.${norm[row]}`, cells: [scoreWords(score[row], norm[row]), ...cells] };
-    });
-    fillTable(byId("fidelity-table"), [["score"], ...headings], rows);
   },
 };
 

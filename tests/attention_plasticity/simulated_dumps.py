@@ -1,33 +1,23 @@
-"""Simulated key heads with exact attention, as arrays and as dumps, for tests of fidelity."""
+"""Simulated key heads with exact attention, as dumps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from attention_plasticity.estimate.visible import Visible
-from attention_plasticity.read.bins import Bins
-from attention_plasticity.read.layer import Layer, LayerLogits, LayerRotation
-from attention_plasticity.read.rows import Keys, Queries
-from attention_plasticity.read.texts import DumpTexts
 from dumps import write_columns
-from qk_dump.columns import ATTENTION_COLUMNS, LSE, MASS_BINS, VALUE_NORM, first_distances
+from qk_dump.columns import ATTENTION_COLUMNS, MASS_BINS, first_distances
 from qk_dump.examples import Example, write_examples
 from qk_dump.heads import HeadId
 from qk_dump.keep_probabilities import joint_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.reader import HeadRows
 from qk_dump.rotary import RotaryRecord, rotate
 
 RECORD = RotaryRecord((0.5, 0.11, 0.02, 0.003))
 WIDTH, SCALE, BUCKET, SHARE = 8, 0.4, 16, 0.5
-
-AnyRows = TypeVar("AnyRows", Keys, Queries)
-KeyHead = tuple[Keys, list[Queries]]
-"""The keys and the queries of every head of the group, as an analysis reads them."""
 
 
 @dataclass(frozen=True)
@@ -60,36 +50,6 @@ class Simulated:
         p = np.arange(Q.shape[1])
         return np.where(p[:, None] >= p, logits, -np.inf)
 
-    def read(self) -> KeyHead:
-        """All rows, each with weight 1, in bins of 16 tokens."""
-        texts, length = self.shape
-        text = np.repeat(np.arange(texts), length)
-        position = np.tile(np.arange(float(length)), texts)
-
-        def facts(X: np.ndarray, **columns: Any) -> dict[str, Any]:
-            vectors = self.turned(X).reshape(texts * length, -1)
-            columns |= {"bucket": (position // BUCKET).astype(np.int64), "position": position}
-            columns |= {"vector": vectors, "example_id": text}
-            return {
-                "rows": HeadRows(columns, length - 1),
-                "exponent": 0,
-                "weight": np.ones(texts * length),
-                "layer": Layer(
-                    "full_attention", LayerLogits(self.scale), LayerRotation(self.record)
-                ),
-                "text": text,
-                "group": text % 16,
-            }
-
-        of_run = DumpTexts(bins=Bins(BUCKET, length))
-        keys = Keys(**facts(self.keys, **{VALUE_NORM: self.values.ravel()}), texts=of_run)
-        heads = []
-        for head, X in enumerate(self.queries):
-            lse = np.logaddexp.reduce(self.logits(head), axis=2).ravel()
-            own = facts(X, **{LSE: lse})
-            heads.append(Queries(**own, window=None, visible=Visible(), no_errors=""))
-        return keys, heads
-
 
 def simulate(
     texts: int = 6, length: int = 96, heads: int = 2, seed: int = 0, **facts: Any
@@ -105,13 +65,7 @@ def simulate(
     return Simulated(queries, keys, rng.uniform(0.5, 2, (texts, length)), **facts)
 
 
-def chosen(rows: AnyRows, kept: np.ndarray, weight: np.ndarray) -> AnyRows:
-    """Some of the rows, with weights."""
-    text, group = rows.text[kept], rows.group[kept]
-    return replace(rows, rows=rows.rows[kept], weight=weight, text=text, group=group)
-
-
-def make_fidelity_dump(
+def make_simulated_dump(
     root: Path,
     *,
     layers: int = 1,
