@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import qk_sniffer
 from attention_plasticity.cli import main
+from qk_dump.record import RECORD
 from qk_sniffer.engines.engine import AttentionRule, Rotation, Rotations
 from qk_sniffer.engines.hf.logits import allowed
 from qk_sniffer.engines.hf.probing import probe
@@ -221,7 +222,8 @@ def test_a_changed_number_is_found(
     values = table[column].to_pylist()
     values[0] = (np.array(values[0]) + 0.01).tolist()
     changed = table.set_column(place, field, pa.array(values, field.type))
-    pq.write_table(changed.replace_schema_metadata(table.schema.metadata), file)
+    record = {RECORD: pq.read_metadata(file).metadata[RECORD.encode()]}
+    pq.write_table(changed.replace_schema_metadata(record), file)
     capsys.readouterr()
     assert verify_dump(model, dump) == 1
     told = capsys.readouterr().out
