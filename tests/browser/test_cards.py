@@ -1,4 +1,4 @@
-"""Cards of the page: attention, one position, key heads, scores, baselines, drift; and printing."""
+"""Cards of the page: attention, one position, key heads, baselines; and printing."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_key_head_of_the_selected_head_is_marked(
 
 def test_a_run_without_these_tables_has_no_card_of_them(page: Page) -> None:
     show(page, "run=bucket")
-    for name in ("key-heads", "role", "attention", "drift"):
+    for name in ("key-heads", "role", "attention"):
         expect(page.locator(f"#{name}-panel")).to_be_hidden()
 
 
@@ -206,21 +206,3 @@ def test_cards_and_profile_show_the_baselines(page: Page, runs: dict[str, Finish
     page.locator(".card .help").first.click()
     expect(page.locator("#glossary")).to_contain_text("Random weights, shuffled tokens")
     page.keyboard.press("Escape")
-
-
-def headings(page: Page) -> list[str]:
-    return page.locator("#drift-tables th[scope=col]").all_text_contents()
-
-
-def test_the_numbers_of_the_head_are_those_of_the_table(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
-    row = of_head(runs["full"].table("drift"), 1, 2).iloc[0]
-    cell = page.locator("[data-drift=q_drift_r_unrotated]")
-    expect(cell).to_have_text(f"{row['q_drift_r_unrotated']:.3f} ± 0.009")
-    for name in ("k_pc1_share", "k_pc1_r"):
-        expect(page.locator(f"[data-drift={name}]")).to_have_text(f"{row[name]:.3f}")
-    assert page.locator("[data-drift]").count() == 2 * 2 * 6
-    expect(page.locator("#drift-note")).to_contain_text("±: half of the 95 % interval over texts")
-    frames = ("after RoPE", "before RoPE")
-    assert headings(page) == ["Queries", *frames, "Keys", *frames]

@@ -134,13 +134,3 @@ def test_bands_are_drawn_over_the_wavelength(page: Page) -> None:
     with page.expect_download() as download:
         page.click('[data-image="bands.svg"]')
     assert download.value.suggested_filename == "full-bands-l0h2.svg"
-
-
-def test_the_logit_by_distance_is_drawn_with_the_kernel(page: Page) -> None:
-    show(page, "run=full&head=0.2")
-    traces = {trace["name"]: trace for trace in data_of(page, "kernel")}
-    for name in ("mean logit", "rotary kernel"):  # without their means; the last bin has few pairs
-        assert traces[name]["x"] == [1, 10]
-        np.testing.assert_allclose(traces[name]["y"], [0.5, -0.5], rtol=1e-3)
-    assert "interval of the mean logit" in traces
-    expect(page.locator("#kernel-note")).to_contain_text("R² of the rotary kernel: ")

@@ -12,7 +12,6 @@ import pandas as pd
 from attention_plasticity.export.budget import kept_at
 from attention_plasticity.export.order import ordered_heads
 from attention_plasticity.export.settings import DEFAULT_ORDER
-from attention_plasticity.measure.bands import FEWEST_PAIRS
 from attention_plasticity.page.cells import ShownCells, why_over_buckets
 from attention_plasticity.page.groups import baselines, head_groups
 from attention_plasticity.page.provenance import provenance
@@ -102,9 +101,6 @@ def _add_own_tables(run: FinishedRun, heads: pd.DataFrame, tables: Tables) -> No
         tables["roles"]["why_unsure"] = why_unsure(roles)
         if run.has("words"):
             tables["words"] = word_columns(run)
-    if run.has("kernel"):
-        many = tables["kernel"].pop("n_pairs") >= FEWEST_PAIRS
-        tables["kernel"] = {name: column[many] for name, column in tables["kernel"].items()}
     if run.has("key_heads") and (kept := _kept(run)):
         ids = zip(tables["key_heads"]["layer"], tables["key_heads"]["k_head"], strict=True)
         shares = [kept.get((int(layer), int(head)), math.nan) for layer, head in ids]

@@ -15,7 +15,6 @@ import pandas as pd
 from attention_plasticity.metric import Metric
 from attention_plasticity.metrics import (
     ALIGNED_DROP,
-    DRIFT,
     DROP_DISTANCE,
     DROP_POSITION,
     HEAD_METRICS,
@@ -68,14 +67,6 @@ SHOWN = {
     ),
     "bands": Shown(
         "bands", (*HEAD, "band"), ("wavelength", "norm_product", "variance_share"), True
-    ),
-    "kernel": Shown(
-        "kernel", (*HEAD, "first_distance"), ("distance", "mean_logit", "kernel", "n_pairs"), True
-    ),
-    "drift": Shown(
-        "drift",
-        (*HEAD,),
-        tuple(m.column for m in DRIFT.columns if m.format not in ("index", "count", "error")),
     ),
     "key_heads": Shown(
         "key_heads",

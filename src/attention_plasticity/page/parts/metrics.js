@@ -1,8 +1,7 @@
-// The cards of numbers of the selected head: all metrics, and drift with position. A bar shows the place of a number among all heads.
+// The card of all metrics of the selected head. A bar shows the place of a number among all heads.
 
-import { byId, capital, fillEstimate, headName, make, plural, show, showTo } from "./words.js";
-import { contextOf, metricOf, numberOf, spreadOf } from "./data.js";
-import { page } from "./state.js";
+import { byId, capital, fillEstimate, headName, make, plural } from "./words.js";
+import { metricOf, spreadOf } from "./data.js";
 import { groupsOf, halfWidthOf, metricGroups, reasonOf, showHeadValue, showIn, wordsOf } from "./values.js";
 import { FIRST_METRICS } from "./map.js";
 
@@ -86,45 +85,4 @@ export const metricsCard = {
   body: `<div class="metric-groups below" id="metrics"></div>`,
   listen: () => byId("all-metrics").addEventListener("change", showAllMetrics),
   drawHead: ({ run, beside, key }) => showMetrics(run, beside, key),
-};
-
-const FRAMES = [["", "after RoPE"], ["_unrotated", "before RoPE"]]; // endings of columns
-
-/** The numbers of queries or of keys: after RoPE, and before it if that is known. */
-function driftTable(run, other, key, kind, vectors) {
-  const { names } = run.tables.drift, known = (name) => names.includes(name) && spreadOf(run, name, null, "drift");
-  const rows = Object.keys(page.words.drift).filter((name) => name.startsWith(`${kind}_`) && !name.endsWith(FRAMES[1][0]));
-  const frames = FRAMES.filter(([ending]) => rows.some((name) => known(name + ending)));
-  const head = [capital(vectors), ...frames.map(([, label]) => label)].map((text) => make("th", text, { scope: "col" }));
-  const lines = rows.filter((name) => frames.some(([ending]) => known(name + ending))).map((name) => {
-    const { label, meaning } = wordsOf(name, "drift");
-    return make("tr", "", {}, [make("th", capital(label.replace(` of ${vectors}`, "")), { scope: "row", title: meaning }), ...frames.map(([ending]) => driftCell(run, other, key, name + ending))]);
-  });
-  return make("table", "", { class: "scores" }, [make("thead", "", {}, [make("tr", "", {}, head)]), make("tbody", "", {}, lines)]);
-}
-
-/** A cell with the place of a number among all heads, and the number. */
-function driftCell(run, other, key, column) {
-  const decimals = wordsOf(column, "drift").decimals ?? 2, text = (value) => (Math.abs(value) >= 1e4 ? show(value) : showTo(decimals, value));
-  const shown = ({ value, half }) => (Number.isFinite(half) ? `${text(value)} ± ${text(half)}` : text(value));
-  const found = numberOf(run, "drift", key, column), spread = spreadOf(run, column, null, "drift"), dot = make("i", "", { class: "dot" });
-  placeDot(dot, spread, found.value);
-  const where = make("span", "", { class: "where" }, [rangeStrip(spread, text, [dot])]);
-  const number = fillEstimate(make("span", "", { "data-drift": column }), shown(found));
-  if (other) number.append(make("span", ` ${text(numberOf(other, "drift", key, column).value)}`, { class: "other", title: other.label }));
-  return make("td", "", { class: "value" }, [make("div", "", {}, [where, number])]);
-}
-
-export const driftCard = {
-  id: "drift", title: "Drift with position", place: "below", needs: ["drift"],
-  help: ["drift", "logitDrift", "principal", "beforeRope", "plusMinus"],
-  body: `<div class="drift-tables" id="drift-tables"></div>`,
-  drawHead({ run, beside, key }) {
-    const context = contextOf(run), other = beside?.tables.drift ? beside : null;
-    const over = Number.isFinite(context) ? ` over ${plural(context, "token")}` : " over the context";
-    const bars = make("span", "; bar: range over heads; shaded: middle 50 %; line: mean; dot: this head", { class: "where" });
-    const halves = run.tables.drift.names.some((name) => name.endsWith("_half_width")) ? "; ±: half of the 95 % interval over texts" : "";
-    byId("drift-note").replaceChildren(`logit drift:${over}, the longest text${halves}`, bars, other ? `; orange: ${other.label}` : "");
-    byId("drift-tables").replaceChildren(driftTable(run, other, key, "q", "queries"), driftTable(run, other, key, "k", "keys"));
-  },
 };

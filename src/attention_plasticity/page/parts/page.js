@@ -12,9 +12,8 @@ import { mapCard } from "./map.js";
 import { headsCard } from "./heads.js";
 import { headCard } from "./head.js";
 import { roleCard } from "./role.js";
-import { kernelCard } from "./kernel.js";
 import { attentionCard } from "./attention.js";
-import { driftCard, metricsCard } from "./metrics.js";
+import { metricsCard } from "./metrics.js";
 import { keyHeadsCard, provenanceCard, runsCard } from "./tables.js";
 import { readAddress, writeAddress } from "./address.js";
 import { addDownloadListeners } from "./downloads.js";
@@ -25,7 +24,7 @@ import { addDownloadListeners } from "./downloads.js";
  * runs or settings, `drawHead` for another head. Then the charts are drawn: `drawRun` and `drawCharts` return promises.
  * `run` is the shown run, `other` the second one, `beside` the second one if its heads correspond, and `key` the head.
  */
-const CARDS = [mapCard, headsCard, headCard, roleCard, attentionCard, kernelCard, driftCard, metricsCard, keyHeadsCard, runsCard, provenanceCard];
+const CARDS = [mapCard, headsCard, headCard, roleCard, attentionCard, metricsCard, keyHeadsCard, runsCard, provenanceCard];
 
 const panelOf = ({ id }) => byId(`${id}-panel`);
 
