@@ -92,8 +92,6 @@ FIGURES: tuple[Spec, ...] = (
         variants={
             "map-plasticity": {},
             "map-drop": {"metric": DROP_POSITION},
-            "map-sink-mass": {"metric": "attn_sink_mass"},
-            "map-far-mass": {"metric": "attn_far_mass"},
         },
     ),
     Spec(
@@ -191,8 +189,6 @@ FIGURES: tuple[Spec, ...] = (
 _BY_NAME = {spec.name: spec for spec in FIGURES}
 _OF_METRIC = {
     DROP_POSITION: known("head_metrics", DROP_POSITION, _ONE_POSITION),
-    "attn_sink_mass": known("head_metrics", "attn_sink_mass", _ATTENTION),
-    "attn_far_mass": known("head_metrics", "attn_far_mass", _ATTENTION),
 }
 """What the variants of a figure need beside the figure."""
 

@@ -139,8 +139,8 @@ def test_a_run_says_what_the_other_figures_need(plain: ap.Run) -> None:
     lines = left_out_lines(plain)
     assert [re.findall(r"not drawn: (.*) \(needs", line)[0] for line in lines] == [
         "distance, map-drop, phase, attended",
-        "map-sink-mass, map-far-mass, roles, by-role, attention",
         "key-heads",
+        "roles, by-role, attention",
     ]
     for name in ("phase", "roles", "attention"):
         with pytest.raises(ConfigError, match=f"{name}: cannot be drawn; it needs"):
