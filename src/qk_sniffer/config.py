@@ -269,7 +269,7 @@ class CaptureConfig(_Section):
         "generator: the same seed keeps other positions here"
     )
     rare_flags: ClassVar[tuple[str, ...]] = (
-        *("dataset.revision", "dataset.id_column", "dataset.streaming"),
+        *("dataset.revision", "dataset.id_column", "dataset.streaming", "dataset.spread_samples"),
         *("dataset.synthetic", "dataset.synthetic.seed"),
         *("model.gguf_file", "model.config_overrides", "model.random_weights"),
         "model.random_seed",

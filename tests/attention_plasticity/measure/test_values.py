@@ -33,8 +33,9 @@ def several(**changes: Any) -> dict[str, Any]:
     return {**head_rows(n=600, d=4, examples=8, seed=1), **changes}
 
 
-def one_text(rows: dict[str, Any]) -> dict[str, Any]:
-    return {**rows, "example_id": np.zeros_like(rows["example_id"])}
+def one_text() -> dict[str, Any]:
+    """600 rows of one text."""
+    return head_rows(n=600, d=4, examples=1, seed=1)
 
 
 def own_texts(rows: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +59,7 @@ def moved(rows: dict[str, Any], kilotokens: int) -> dict[str, Any]:
 
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
     "one position": (
-        lambda: (several(position=np.full(600, 900)), several()),
+        lambda: (own_texts(several(position=np.full(600, 900))), several()),
         {},
         {"q_mae_ratio": ONE_POSITION},
     ),
@@ -96,7 +97,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
         },
     ),
     "one text": (
-        lambda: (one_text(several()), one_text(several())),
+        lambda: (one_text(), one_text()),
         {},
         {
             "ap_aligned_se": FEW_GROUPS,
