@@ -38,11 +38,11 @@ if any(WORD in word for word in sys.orig_argv):
 
 _BEFORE_HEADS = """\
 import attention_plasticity.head_analysis as module
-original = module.measure_head
-def measure(group, q_head, queries, dump):
+original = module.measure_group
+def measure(group):
     {}
-    return original(group, q_head, queries, dump)
-module.measure_head = measure
+    return original(group)
+module.measure_group = measure
 """
 
 
@@ -68,9 +68,9 @@ class Planted:
         (self.place / "sitecustomize.py").unlink()
 
     def before_heads(self, statement: str) -> None:
-        """Run a statement in worker processes before a head is measured; it may use `gate`.
+        """Run a statement in worker processes before heads are measured; it may use `gate`.
 
-        It has the names `group` (with `layer`) and `q_head`.
+        It has the name `group`: a key head and its query heads.
         """
         self.plant("attention_plasticity.run.worker", _BEFORE_HEADS.format(statement))
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.measure.head import KeyGroup, measure_head
-from attention_plasticity.measure.result import Failure, HeadResult
-from attention_plasticity.read.guards import require_logits
+from attention_plasticity.measure.head import measure_group
+from attention_plasticity.measure.result import Failure, GroupResult, HeadResult
+from attention_plasticity.read.group import read_group
 from attention_plasticity.read.layout import head_layout
-from attention_plasticity.read.pool import read_pool
 from attention_plasticity.read.repeated import with_repeated
-from attention_plasticity.read.rows import read_keys, read_queries
 from attention_plasticity.read.texts import DumpTexts
-from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
@@ -63,8 +60,10 @@ def analyze_head(
         )
     if k_head is None:
         k_head = head_layout(dump, config).key_head_of(q_head)
-    group = _read_group(dump, layer, k_head, config)
-    return _measured(group, q_head, dump)
+    group = read_group(dump, layer, k_head, [q_head], config)
+    if q_head in group.failures:
+        raise group.failures[q_head]
+    return measure_group(group).heads[0]
 
 
 def analyze_group(
@@ -74,37 +73,17 @@ def analyze_group(
     q_heads: Sequence[int],
     config: RunnerConfig,
     texts: DumpTexts | None = None,
-) -> Iterator[HeadResult | Failure]:
+) -> GroupResult:
     """Analyse the query heads of one key head. A head that fails does not stop the others.
 
     `texts` are the texts of the whole run; without them, they are read from the dump.
     """
     try:
-        group = _read_group(dump, layer, k_head, config, texts)
+        group = read_group(dump, layer, k_head, q_heads, config, texts)
     except ToolkitError as error:
         show_traceback(error)
-        yield from (Failure(layer, q_head, k_head, str(error)) for q_head in q_heads)
-        return
-    for q_head in q_heads:
-        try:
-            yield _measured(group, q_head, dump)
-        except ToolkitError as error:
-            show_traceback(error)
-            yield Failure(layer, q_head, k_head, str(error))
-
-
-def _measured(group: KeyGroup, q_head: int, dump: Dump) -> HeadResult:
-    """The result of one head. Its queries are freed before those of the next head are read."""
-    queries = read_queries(dump, group.layer, q_head, group.keys, group.config)
-    keys = group.keys if group.pool is None else group.pool.keys
-    require_logits(queries, keys, dump.folders[HeadId(group.layer, q_head, "q")])
-    return measure_head(group, q_head, queries, dump)
-
-
-def _read_group(
-    dump: Dump, layer: int, k_head: int, config: RunnerConfig, texts: DumpTexts | None = None
-) -> KeyGroup:
-    """The keys of a key head, read once for all query heads of its group."""
-    keys = read_keys(dump, layer, k_head, config, texts)
-    pool = read_pool(dump, layer, k_head, keys, config)
-    return KeyGroup(layer, k_head, keys, pool, config)
+        failures = [Failure(layer, q_head, k_head, str(error)) for q_head in sorted(q_heads)]
+        return GroupResult(layer, k_head, [], None, failures)
+    for failure in group.failures.values():
+        show_traceback(failure)
+    return measure_group(group)

@@ -1,21 +1,18 @@
-"""The path of one head: the list of all that is measured, from top to bottom."""
+"""The path of a key head and its query heads: the list of all that is measured."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
 
 import numpy as np
 
-from attention_plasticity.config import RunnerConfig
-from attention_plasticity.estimate.moments import Moments
 from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.measure.attention import KnownAttention, attention_columns
 from attention_plasticity.measure.bands import band_columns
 from attention_plasticity.measure.drift import Frame, drift_row
 from attention_plasticity.measure.found import Found, head_row, influence_columns
-from attention_plasticity.measure.key_heads import key_head_counts
+from attention_plasticity.measure.key_heads import key_head_counts, key_head_row
 from attention_plasticity.measure.plasticity import (
     attended_columns,
     grid_of,
@@ -26,74 +23,71 @@ from attention_plasticity.measure.position import (
     moments_before,
     position_columns,
 )
-from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.measure.result import Failure, GroupResult, HeadResult
 from attention_plasticity.measure.roles import role_row, word_columns
 from attention_plasticity.measure.seeds import SeedKeys, seed_columns
 from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Streams, pair_seed
-from attention_plasticity.read.pool import KeyPool
-from attention_plasticity.read.rows import Keys, Queries
+from attention_plasticity.read.group import HeadGroup
+from attention_plasticity.read.rows import Queries
 from attention_plasticity.read.unknown import Unknown
 from qk_dump.columns import TOKEN_ID
-from qk_dump.layout import Dump
 
 _FAR = "attn_far_mass"
 
 
-@dataclass(frozen=True)
-class KeyGroup:
-    """A key head, and what its query heads share."""
-
-    layer: int
-    k_head: int
-    keys: Keys
-    pool: KeyPool | None
-    config: RunnerConfig
-    shared: Shared = field(default_factory=Shared)
-
-    @property
-    def streams(self) -> Streams:
-        """Random streams of the key head."""
-        return Streams(self.config.seed, self.layer, self.k_head)
-
-    @cached_property
-    def seed_keys(self) -> SeedKeys:
-        """The keys as the seeds' columns use them."""
-        return SeedKeys.of(self.keys.rows)
-
-    @cached_property
-    def before(self) -> Moments | None:
-        """Moments of the keys before RoPE."""
-        return moments_before(self.keys)
-
-    @cached_property
-    def after(self) -> Moments | None:
-        """Moments of the keys as they enter the attention."""
-        return moments_after(self.keys)
+def measure_group(group: HeadGroup) -> GroupResult:
+    """All tables of a key head and its query heads."""
+    shared = _OfKeyHead(group)
+    heads = [_measure_head(shared, q_head, queries) for q_head, queries in group.queries.items()]
+    failures = [
+        Failure(group.layer, q_head, group.k_head, str(error))
+        for q_head, error in group.failures.items()
+    ]
+    return GroupResult(group.layer, group.k_head, heads, key_head_row(heads), failures)
 
 
-def measure_head(group: KeyGroup, q_head: int, queries: Queries, dump: Dump) -> HeadResult:
+class _OfKeyHead:
+    """What all query heads of a key head use: pairs, sums over keys, random streams."""
+
+    def __init__(self, group: HeadGroup) -> None:
+        self.group = group
+        self.streams = Streams(group.config.seed, group.layer, group.k_head)
+        self.seed_keys = SeedKeys.of(group.keys.rows)
+        self.before = moments_before(group.keys)
+        self.after = moments_after(group.keys)
+        self.shared = Shared()
+
+
+def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadResult:
     """All tables of one query head."""
-    config, keys, shared = group.config, group.keys, group.shared
-    layer, streams = group.layer, Streams(config.seed, group.layer, q_head)
+    group, shared = of_keys.group, of_keys.shared
+    config, keys, layer = group.config, group.keys, group.layer
+    streams = Streams(config.seed, layer, q_head)
     facts = _facts(group, q_head, queries)
     seeds = seed_columns(
-        queries, keys, group.seed_keys, config, pair_seed(config.seed, layer, q_head)
+        queries, keys, of_keys.seed_keys, config, pair_seed(config.seed, layer, q_head)
     )
     grid = grid_of(queries, keys)
-    plasticity = plasticity_columns(grid, keys, config, shared, group.streams)
+    plasticity = plasticity_columns(grid, keys, config, shared, of_keys.streams)
     attended = attended_columns(grid, group.pool, q_head, config, streams)
     before, after = moments_before(queries), moments_after(queries)
-    position = position_columns(queries, keys, before, group.before)
-    frames = Frame(after, group.after), Frame(before, group.before)
+    position = position_columns(queries, keys, before, of_keys.before)
+    frames = Frame(after, of_keys.after), Frame(before, of_keys.before)
     drift = drift_row(queries, keys, *frames)
-    bands = band_columns(queries, keys, frames[1], shared, group.streams)
+    bands = band_columns(queries, keys, frames[1], shared, of_keys.streams)
     known = KnownAttention.of(queries)
     attention = attention_columns(queries, known, config.distant_from)
-    roles = role_row(dump, layer, q_head, known, config.distant_from)
-    words = word_columns(known, dump.token_texts)
+    roles = role_row(known, group.repeated.get(q_head), config.distant_from)
+    words = word_columns(known, group.words)
     counts = key_head_counts(
-        queries, grid, keys, group.pool, far_attention(attention), shared, (group.streams, streams)
+        queries,
+        grid,
+        keys,
+        group.pool,
+        far_attention(attention),
+        shared,
+        (of_keys.streams, streams),
     )
     parts = [facts, seeds, plasticity, attended, position, drift, bands, attention, roles]
     tables = {kind: columns for part in parts for kind, columns in part.tables.items()}
@@ -114,12 +108,12 @@ def measure_head(group: KeyGroup, q_head: int, queries: Queries, dump: Dump) -> 
         files={
             "queries": queries.rows.digest,
             "keys": keys.rows.digest,
-            "unknown_tokens": _unknown_tokens(queries, dump),
+            "unknown_tokens": _unknown_tokens(queries, group.words),
         },
     )
 
 
-def _facts(group: KeyGroup, q_head: int, queries: Queries) -> Found:
+def _facts(group: HeadGroup, q_head: int, queries: Queries) -> Found:
     """Columns that say what the head is."""
     found = Found()
     found.add({"layer": group.layer, "q_head": q_head, "k_head": group.k_head})
@@ -131,12 +125,12 @@ def _facts(group: KeyGroup, q_head: int, queries: Queries) -> Found:
     return found
 
 
-def _unknown_tokens(queries: Queries, dump: Dump) -> int:
+def _unknown_tokens(queries: Queries, words: Mapping[int, str] | None) -> int:
     """Number of token ids of the queries that `tokens.parquet` does not have."""
     tokens = queries.rows.get(TOKEN_ID)
-    if tokens is None or dump.token_texts is None:
+    if tokens is None or words is None:
         return 0
-    return len(set(tokens[tokens >= 0].tolist()) - dump.token_texts.keys())
+    return len(set(tokens[tokens >= 0].tolist()) - words.keys())
 
 
 def far_attention(attention: Found) -> Quantity | Unknown:

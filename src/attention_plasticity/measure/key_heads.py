@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from attention_plasticity.measure.preferences import (
     pair_plasticity,
     static_error,
 )
-from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.measure.result import HeadResult, KeyHeadRow
 from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.measure.text_pairs import (
@@ -52,17 +51,6 @@ _FEWEST = 2  # queries of each head that see a pair
 
 Counts = dict[str, Any]
 """Plain values, for JSON: numbers below 2³² as text, quantities, or a `problem`."""
-
-
-@dataclass(frozen=True)
-class KeyHeadRow:
-    """The row of a key head."""
-
-    layer: int
-    k_head: int
-    values: dict[str, Any]
-    quantities: dict[str, Quantity]
-    missing: dict[str, str] = field(default_factory=dict)  # column → reason
 
 
 def key_head_counts(

@@ -1,4 +1,4 @@
-"""The result of one query head: its table rows, or the reason of its failure.
+"""The results of a key head and its query heads: rows of tables, or reasons of failures.
 
 All values are plain Python values. They can be written as JSON, and the process that collects
 results does not import the numeric libraries.
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from attention_plasticity.estimate.quantity import Quantity
 
 Columns = dict[str, list[Any]]
 
@@ -55,3 +57,25 @@ class Failure:
     q_head: int
     k_head: int
     reason: str
+
+
+@dataclass(frozen=True)
+class KeyHeadRow:
+    """The row of a key head."""
+
+    layer: int
+    k_head: int
+    values: dict[str, Any]
+    quantities: dict[str, Quantity]
+    missing: dict[str, str] = field(default_factory=dict)  # column → reason
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """A key head with its query heads: all rows of the tables, and what failed."""
+
+    layer: int
+    k_head: int
+    heads: list[HeadResult]  # by query head, ascending
+    key_head: KeyHeadRow | None  # None: no query head has known texts
+    failures: list[Failure]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from attention_plasticity.measure.attention import KnownAttention, distant_mass,
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.result import Columns
 from attention_plasticity.metrics import ROLES
-from attention_plasticity.read.rows import read_repeated
+from attention_plasticity.read.rows import Queries
 from attention_plasticity.read.unknown import Unknown
 from qk_dump.columns import (
     ARGMAX_POSITION,
@@ -29,7 +29,6 @@ from qk_dump.columns import (
     SINK_MASS,
     TOKEN_ID,
 )
-from qk_dump.layout import Dump
 from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array, Bools, Ints
 
@@ -47,15 +46,16 @@ the same token. They have exactly one."""
 NOT_KNOWN = "the attention columns do not have it, or no query sees such a key"
 
 
-def role_row(
-    dump: Dump, layer: int, q_head: int, known: KnownAttention | None, distant_from: int
-) -> Found:
-    """The row of the table of roles, without labels; empty if attention is not known."""
+def role_row(known: KnownAttention | None, on_repeated: Queries | None, distant_from: int) -> Found:
+    """The row of the table of roles, without labels; empty if attention is not known.
+
+    `on_repeated` are the queries of the head in the dump of repeated tokens, if there is one.
+    """
     found = Found("roles")
     if known is None:
         return found
     scores = _scores(known, distant_from)
-    repeated = _on_repeated_tokens(dump, layer, q_head)
+    repeated = _on_repeated_tokens(on_repeated)
     groups = math.nan if known.group is None else len(np.unique(known.group))
     found.add({"n_queries": len(known.rows), "n_groups": groups}, NOT_KNOWN)
     for name in ROLES.with_error:
@@ -124,9 +124,8 @@ def top_weights(rows: Rows) -> Array:
     return np.minimum(np.exp(logits), 1.0)  # both are rounded
 
 
-def _on_repeated_tokens(dump: Dump, layer: int, q_head: int) -> dict[str, Quantity]:
+def _on_repeated_tokens(queries: Queries | None) -> dict[str, Quantity]:
     """The standard scores of a head, from the dump of repeated tokens; empty without one."""
-    queries = read_repeated(dump, layer, q_head)
     known = None if queries is None else KnownAttention.of(queries)
     if known is None:
         return {}
@@ -134,7 +133,7 @@ def _on_repeated_tokens(dump: Dump, layer: int, q_head: int) -> dict[str, Quanti
     return {name: scores[other] for name, other in _REPEATED.items() if other in scores}
 
 
-def word_columns(known: KnownAttention | None, words: dict[int, str] | None) -> Columns:
+def word_columns(known: KnownAttention | None, words: Mapping[int, str] | None) -> Columns:
     """Rows of the table of words; empty if tokens or their texts are not known."""
     if known is None or not words:
         return {}

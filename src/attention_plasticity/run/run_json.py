@@ -13,8 +13,7 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.config import PLACEMENT_FIELDS, TABLE_PATHS, RunnerConfig
 from attention_plasticity.estimate.quantity import unknown
-from attention_plasticity.measure.key_heads import KeyHeadRow
-from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.measure.result import HeadResult, KeyHeadRow
 from attention_plasticity.metrics import (
     DRIFT,
     GROUP_COLUMNS,

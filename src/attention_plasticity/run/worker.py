@@ -59,16 +59,15 @@ class TaskResult(NamedTuple):
 def analyze_heads(job: str, layer: int, k_head: int, q_heads: Sequence[int]) -> TaskResult:
     """Analyse query heads of one key head. `job` has the dump, its texts and the settings."""
     from attention_plasticity.head_analysis import analyze_group
-    from attention_plasticity.measure.result import HeadResult
     from attention_plasticity.run.head_record import head_record
     from attention_plasticity.run.records import packed
 
     def compute(opened: _Job) -> Iterator[Computed]:
-        for one in analyze_group(opened.dump, layer, k_head, q_heads, opened.config, opened.texts):
-            if isinstance(one, HeadResult):
-                yield Computed(one.q_head, packed(head_record(one)))
-            else:
-                yield Computed(one.q_head, None, one.reason)
+        found = analyze_group(opened.dump, layer, k_head, q_heads, opened.config, opened.texts)
+        for failure in found.failures:
+            yield Computed(failure.q_head, None, failure.reason)
+        for head in found.heads:
+            yield Computed(head.q_head, packed(head_record(head)))
 
     return _guarded(job, q_heads, compute)
 

@@ -17,10 +17,10 @@ import pytest
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import make_config, open_dump
-from attention_plasticity.measure.head import KeyGroup, measure_head
+from attention_plasticity.measure.head import measure_group
+from attention_plasticity.read.group import read_group
 from attention_plasticity.read.layer import NO_COMMON_TEXT, SINGLE_EXAMPLE
-from attention_plasticity.read.pool import NO_ATTENDED_KEYS, KeyPool, read_pool
-from attention_plasticity.read.rows import read_keys, read_queries
+from attention_plasticity.read.pool import NO_ATTENDED_KEYS, KeyPool
 from head_pairs import analyze
 
 COLUMNS = ("ap_attended", "ap_attended_se")
@@ -35,14 +35,14 @@ def write_dump(root: Path, **facts: Any) -> Path:
 def test_scales_do_not_matter(tmp_path: Path) -> None:
     """A power of two is exact; the values of `received` may have any unit."""
     dump, config = open_dump(write_dump(tmp_path)), make_config(bin_size=8)
-    keys = read_keys(dump, 0, 0, config)
-    queries, pool = read_queries(dump, 0, 1, keys, config), read_pool(dump, 0, 0, keys, config)
+    group = read_group(dump, 0, 0, [1], config)
+    pool, queries = group.pool, group.queries[1]
     assert pool is not None
-    plain = measure_head(KeyGroup(0, 0, keys, pool, config), 1, queries, dump).metrics
+    plain = measure_group(group).heads[0].metrics
     rows = pool.keys.rows.with_columns({"vector": 4 * pool.keys.rows.vectors})
     moved = KeyPool(replace(pool.keys, rows=rows), 0.25 * pool.received)
     twice = replace(queries, rows=queries.rows.with_columns({"vector": 2 * queries.rows.vectors}))
-    scaled = measure_head(KeyGroup(0, 0, keys, moved, config), 1, twice, dump).metrics
+    scaled = measure_group(replace(group, pool=moved, queries={1: twice})).heads[0].metrics
     for name in COLUMNS:
         assert scaled[name] == pytest.approx(plain[name], rel=1e-6)
 

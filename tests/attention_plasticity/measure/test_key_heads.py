@@ -22,9 +22,9 @@ from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.key_heads import (
     FEW_QUERIES,
     NO_PAIRS,
-    KeyHeadRow,
     key_head_row,
 )
+from attention_plasticity.measure.result import KeyHeadRow
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.measure.text_pairs import placed_pairs, text_pairs
 from attention_plasticity.metrics import KEY_HEADS

@@ -29,10 +29,10 @@ ray = pytest.importorskip("ray")
 PLAN = """
 import attention_plasticity.head_analysis as module
 from waiting import wait_for
-original = module.measure_head
+original = module.analyze_group
 
-def measure(group, q_head, queries, dump):
-    name, beside, layer = dump.path.name, dump.path.parent, group.layer
+def analyze(dump, layer, *arguments):
+    name, beside = dump.path.name, dump.path.parent
     if name == "departing":
         import ray
         if ray.get_runtime_context().get_node_id() == (beside / "node").read_text():
@@ -41,9 +41,9 @@ def measure(group, q_head, queries, dump):
         wait_for("work on the other node", (beside / "busy").exists)
     if name == "waiting" and layer > 0:
         wait_for("the test", (beside / "continue").exists)
-    return original(group, q_head, queries, dump)
+    return original(dump, layer, *arguments)
 
-module.measure_head = measure
+module.analyze_group = analyze
 """
 
 

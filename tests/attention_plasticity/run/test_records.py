@@ -165,7 +165,7 @@ def test_a_damaged_record_of_a_head_that_fails_now_gives_the_reason(
     dump: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records(out)[0].write_bytes(b"\x1f")
-    monkeypatch.setattr("attention_plasticity.head_analysis.measure_head", _fail)
+    monkeypatch.setattr("attention_plasticity.head_analysis.analyze_group", _fail)
     outcome = analyse(dump, out)
     [failure] = outcome.failures
     assert (failure.layer, failure.q_head) == (0, 0)

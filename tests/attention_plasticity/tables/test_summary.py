@@ -21,7 +21,6 @@ import report_runs
 from attention_plasticity import RunnerConfig, open_dump
 from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_over_heads
@@ -224,8 +223,7 @@ def errors(dump: Path) -> np.ndarray:
     found = []
     for k_head in range(3):
         q_heads = range(3 * k_head, 3 * k_head + 3)
-        for result in analyze_group(opened, LAYER, k_head, q_heads, config):
-            assert isinstance(result, HeadResult)
+        for result in analyze_group(opened, LAYER, k_head, q_heads, config).heads:
             found.append(result.metrics["ap_aligned_se"])
     return np.array(found)
 
