@@ -357,15 +357,11 @@ _OTHERS = {"q": "mean key", "k": "mean query"}
 _FRAMES = {"": "", BEFORE_ROPE: ", before RoPE"}
 
 
-def _drift_columns(kind: str, ending: str) -> Iterator[Metric]:
-    """The columns of queries or keys in one frame."""
+def _drift_column(kind: str, ending: str) -> Metric:
+    """The column of queries or keys in one frame."""
     name, frame = _VECTORS[kind], _FRAMES[ending]
     where = " before RoPE" * bool(ending)
-    yield Metric(f"{kind}_drift_r{ending}", f"drift of {name}{where}", f"correlation with position along the axis of the drift{frame}; 0 on average without drift", format="difference", signed=True, error=True, averaged=True)
-    yield Metric(f"{kind}_logit_drift{ending}", f"logit drift of {name}{where}", f"change of the mean logit over the longest text that this drift causes, with the {_OTHERS[kind]}{frame}", signed=True, error=True, any_scale=True)
-    for number, which in enumerate(("first", "second")):
-        yield Metric(f"{kind}_pc{number}_share{ending}", f"component {number} of {name}{where}", f"share of the variance on the {which} principal component{frame}", format="share")
-        yield Metric(f"{kind}_pc{number}_r{ending}", f"position in component {number} of {name}{where}", f"absolute correlation of this component with position{frame}", format="share")
+    return Metric(f"{kind}_logit_drift{ending}", f"logit drift of {name}{where}", f"change of the mean logit over the longest text when the mean vector of {name} drifts with position, with the {_OTHERS[kind]}{frame}", signed=True, error=True, any_scale=True)
 
 
 DRIFT = Table(
@@ -373,7 +369,7 @@ DRIFT = Table(
     "head, if texts are known",
     with_errors(
         *_IDS,
-        *(metric for ending in _FRAMES for kind in _VECTORS for metric in _drift_columns(kind, ending)),
+        *(_drift_column(kind, ending) for ending in _FRAMES for kind in _VECTORS),
         Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
     ),
 )

@@ -15,7 +15,6 @@ from attention_plasticity.config import PLACEMENT_FIELDS, TABLE_PATHS, RunnerCon
 from attention_plasticity.estimate.quantity import unknown
 from attention_plasticity.measure.result import HeadResult, KeyHeadRow
 from attention_plasticity.metrics import (
-    DRIFT,
     GROUP_COLUMNS,
     HEAD_METRICS,
     KEY_HEADS,
@@ -61,7 +60,6 @@ class Collected:
         self.missing: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         self.sizes = SampleSizes(single_example=config.single_example)
         self.files: list[HeadFiles] = []
-        self._drift: list[dict[str, float]] = []
         self._influences: list[dict[str, tuple[Sequence[float], int]]] = []
         self._key_heads: list[KeyHeadRow] = []
 
@@ -72,8 +70,6 @@ class Collected:
         for table, reasons in result.missing.items():
             self._add_missing(table, reasons, (result.layer, result.q_head))
         self.files.append(HeadFiles(result.layer, result.q_head, result.k_head, result.files))
-        drift = result.tables.get("drift", {})
-        self._drift.append({name: column[0] for name, column in drift.items()})
         self._influences.append(_of_whole_head(result.tables.get("influences", {})))
 
     def add_key_head(self, row: KeyHeadRow) -> None:
@@ -104,7 +100,6 @@ class Collected:
                 for name, members in by_type.items()
             },
             "key_head_means": _record({name: self._key_mean(name) for name in KEY_HEADS.averaged}),
-            "drift_means": self._means(self._drift, DRIFT.averaged, rows, total),
         }
 
     def _means(

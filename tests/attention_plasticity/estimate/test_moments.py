@@ -1,4 +1,4 @@
-"""Sums over vectors and positions: R², means, slopes, correlation, components, from plain rows."""
+"""Sums over vectors and positions: R², means and slopes, from plain rows."""
 
 from __future__ import annotations
 
@@ -57,32 +57,14 @@ def plain_mean_share(rows: Rows) -> float:
     return float(mean @ mean / np.average((rows.X**2).sum(axis=1), weights=rows.w))
 
 
-def plain_correlation(rows: Rows) -> float:
-    """Fit the axis again from the rows of the other groups, and project row by row."""
-    t, X, w, group = rows
-    scores = np.empty(len(t))
-    for one in np.unique(group):
-        others = group != one
-        mean_x = np.average(X[others], axis=0, weights=w[others])
-        mean_t = np.average(t[others], weights=w[others])
-        axis = np.zeros(X.shape[1])
-        for row in np.flatnonzero(others):
-            axis += w[row] * (X[row] - mean_x) * (t[row] - mean_t)
-        scores[~others] = (X[~others] - mean_x) @ axis / np.linalg.norm(axis)
-    covariance = np.cov(scores, t, aweights=w)
-    return float(covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1]))
-
-
-def assert_jackknife(
-    found: Quantity, plain: Callable[[Rows], float], rows: Rows, corrected: bool = True
-) -> None:
+def assert_jackknife(found: Quantity, plain: Callable[[Rows], float], rows: Rows) -> None:
     """Bias and error of the textbook, from the value of the rows without each group."""
     numbers = np.unique(rows.group).tolist()
     left = [plain(rows.without(group)) for group in numbers]
     n, mean = len(left), sum(left) / len(left)
     error = math.sqrt((n - 1) / n * sum((value - mean) ** 2 for value in left))
     expected = plain(rows)
-    if corrected and n >= MIN_GROUPS:
+    if n >= MIN_GROUPS:
         expected -= (n - 1) * (mean - expected)
     assert found.value == pytest.approx(expected, rel=1e-7, abs=1e-10)
     assert found.groups == n
@@ -118,34 +100,9 @@ def test_values_and_errors_equal_fits_from_rows(
         )
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.002, 0.05])
-@pytest.mark.parametrize("groups", [2, 3, 4, 7])
-def test_the_correlation_is_fitted_to_other_groups(slope: float, groups: int) -> None:
-    """This removes its bias, so the value itself is not corrected."""
-    rows = rows_of(1, slope, groups, 15)
-    plain = plain_correlation if groups > 2 else lambda one: plain_correlation(rows)
-    assert_jackknife(Moments.of(*rows).correlation, plain, rows, corrected=False)
-
-
-def test_components_equal_those_of_the_rows() -> None:
-    t, X, w, _ = rows = rows_of(4)
-    found = Moments.of(*rows).components
-    dev = X - np.average(X, axis=0, weights=w)
-    _, singular, right = np.linalg.svd(np.sqrt(w)[:, None] * dev, full_matrices=False)
-    assert found.share == pytest.approx((singular**2 / (singular**2).sum())[:2])
-    for number in range(2):
-        covariance = np.cov(dev @ right[number], t, aweights=w)
-        r = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
-        assert found.r[number] == pytest.approx(abs(r))
-    one = Moments.of(*rows_of(5, width=1)).components
-    assert one.share[0] == pytest.approx(1.0)
-    assert np.isnan([one.share[1], one.r[1]]).all()
-
-
 def values(found: Moments) -> list[float]:
-    quantities = (found.r2, found.mean_share, found.correlation)
-    both = [number for one in quantities for number in (one.value, one.standard_error)]
-    return [*both, *found.components.share, *found.components.r]
+    quantities = (found.r2, found.mean_share)
+    return [number for one in quantities for number in (one.value, one.standard_error)]
 
 
 def test_one_position() -> None:
@@ -153,10 +110,7 @@ def test_one_position() -> None:
     still = Moments.of(np.full(len(t), 0.1), X, w, group)
     assert not still.moves
     assert (still.r2.value, still.r2.standard_error) == (0.0, 0.0)
-    assert math.isnan(still.correlation.value)
     assert np.isnan(still.slopes).all()
-    assert still.components.share.sum() > 0
-    assert np.isnan(still.components.r).all()
     assert math.isnan(product(still.slopes, still.means, still.present).value)
     one_moves = Moments.of(np.where(group == group[0], t, 9.0), X, w, group)
     assert np.isnan(one_moves.slopes[1 + group[0]]).all()  # the rest is at one position
@@ -173,8 +127,6 @@ def test_constant_vectors(dtype: type) -> None:
         assert not found.varies
         assert (found.r2.value, found.r2.standard_error) == (0.0, 0.0)
         assert found.mean_share.value == pytest.approx(1.0)
-        assert math.isnan(found.correlation.value)
-        assert np.isnan(found.components.share).all()
     zero = Moments.of(t, np.zeros_like(X), w, group)
     assert zero.r2.value == 0.0
     assert math.isnan(zero.mean_share.value)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
-from attention_plasticity.metrics import DRIFT, GROUP_COLUMNS
+from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.run.write import Outcome
 from attention_plasticity.tables.head_means import EligibleHeads, eligible_heads, mean_estimate
@@ -21,7 +20,7 @@ from attention_plasticity.tables.intervals import (
     mean_half_width,
     mean_over_heads,
 )
-from dumps import add_rotary, make_dump
+from dumps import make_dump
 from runs_here import analyse
 
 LAYERS, HEADS, TEXTS, SAMPLED = 4, 4, 8, 5
@@ -82,26 +81,6 @@ def test_a_mean_of_heads_averages_influences_first() -> None:
     assert (nothing.heads, nothing.groups) == (0, 0)
     assert math.isnan(nothing.value)
     assert math.isnan(nothing.standard_error)
-
-
-def test_means_of_drift_and_their_errors(tmp_path: Path) -> None:
-    """Layer 0 has a rotary record, layer 1 has none."""
-    dump = make_dump(tmp_path / "dump", layers=2, q_heads=4, k_heads=2, n=240, examples=12)
-    add_rotary(dump, layers=1)
-    analyse(dump, tmp_path / "run")
-    run = ap.open_run(tmp_path / "run")
-    means = run.info["drift_means"]
-    assert set(means) == set(DRIFT.averaged)
-    assert run.influences is not None
-    for name, mean in means.items():
-        column = run.table("drift")[name].dropna()
-        assert mean["value"] == pytest.approx(column.mean())
-        assert mean["heads"] == len(column) == (4 if name.endswith("_unrotated") else 8)
-        rows = run.influences[run.influences["quantity"] == name]
-        assert len(rows) == len(column)
-        influences = rows[list(GROUP_COLUMNS)].to_numpy().mean(axis=0)  # (groups,)
-        assert mean["standard_error"] == pytest.approx(np.linalg.norm(influences))
-        assert mean["groups"] == 12
 
 
 @pytest.fixture(scope="module")
