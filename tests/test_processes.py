@@ -20,9 +20,10 @@ SLEEP = ["sleep", "600"]
 
 def test_a_process_that_a_test_left_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also an orphan: the shell ends, and its child goes on."""
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     before = {*running()}
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 600 > /dev/null & echo $!"]))
+    wait_for("its program", lambda: command_of(orphan) == "sleep 600")
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     with subprocess.Popen(SLEEP) as child:
         try:
             assert {*running()} - before == {orphan, child.pid}

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hub_server import HubServer, running_hub
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 MODEL = "HuggingFaceTB_SmolLM2_135M"
@@ -79,7 +80,7 @@ def analyze(folder: Path, config: str, *words: object, hub: HubServer | None = N
         env=None if hub is None else hub.environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -39,7 +39,7 @@ COMMANDS = {
 def start(command: str, place: Path, out: Path) -> subprocess.Popen[bytes]:
     words = [str(word) for word in COMMANDS[command]]
     if "dump" in words:
-        words += ["--output_dir", str(out)]
+        words += ["--output_dir", str(out), "--max_workers", "2"]
     return subprocess.Popen(
         words,
         cwd=place,

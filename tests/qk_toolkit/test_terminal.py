@@ -17,6 +17,14 @@ from qk_toolkit.terminal import TaskState, TerminalWatcher
 from waiting import wait_for
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Times in place of the clock's; the last one is now. A busy machine changes no line."""
+    times = [0.0]
+    monkeypatch.setattr("qk_toolkit.terminal.time", SimpleNamespace(monotonic=lambda: times[-1]))
+    return times
+
+
 class Pipe(io.StringIO):
     """Standard error without a terminal."""
 
@@ -25,6 +33,7 @@ class Pipe(io.StringIO):
         wait_for(f"the line {text!r}", lambda: text in self.getvalue().splitlines())
 
 
+@pytest.mark.usefixtures("clock")
 def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
     with redirect_stderr(Pipe()) as pipe, TerminalWatcher(seconds=0.01) as watcher:
         watcher.busy("loading the model")
@@ -48,24 +57,22 @@ def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
     assert pipe.getvalue() == written
 
 
-def test_the_time_left_never_grows_during_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = [0.0]  # the last one is now
-    clock = SimpleNamespace(monotonic=lambda: times[-1])
-    monkeypatch.setattr("qk_toolkit.terminal.time", clock)
+def test_the_time_left_never_grows_during_a_step(clock: list[float]) -> None:
     state = TaskState("texts", 8)
-    times.append(50.0)
+    clock.append(50.0)
     assert state.line() == "texts: 0 of 8 done, 50 s so far"
-    times.append(100.0)
+    clock.append(100.0)
     state.advance(2, {})  # 50 s each
     left = []
     for now in (100.0, 120.0, 140.0, 150.0, 500.0):
-        times.append(now)
+        clock.append(now)
         left.append(state.line().removeprefix("texts: 2 of 8 done, "))
     assert left == ["5 min left", "5 min left", "4 min left", "4 min left", "4 min left"]
     state.set(8, 8)
     assert state.line() == "texts: 8 of 8 done, 0 s left"
 
 
+@pytest.mark.usefixtures("clock")
 def test_ranks_above_0_print_only_what_they_do_alone() -> None:
     with redirect_stderr(Pipe()) as pipe, TerminalWatcher(rank=3, seconds=0.01) as watcher:
         watcher.note("a note")

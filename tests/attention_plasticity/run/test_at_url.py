@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -253,11 +253,17 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
     monkeypatch.setattr(sync.Sync.__init__, "__defaults__", (None, 0.01))
     plan = s3.fail("PUT", slow(PATIENCE), path=stalled, skip=int(stalled == "/.heads/"))
 
-    def wait(layer: int, k_head: int) -> None:
-        if layer == 2 and stalled == "/.heads/":
-            time.sleep(PATIENCE)
+    waits = Event()  # the main thread, in the last head or for the server
 
-    with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: plan.hits > 0):
+    def wait(layer: int, k_head: int) -> None:
+        if layer == 2:
+            waits.set()
+            time.sleep(PATIENCE if stalled == "/.heads/" else 0.0)
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        interrupted_when(lambda: waits.is_set() and plan.hits > 0),
+    ):
         analyse(three, s3.url("run"), engine=Here(wait), **FAST)
     answered = [request.path for request in s3.requests if request.method == "PUT"]
     ending = ".json.gz" if stalled == "/.heads/" else stalled
