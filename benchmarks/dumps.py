@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from qk_dump.heads import HeadId, Kind
+from qk_dump.layers import LayerRecord, RotaryRecord
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.rotary import RotaryRecord
 from qk_dump.rows import Rows
 from qk_dump.writer import DATA_FILE, write_head
 
@@ -64,12 +64,14 @@ def make_dump(data: Path, shape: Shape) -> Path:
             for head in range(heads):
                 _link(files[head % made], folder / HeadId(layer, head, kind).folder)
     frequencies = 10_000.0 ** (-np.arange(shape.width // 2) / (shape.width // 2))
-    record = RotaryRecord(tuple(frequencies.tolist())).to_json()
-    facts = {"type": "full_attention", "rope": True, "rotary": record}
+    record = RotaryRecord(tuple(frequencies.tolist()))
     rate = shape.texts * shape.context / shape.rows  # a sampler keeps one position of so many
     manifest = DumpManifest(
         num_layers=shape.layers,
-        layers=[{"layer": layer, **facts} for layer in range(shape.layers)],
+        layers=[
+            LayerRecord(layer, "full_attention", rope=True, rotary=record)
+            for layer in range(shape.layers)
+        ],
         sampler={"type": "uniform", "base_rate": rate},
         num_q_heads=shape.q_heads,
         num_k_heads=shape.k_heads,

@@ -20,7 +20,7 @@ from attention_plasticity.tables.profiles import HEAD
 from findings.smollm2.beyond import positioned
 from findings.smollm2.counts import BIN, Floats, Ints, Rows
 from findings.tables import NONE, cells, head_name, markdown, rank_correlation, with_half
-from qk_dump.rotary import rotary_record, rotate
+from qk_dump.rotary import rotate
 
 HEADS = ((16, 0), (29, 4), (14, 3))
 HEADS_PER_KEY = 3  # query heads of one key head
@@ -103,9 +103,9 @@ class ScoreDifferences:
 
 def example_pair(run: ap.Run, dump: Path, layer: int, head: int) -> ScoreDifferences:
     """The pair of keys whose two plasticities are nearest to those of the head."""
-    manifest = ap.open_dump(dump).manifest
-    assert manifest is not None
-    record = rotary_record(manifest.layers, layer)
+    known = ap.open_dump(dump).layer(layer)
+    assert known is not None
+    record = known.rotary
     assert record is not None
     queries = Rows.read(dump / f"l{layer:02}h{head:02}q")
     keys = Rows.read(dump / f"l{layer:02}h{head // HEADS_PER_KEY:02}k")

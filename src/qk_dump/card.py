@@ -176,18 +176,18 @@ def _whole(manifest: DumpManifest, heads: Sequence[HeadId]) -> list[dict[str, An
     Files with vectors of different widths cannot be one table. Then the heads of the most frequent
     width are listed.
     """
-    widths = {str(one.get("layer")): str(one.get("head_dim")) for one in manifest.layers or ()}
+    widths = {one.layer: one.head_dim for one in manifest.layers or ()}
     found = []
     for name, kind in (("queries", "q"), ("keys", "k")):
         own = [head for head in heads if head.kind == kind and not head.attended]
         if not own:
             continue
-        count = Counter(widths.get(str(head.layer)) for head in own)
+        count = Counter(widths.get(head.layer) for head in own)
         if len(count) == 1:
             found.append(_config(name, f"l*h*{kind}/*.parquet"))
             continue
         width = count.most_common(1)[0][0]
-        chosen = sorted({one.layer for one in own if widths.get(str(one.layer)) == width})
+        chosen = sorted({one.layer for one in own if widths.get(one.layer) == width})
         found.append(_config(name, [f"l{layer:02d}h*{kind}/*.parquet" for layer in chosen]))
     return found
 

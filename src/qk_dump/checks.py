@@ -36,10 +36,9 @@ from qk_dump.remote import DumpPath
 from qk_dump.rows import Rows
 from qk_dump.visible import first_visible
 from qk_toolkit.arrays import Array, Bools
-from qk_toolkit.errors import ConfigError, DumpError
+from qk_toolkit.errors import DumpError
 
 AGAIN = "Capture or download the head again."
-CHUNKED_ATTENTION = "chunked_attention"  # type of a layer in dump.json
 _REPAIR = f"Capture or download the head again, or repair {MANIFEST_NAME}."
 _MOST_NAMES = 5  # of files, in a message
 _LARGEST_EXACT = 2.0**16  # weights exp(logit − lse) of larger float32 logits are not exact
@@ -219,28 +218,16 @@ class HeadRules:
 
 
 def rules_of(dump: Dump, head: HeadId) -> HeadRules:
-    """The rules for a head. Raises a `ConfigError` when `dump.json` contradicts itself."""
+    """The rules for a head, from what `dump.json` has about it."""
     manifest = dump.manifest
     if manifest is None:
         return HeadRules(head)
     capture, rows = dump.capture_id, dump.recorded_rows(head)
     geometry = geometry_of(manifest.bucket_type, manifest.min_bucket_size)
-    entries = [entry for entry in manifest.layers or [] if entry.get("layer") == head.layer]
-    if not entries:
+    layer = manifest.layer(head.layer)
+    if layer is None:
         return HeadRules(head, geometry, capture=capture, rows=rows)
-    source = f"{dump.path / MANIFEST_NAME}: layers"
-    windows = [entry.get("window") for entry in entries]
-    for window in windows:
-        if window is not None and (type(window) is not int or window < 1):
-            raise ConfigError(
-                f"{source}: window of layer {head.layer}: expected a positive number of tokens or "
-                f"null, got {window!r:.80}"
-            )
-    if len(set(windows)) > 1:
-        both = " and ".join("null" if window is None else str(window) for window in windows[:2])
-        raise ConfigError(f"{source}: layer {head.layer} has two windows, {both}")
-    chunked = entries[0].get("type") == CHUNKED_ATTENTION
-    return HeadRules(head, geometry, windows[0] or -1, chunked, capture, rows)
+    return HeadRules(head, geometry, layer.window or -1, layer.chunked, capture, rows)
 
 
 def _exact(rows: Rows) -> Bools:

@@ -29,7 +29,7 @@ from qk_toolkit.files import user_path
 from qk_toolkit.store import Store
 
 if TYPE_CHECKING:
-    from qk_dump.rotary import RotaryFile
+    from qk_dump.layers import LayerRecord, RotaryFile
 
 _OF_PLAN = (("model", "name"), ("dataset", "path"))
 MOST_SHARDS = 10_000  # Parquet files of one head
@@ -65,6 +65,10 @@ class Dump:
     def capture_id(self) -> str | None:
         """The id of the capture; None if dump.json does not have it."""
         return self.manifest.capture_id if self.manifest else None
+
+    def layer(self, number: int) -> LayerRecord | None:
+        """What dump.json has about a layer; None if it does not list it."""
+        return self.manifest.layer(number) if self.manifest else None
 
     def recorded_rows(self, head: HeadId) -> int | None:
         """The number of rows of a head in dump.json; None if it does not have it."""

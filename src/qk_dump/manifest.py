@@ -10,10 +10,18 @@ import re
 from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from qk_dump.layers import LayerRecord, RotaryError, check_rotary, layer_records
 from qk_dump.limits import (
     LARGEST_FACTOR,
     MOST_DIMENSIONS,
@@ -49,9 +57,9 @@ class DumpManifest(BaseModel):
     head_dim: int | None = Field(default=None, ge=1, le=MOST_DIMENSIONS)
     num_examples: int | None = Field(default=None, ge=0, le=MOST_EXAMPLES)
     layer_types: list[str] | None = Field(default=None, max_length=MOST_LAYERS)
-    layers: list[dict[str, Any]] | None = Field(default=None, max_length=MOST_LAYERS)
+    layers: list[LayerRecord] | None = Field(default=None, max_length=MOST_LAYERS)
     rope_parameters: dict[str, Any] | None = None
-    attention_scale: float | None = None
+    attention_scale: float | None = Field(default=None, ge=SMALLEST_FACTOR, le=LARGEST_FACTOR)
     bucket_type: Literal["uniform", "log"] | None = None
     min_bucket_size: int | None = Field(default=None, ge=1, le=MOST_POSITIONS)
     sampler: dict[str, Any] | None = None
@@ -67,27 +75,40 @@ class DumpManifest(BaseModel):
     capture_id: str | None = None  # in the metadata of every file, too
     rows: dict[str, Annotated[int, Field(ge=0)]] | None = None  # of every head, by its folder
 
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _layers_once(cls, entries: Any) -> Any:
+        return layer_records(entries) if isinstance(entries, list) else entries
+
     @model_validator(mode="after")
     def _heads_divide(self) -> DumpManifest:
         require_multiple(self.num_q_heads, self.num_k_heads)
         require_head_count(self.num_layers or 1, self.num_q_heads or 1)
         return self
 
+    def layer(self, number: int) -> LayerRecord | None:
+        """What is known about a layer; None if it is not listed."""
+        return next((one for one in self.layers or () if one.layer == number), None)
+
 
 def read_manifest(path: DumpPath) -> DumpManifest | None:
     """The manifest at `path`, or None without the file."""
     try:
         manifest = DumpManifest.model_validate(_content(path), strict=True)
-        _check_factors(manifest)
-        _check_rotary(manifest)
+        check_rotary(manifest.layers or (), manifest.rope_parameters)
         return manifest
+    except RotaryError as error:
+        raise _unusable(path, f"layers: {error}") from error
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: {json_problem(error)}. Repair or remove the file; reading a dump works "
-            "without it."
-        ) from error
+        raise _unusable(path, json_problem(error)) from error
+
+
+def _unusable(path: DumpPath, problem: str) -> ConfigError:
+    return ConfigError(
+        f"{path}: {problem}. Repair or remove the file; reading a dump works without it."
+    )
 
 
 def _content(path: DumpPath) -> Any:
@@ -108,43 +129,7 @@ def json_problem(error: OSError | ValueError) -> str:
         if words.startswith("Input should be"):
             words = f"expected{words[15:]}, got {in_short(problem['input'])}"
         return f"{field + ': ' if field else ''}{words}"
-    return str(error) if isinstance(error, LayerError) else f"is not JSON ({error})"
-
-
-class LayerError(ValueError):
-    """A value of a layer that cannot be used, such as a scale of zero."""
-
-
-def _check_factors(manifest: DumpManifest) -> None:
-    _check_factor("attention_scale", manifest.attention_scale)
-    for entry in manifest.layers or []:
-        for name in ("scale", "softcap"):
-            _check_factor(f"layers: {name} of layer {entry.get('layer')!r:.20}", entry.get(name))
-
-
-def _check_factor(name: str, value: object) -> None:
-    if value is None:
-        return
-    if not _is_number(value) or not SMALLEST_FACTOR <= value <= LARGEST_FACTOR:
-        raise LayerError(
-            f"{name}: expected a number from {SMALLEST_FACTOR:g} to {LARGEST_FACTOR:g}, got "
-            f"{value!r:.80}"
-        )
-
-
-def _check_rotary(manifest: DumpManifest) -> None:
-    if not manifest.layers:
-        return
-    from qk_dump.rotary import check_rotary  # imports numpy, which no help text needs
-
-    try:
-        check_rotary(manifest.layers, manifest.rope_parameters)
-    except ValueError as error:
-        raise LayerError(f"layers: {error}") from error
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return type(value) in (int, float)
+    return f"is not JSON ({error})"
 
 
 def write_manifest(folder: Path, manifest: DumpManifest) -> None:

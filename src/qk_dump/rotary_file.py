@@ -1,4 +1,4 @@
-"""Rotary records in a file of their own, and those of a dump."""
+"""Rotary records in a file of their own, for a dump without them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
+from qk_dump.layers import LayerRecord, RotaryError, RotaryFile, check_rotary, layer_records
 from qk_dump.layout import Dump
 from qk_dump.manifest import json_problem, json_text
-from qk_dump.rotary import (
-    RotaryError,
-    RotaryFile,
-    RotaryRecord,
-    check_rotary,
-    rotary_record,
-)
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json, user_path, write_text
 
@@ -35,13 +29,19 @@ class _Content(BaseModel):
     model: str
     rope_parameters: dict[str, Any]
     pre_rope: bool
-    layers: list[dict[str, Any]]
+    layers: list[LayerRecord]
+
+    @field_validator("layers", mode="before")
+    @classmethod
+    def _layers_once(cls, entries: Any) -> Any:
+        return layer_records(entries) if isinstance(entries, list) else entries
 
 
 def write_rotary_file(file: RotaryFile) -> None:
     """Write the records of a model to their path."""
     facts = {"model": file.model, "rope_parameters": file.rope, "pre_rope": file.pre_rope}
-    content = {"format": get_args(_Format)[0], **facts, "layers": file.layers}
+    layers = [record.to_json() for record in file.layers]
+    content = {"format": get_args(_Format)[0], **facts, "layers": layers}
     write_text(Path(file.path), json_text(content))
 
 
@@ -55,7 +55,8 @@ def _read_rotary_file(name: str) -> RotaryFile:
     except (OSError, ValueError) as error:
         raise ConfigError(f"rotary: {path}: {json_problem(error)}. {_REMEDY}") from error
     layers, pre_rope = content.layers, content.pre_rope
-    digest = hashlib.sha256(json.dumps([layers, pre_rope], sort_keys=True).encode()).hexdigest()
+    hashed = json.dumps([[record.to_json() for record in layers], pre_rope], sort_keys=True)
+    digest = hashlib.sha256(hashed.encode()).hexdigest()
     rope = content.rope_parameters
     return RotaryFile(str(path), digest[:16], layers, pre_rope, content.model, rope)
 
@@ -74,24 +75,22 @@ def difference(file: RotaryFile, dump: Dump) -> tuple[str, object, object] | Non
             for name in rope
         ),
     ]
-    known = {entry.get("layer"): entry for entry in file.layers}
-    for entry in manifest.layers or []:
-        number = entry.get("layer")
-        if number is None:
-            continue
-        if number not in known:
-            return f"layer {number!r:.20}", "missing", "listed"
+    known = {record.layer: record for record in file.layers}
+    for record in manifest.layers or []:
+        own = known.get(record.layer)
+        if own is None:
+            return f"layer {record.layer}", "missing", "listed"
         found += [
-            (f"{name} of layer {number}", known[number].get(name), entry[name])
+            (f"{name} of layer {record.layer}", getattr(own, name), value)
             for name in ("rope", "head_dim", "type", "window")
-            if name in entry
+            if (value := getattr(record, name)) is not None
         ]
     return next((one for one in found if one[1] != one[2]), None)
 
 
 def _require_fit(file: RotaryFile, dump: Dump) -> None:
     """Raise a `ConfigError` if the records are those of another dump or model."""
-    missing = sorted({head.layer for head in dump.folders} - {e.get("layer") for e in file.layers})
+    missing = sorted({head.layer for head in dump.folders} - {one.layer for one in file.layers})
     if missing:
         raise ConfigError(
             f"rotary: {file.path}: has no entry for layer {missing[0]} of {dump.path}. {_REMEDY}"
@@ -112,13 +111,3 @@ def with_rotary(dump: Dump, name: str | None) -> Dump:
     file = _read_rotary_file(name)
     _require_fit(file, dump)
     return replace(dump, rotary=file)
-
-
-def layer_rotation(dump: Dump, layer: int) -> RotaryRecord | None:
-    """How RoPE turns the vectors of a layer: from the given file, else from `dump.json`.
-
-    None if there is no record.
-    """
-    if dump.rotary is not None:
-        return rotary_record(dump.rotary.layers, layer)
-    return rotary_record(dump.manifest.layers if dump.manifest else None, layer)

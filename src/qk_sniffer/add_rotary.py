@@ -22,8 +22,8 @@ from qk_toolkit.flags import add_flags, parse_flags
 from qk_toolkit.settings import settings_from, validated
 
 if TYPE_CHECKING:
+    from qk_dump.layers import LayerRecord, RotaryFile
     from qk_dump.layout import Dump
-    from qk_dump.rotary import Entries, RotaryFile
     from qk_sniffer.engines.engine import ModelLayout
 
 _PROGRAM = "attention-plasticity add-rotary"
@@ -40,7 +40,11 @@ commands to paste:
 A model whose layers, heads, widths or rope parameters are not those of the dump is refused.
 Exit codes: 0 success, 2 usage or config, 130 interrupted.
 """
-_COPIED = ("layer", "type", "rope", "head_dim", "window")
+_COPIED = ("layer", "type", "rope", "head_dim", "window", "rotary", "rotary_problem")
+_NO_LENGTHS = (
+    "the frequencies depend on the length of a text, and the dump has no examples.parquet with the "
+    "lengths"
+)
 
 
 class AddRotarySettings(BaseModel):
@@ -109,9 +113,9 @@ def _add_rotary(arguments: Sequence[str]) -> int:
 
 def _measured(dump: Dump, model: ModelSettings) -> RotaryFile:
     """The records of a model for the dump. A model that does not fit it is a `ConfigError`."""
-    from qk_dump.rotary import RotaryFile
+    from qk_dump.layers import LayerRecord, RotaryFile
     from qk_dump.rotary_file import difference
-    from qk_sniffer.capture.description import layer_record, rope_parameters, rotary_entry
+    from qk_sniffer.capture.description import layer_record, rope_parameters
     from qk_sniffer.engines.hf.layout import text_config
     from qk_sniffer.engines.hf.loading import quiet_transformers
     from qk_sniffer.engines.hf.probing import probe
@@ -131,23 +135,18 @@ def _measured(dump: Dump, model: ModelSettings) -> RotaryFile:
         )
     manifest, lengths = dump.manifest, _lengths(dump)
     pre_rope = bool(manifest and manifest.pre_rope)
-    entries = []
+    layers = []
     for facts in layout.layers:
-        record = layer_record(facts)
-        entry = {name: record[name] for name in _COPIED if name in record}
-        entry |= rotary_entry(facts, pre_rope, lengths or ())
+        measured = layer_record(facts, pre_rope, lengths or ())
+        record = LayerRecord(**{name: getattr(measured, name) for name in _COPIED})
         if lengths is None and facts.rotation(pre_rope).table is not None:
-            entry |= {
-                "rotary": None,
-                "rotary_problem": "the frequencies depend on the length of a text, and the dump "
-                "has no examples.parquet with the lengths",
-            }
-        entries.append(entry)
+            record = replace(record, rotary=None, rotary_problem=_NO_LENGTHS)
+        layers.append(record)
     number = manifest and manifest.num_layers
-    if number not in (None, len(entries)):
-        raise _no_fit(dump, f"num_layers is {number} in the dump and {len(entries)} in the model")
+    if number not in (None, len(layers)):
+        raise _no_fit(dump, f"num_layers is {number} in the dump and {len(layers)} in the model")
     name = (manifest and manifest.model) or model.name
-    records = RotaryFile("", "", entries, pre_rope, name, rope_parameters(config) or {})
+    records = RotaryFile("", "", layers, pre_rope, name, rope_parameters(config) or {})
     other = difference(records, dump)
     if other is not None:
         field, there, here = other
@@ -195,19 +194,19 @@ def _no_fit(dump: Dump, reason: str) -> ConfigError:
     )
 
 
-def _summary(entries: Entries, where: str) -> list[str]:
+def _summary(records: Sequence[LayerRecord], where: str) -> list[str]:
     from qk_toolkit.formatting import index_ranges
 
     problems: dict[str, list[int]] = {}
-    for entry in entries:
-        if "rotary_problem" in entry:
-            problems.setdefault(entry["rotary_problem"], []).append(entry["layer"])
+    for record in records:
+        if record.rotary_problem is not None:
+            problems.setdefault(record.rotary_problem, []).append(record.layer)
     lines = [
         f"Layers {index_ranges(layers)} have no rotary record: {problem}."
         for problem, layers in problems.items()
     ]
-    without = [entry["layer"] for entry in entries if not entry["rope"]]
+    without = [record.layer for record in records if not record.rope]
     if without:
         lines.append(f"Layers {index_ranges(without)} have no rotary embedding.")
-    found = sum(entry["rotary"] is not None for entry in entries)
-    return [*lines, f"{where}: rotary records of {found} of {len(entries)} layers"]
+    found = sum(record.rotary is not None for record in records)
+    return [*lines, f"{where}: rotary records of {found} of {len(records)} layers"]

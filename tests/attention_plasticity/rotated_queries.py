@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qk_dump.rotary import RotaryRecord
+from qk_dump.layers import RotaryRecord
 
 HALVES = RotaryRecord((0.9, 0.03))
 INTERLEAVED = RotaryRecord((0.9, 0.03), start=1, pairing="interleaved")

@@ -22,8 +22,8 @@ from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer, LayerRotation
 from attention_plasticity.read.pool import KeyPool
 from attention_plasticity.read.rows import Keys
+from qk_dump.layers import RotaryRecord
 from qk_dump.reader import HeadRows
-from qk_dump.rotary import RotaryRecord
 from simulated_heads import analyse, keys_of
 
 Cells = dict[tuple[int, int], tuple[float, float]]

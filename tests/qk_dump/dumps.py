@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qk_dump.heads import HeadId
+from qk_dump.layers import RotaryFile, RotaryRecord, layer_records
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, write_manifest
-from qk_dump.rotary import RotaryFile, RotaryRecord
 from qk_dump.rotary_file import write_rotary_file
 from qk_dump.rows import Rows
 from qk_dump.writer import write_head
@@ -102,7 +102,7 @@ def add_rotary(root: Path, layers: int = 1, width: int = 8, **facts: Any) -> Pat
 
 def rotary_file(dump: Path, path: Path) -> Path:
     """The rotary records of dump.json in a file of their own."""
-    layers = json.loads((dump / MANIFEST_NAME).read_text())["layers"]
+    layers = layer_records(json.loads((dump / MANIFEST_NAME).read_text())["layers"])
     write_rotary_file(RotaryFile(str(path), "", layers, False, "a model", {}))
     return path
 

@@ -26,7 +26,7 @@ from qk_dump.rows import Rows
 from qk_dump.source import open_dump
 from qk_dump.visible import first_visible
 from qk_dump.writer import write_head
-from qk_toolkit.errors import ConfigError, DumpError
+from qk_toolkit.errors import DumpError
 
 FILE = Path("dump/l00h00q/data.parquet")
 HEAD = HeadId(0, 0, "q")
@@ -237,14 +237,6 @@ def test_rules_come_from_dump_json() -> None:
     absent = HeadId(7, 0, "q")
     assert rules_of(dump, absent) == HeadRules(absent, LOG)
     assert rules_of(Dump(Path("some/dump"), {}), HEAD) == HeadRules(HEAD)
-
-
-@pytest.mark.parametrize("window", ["64", 0, True, 6.5])
-def test_a_window_that_is_none_is_refused(window: object) -> None:
-    with pytest.raises(ConfigError, match=r"some/dump/dump\.json: layers: window of layer 0"):
-        rules_of(dump_of(layers=[{"layer": 0, "window": window}]), HEAD)
-    with pytest.raises(ConfigError, match=r"dump\.json: layers: layer 0 has two windows"):
-        rules_of(dump_of(layers=[{"layer": 0, "window": 64}, {"layer": 0}]), HEAD)
 
 
 # files of another head

@@ -160,9 +160,10 @@ def test_the_first_difference_of_two_plans_is_told(
         ({"rotary": {"frequencies": [1.0], "pairing": "pairs"}}, "halves or interleaved"),
         ({"rotary": {"frequencies": [1.0], "scaling": 0}}, "scaling: expected a positive"),
         ({"rotary": {"frequencies": [1.0] * 4}, "head_dim": 6}, "do not fit vectors of 6"),
+        ({"window": -1}, "layers: window of layer 7: expected a positive number of tokens or null"),
     ],
 )
-def test_a_rotary_record_that_cannot_be_used_is_refused(
+def test_a_layer_that_cannot_be_used_is_refused(
     tmp_path: Path, entry: dict[str, object], said: str
 ) -> None:
     layers = [{"layer": 6}, {"layer": 7, **entry}]

@@ -18,8 +18,9 @@ from transformers.models.cohere.modeling_cohere import (
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves_rope
 
 from dumps import make_dump
+from qk_dump.layers import RotaryError, RotaryFile, RotaryRecord, check_rotary, layer_records
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.rotary import RotaryError, RotaryFile, RotaryRecord, check_rotary, rotate
+from qk_dump.rotary import rotate
 from qk_dump.rotary_file import with_rotary, write_rotary_file
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
@@ -141,11 +142,12 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
 def test_frequencies_that_contradict_the_rope_parameters_are_refused(
     layer: dict[str, Any], rope: dict[str, Any] | None, message: str | None, tmp_path: Path
 ) -> None:
+    records = layer_records([layer])
     if message is None:
-        check_rotary([layer], rope)
+        check_rotary(records, rope)
         return
     with pytest.raises(RotaryError, match=f"rotary of layer 0: .*{message}"):
-        check_rotary([layer], rope)
+        check_rotary(records, rope)
     write_manifest(tmp_path, DumpManifest(layers=[layer], rope_parameters=rope))
     with pytest.raises(ConfigError, match=rf"dump.json: layers: rotary of layer 0: .*{message}"):
         open_dump(make_dump(tmp_path, layers=1))
@@ -170,13 +172,13 @@ def test_a_file_of_another_model_is_refused(
     """A file holds the name and the rope parameters of its model."""
     folder, path = make_dump(tmp_path / "dump", layers=1), tmp_path / "rotary.json"
     write_manifest(folder, DumpManifest(model="a", layers=[entry()], rope_parameters=DEFAULT))
-    write_rotary_file(RotaryFile(str(path), "", [entry()], False, "a", DEFAULT))
+    write_rotary_file(RotaryFile(str(path), "", layer_records([entry()]), False, "a", DEFAULT))
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     dump = open_dump(folder)
     if message is None:
         found = with_rotary(dump, str(path)).rotary
         assert found is not None
-        assert found.layers == [entry()]
+        assert found.layers == layer_records([entry()])
         return
     with pytest.raises(ConfigError, match=message):
         with_rotary(dump, str(path))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from qk_dump.rotary import check_rotary
-from qk_sniffer.capture.description import rope_parameters
+from qk_dump.layers import check_rotary
+from qk_sniffer.capture.description import layer_record, rope_parameters
 from qk_sniffer.engines.hf.layout import HfLayout, text_config
 
 INTERLEAVED = {"cohere", "cohere2", "deepseek_v2", "ernie4_5", "glm", "glm4", "llama4_text"}
@@ -38,5 +38,4 @@ def assert_records(name: str, model: Any, layout: HfLayout) -> None:
             assert before.record is not None
             expected = "interleaved" if name in PERMUTED else rotation.record.pairing
             assert before.record == replace(rotation.record, pairing=expected)
-        entry = {"type": facts.type, "head_dim": facts.width, "rotary": rotation.record.to_json()}
-        check_rotary([entry], rope)
+        check_rotary([layer_record(facts, pre_rope=False)], rope)

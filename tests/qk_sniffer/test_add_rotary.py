@@ -12,7 +12,7 @@ import pytest
 
 from attention_plasticity.cli import main as analysis
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.rotary_file import layer_rotation, with_rotary
+from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
 from qk_sniffer.add_rotary import add_rotary
 from rope_types import model_of
@@ -70,13 +70,12 @@ def test_a_file_has_the_records_that_a_capture_writes(
 ) -> None:
     expected = without_records(dump)
     before, file = (dump / "dump.json").read_bytes(), tmp_path / "new" / "rotary.json"
-    assert layer_rotation(open_dump(dump), 0) is None
     assert add_rotary([str(dump), str(model), str(file)]) == 0
     assert (dump / "dump.json").read_bytes() == before
     assert rotary_of(file) == {number: named(layer) for number, layer in expected.items()}
-    found = with_rotary(open_dump(dump), str(file))
-    assert layer_rotation(found, 0) is not None
-    assert layer_rotation(found, 3) is None  # without rotary embedding
+    found = with_rotary(open_dump(dump), str(file)).rotary
+    assert found is not None
+    assert [record.rotary is not None for record in found.layers] == [True, True, True, False]
     out = capsys.readouterr().out
     assert "Layers 3 have no rotary embedding" in out
     assert f"{file}: rotary records of 3 of 4 layers" in out
@@ -160,7 +159,7 @@ def test_an_analysis_takes_the_records_from_a_file(
     assert (dump / "dump.json").read_bytes() == before
     found = with_rotary(open_dump(dump), str(file)).rotary
     assert found is not None
-    assert [entry["rotary"] for entry in found.layers] == [
+    assert [record.to_json()["rotary"] for record in found.layers] == [
         layer["rotary"] for layer in layers.values()
     ]
     words = ["analyze", str(dump), "--layers", "0", "--heads", "0", "--max_workers", "1"]

@@ -14,7 +14,7 @@ from attention_plasticity.metrics import TableKind
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn, head_column
-from attention_plasticity.tables.layer_types import type_words
+from attention_plasticity.tables.layer_types import recorded_layers, type_words
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
@@ -108,9 +108,8 @@ def layer_kinds(run: FinishedRun) -> dict[int, str]:
 def rope_kinds(run: FinishedRun) -> dict[int, str]:
     """`RoPE` or `NoPE` of every layer; without layers of which it is not known."""
     words = {True: WITH_ROPE, False: WITHOUT_ROPE}
-    entries = run.dump.get("layers") or []
-    found = {one.get("layer"): words.get(one.get("rope")) for one in entries}
-    return {layer: kind for layer in run.layer_types if (kind := found.get(layer)) is not None}
+    known = {one.layer: one.rope for one in recorded_layers(run.dump) if one.rope is not None}
+    return {layer: words[known[layer]] for layer in run.layer_types if layer in known}
 
 
 def _by_depth(run: FinishedRun) -> dict[str, list[Head]]:

@@ -17,7 +17,7 @@ from attention_plasticity.export.queries import query_moments, top_direction
 from attention_plasticity.export.settings import ExportSettings
 from attention_plasticity.export.source import ExportSource
 from attention_plasticity.read.texts import text_lengths
-from qk_dump.rotary import RotaryRecord
+from qk_dump.layers import RotaryRecord
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 

@@ -21,6 +21,7 @@ from attention_plasticity.metrics import (
 )
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn, rank_intervals
+from attention_plasticity.tables.layer_types import recorded_layers
 from qk_toolkit.arrays import Array, Bools, Ints
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count, format_heads
@@ -173,7 +174,7 @@ def _require_order(name: str) -> None:
 
 def _bounded_layers(run: FinishedRun) -> list[int]:
     """Layers with a window or chunks, also those whose heads were not analysed."""
-    types = {entry.get("layer"): entry.get("type") for entry in run.dump.get("layers") or []}
+    types = {record.layer: record.type for record in recorded_layers(run.dump)}
     types |= run.layer_types
     found = {
         layer for layer, kind in types.items() if kind in (SLIDING_ATTENTION, CHUNKED_ATTENTION)

@@ -22,7 +22,6 @@ from attention_plasticity.read.layer import (
     LayerRotation,
     before_rope,
     in_attention,
-    logits_of,
     rotation_of,
     with_rotary_factor,
 )
@@ -31,10 +30,10 @@ from attention_plasticity.read.texts import DumpTexts, texts_of_dump
 from attention_plasticity.read.weights import token_weights, why_no_weights
 from qk_dump.checks import rules_of
 from qk_dump.heads import HeadId
+from qk_dump.layers import RotaryRecord
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.reader import HeadRows, read_head
-from qk_dump.rotary import RotaryRecord
 from qk_toolkit.arrays import Array, Ints, Vectors
 from qk_toolkit.errors import ConfigError, DumpError, HeadError
 from qk_toolkit.formatting import format_heads, index_ranges
@@ -225,7 +224,8 @@ class ExportSource:
 
 def _refuse_layers(dump: Dump, layers: range) -> None:
     for layer in layers:
-        if logits_of(dump, layer).problem == SELECTIVE:
+        record = dump.layer(layer)
+        if record is not None and record.selective:
             raise ConfigError(
                 f"{dump.path}: layer {layer}: {SELECTIVE}. No format has a place for this"
             )

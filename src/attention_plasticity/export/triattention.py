@@ -25,7 +25,8 @@ from attention_plasticity.export.heads import Head
 from attention_plasticity.export.queries import mean_and_error
 from attention_plasticity.export.settings import ExportSettings
 from attention_plasticity.export.source import ExportSource, HeadQueries
-from qk_dump.rotary import RotaryRecord, pair_dimensions
+from qk_dump.layers import RotaryRecord
+from qk_dump.rotary import pair_dimensions
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError
 

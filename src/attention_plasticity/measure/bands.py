@@ -33,7 +33,8 @@ from attention_plasticity.metrics import BAND_QUANTITY, KERNEL_R2, UNTURNED_QUAN
 from attention_plasticity.read.layer import NO_COMMON_TEXT, NO_TEXTS, PRE_ROPE
 from attention_plasticity.read.rows import Keys, Queries, Rows
 from attention_plasticity.read.unknown import Unknown
-from qk_dump.rotary import RotaryRecord, pair_dimensions
+from qk_dump.layers import RotaryRecord
+from qk_dump.rotary import pair_dimensions
 from qk_toolkit.arrays import Array, Bools, Ints, Vectors
 
 NO_ROPE = "the layer has no rotary embedding"
@@ -195,7 +196,7 @@ def band_columns(
 
 def _waves(queries: Queries, keys: Keys, frequency: Array, streams: Streams) -> Waves | Unknown:
     """Pairs of a query and an earlier key, or the reason why they are not known."""
-    problem = keys.layer.logits.problem
+    problem = keys.layer.logit_problem
     if problem is not None and problem != PRE_ROPE:
         return Unknown(problem)
     if isinstance(queries.visible, Unknown):
@@ -224,7 +225,7 @@ class _Unit:
 
     @classmethod
     def of(cls, keys: Keys, exponent: int) -> _Unit:
-        scale = keys.layer.logits.scale
+        scale = keys.layer.scale
         return cls(1.0 / math.sqrt(keys.rows.width) if scale is None else scale, exponent)
 
     def logits(self, products: Array) -> list[float]:

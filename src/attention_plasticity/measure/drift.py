@@ -27,7 +27,7 @@ def drift_row(queries: Queries, keys: Keys, after: Frame, before: Frame) -> Foun
     found = Found("drift")
     if queries.group is None or keys.group is None:
         return found
-    scale = keys.layer.logits.scale
+    scale = keys.layer.scale
     scale = 1.0 / math.sqrt(keys.rows.width) if scale is None else scale
     length = _longest_text(queries, keys)
     with np.errstate(over="ignore", under="ignore"):

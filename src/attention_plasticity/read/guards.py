@@ -90,7 +90,7 @@ def require_logits(queries: Queries, keys: Keys, folder: DumpPath) -> None:
     if the logits are not known, or without a recorded scale. Pass the keys drawn by attention, too.
     """
     layer, visible = queries.layer, queries.visible
-    if layer.logits.scale is None or layer.logits.problem not in (None, PRE_ROPE):
+    if layer.scale is None or layer.logit_problem not in (None, PRE_ROPE):
         return
     if queries.in_attention_problem is not None or isinstance(visible, Unknown):
         return
@@ -138,7 +138,7 @@ def _require_logits(queries: Queries, rows: Ints, keys: Keys, own: Ints, folder:
 def _logits(queries: Queries, rows: Ints, keys: Keys, own: Ints) -> tuple[Vectors, Vectors]:
     """(b, n) logits of some queries and keys, and the rounding of each."""
     q, k = queries.after[rows], keys.after[own]  # (b, d), (n, d)
-    scale, softcap = queries.layer.logits.scale, queries.layer.logits.softcap
+    scale, softcap = queries.layer.scale, queries.layer.softcap
     assert scale is not None
     unit = np.ldexp(np.float32(scale), queries.exponent + keys.exponent)
     logits = unit * (q @ k.T)  # (b, n)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
 from attention_plasticity.read.unknown import Unknown
+from qk_dump.layers import LayerRecord, RotaryRecord
 from qk_dump.layout import Dump
-from qk_dump.manifest import DumpManifest
-from qk_dump.rotary import RotaryRecord, pair_dimensions, rotate
-from qk_dump.rotary_file import layer_rotation
+from qk_dump.rotary import pair_dimensions, rotate
 from qk_toolkit.arrays import Array, Vectors
 
-_TYPE = re.compile(r"[A-Za-z0-9_+-]{1,64}")  # one word
 PRE_ROPE = "the vectors were captured before the rotary embedding"
 NO_CHUNK_SIZE = "the size of the chunks of the layer is not known"
 BIASED = "the layer adds a bias to its logits"
@@ -30,48 +25,6 @@ WRONG_SCALE = (
     "the logits are larger than lse allows: scale or softcap in dump.json are wrong, or the "
     "vectors were rounded too much"
 )
-
-
-@dataclass(frozen=True)
-class LayerLogits:
-    """Scale, soft-cap and mask of a layer, and the reason if its logits are not known.
-
-    Of vectors that were captured before RoPE, the scale is known, too.
-    """
-
-    scale: float | None = None  # None: 1/√d
-    softcap: float | None = None
-    chunked: bool = False  # the window is a chunk
-    problem: str | None = None
-
-
-DEFAULT_LOGITS = LayerLogits()
-
-
-def logits_of(dump: Dump, layer: int) -> LayerLogits:
-    """The logits of a layer, as far as `dump.json` has them."""
-    manifest = dump.manifest
-    if manifest is None:
-        return DEFAULT_LOGITS
-    entry = _entry(manifest, layer)
-    scale, softcap = entry.get("scale"), entry.get("softcap")
-    scale = manifest.attention_scale if scale is None else scale
-    problem = PRE_ROPE if manifest.pre_rope else None
-    if entry.get("biased") is True:
-        problem = BIASED
-    if entry.get("selective") is True:
-        problem = SELECTIVE
-    return LayerLogits(scale, softcap, entry.get("type") == CHUNKED_ATTENTION, problem)
-
-
-def layer_type_of(dump: Dump, layer: int) -> str | None:
-    """The type of a layer, such as `full_attention`; None if `dump.json` does not have it."""
-    manifest = dump.manifest
-    if manifest is None:
-        return None
-    types = manifest.layer_types or []
-    found = _entry(manifest, layer).get("type") or (types[layer] if layer < len(types) else None)
-    return found if isinstance(found, str) and _TYPE.fullmatch(found) else None
 
 
 @dataclass(frozen=True)
@@ -102,19 +55,21 @@ NO_ROTATION = LayerRotation()
 
 @dataclass(frozen=True)
 class Layer:
-    """What is known about a layer."""
+    """What is known about a layer. Without `scale` it is 1/√d, without `softcap` there is none."""
 
     type: str | None = None  # as dump.json names it
-    logits: LayerLogits = DEFAULT_LOGITS
+    scale: float | None = None
+    softcap: float | None = None
+    chunked: bool = False  # the window is a chunk
+    logit_problem: str | None = None  # why logits are not known; before RoPE, the scale is
     rotation: LayerRotation = NO_ROTATION
     learned_sinks: bool | None = None  # None: not known
 
     def visible(self, window: int | None) -> Visible | Unknown:
         """Which keys a query sees, with the `window` of the rows of a head."""
-        chunked = self.logits.chunked or self.type == CHUNKED_ATTENTION
-        if chunked and window is None:
+        if self.chunked and window is None:
             return Unknown(NO_CHUNK_SIZE)
-        return Visible(window, chunked)
+        return Visible(window, self.chunked)
 
     def type_name(self, window: int | None) -> str:
         """The type of the layer; without dump.json it follows from the window."""
@@ -124,23 +79,38 @@ class Layer:
 def layer_facts(dump: Dump, layer: int, width: int) -> Layer:
     """What `dump.json` records about a layer with vectors of `width` dimensions."""
     rotation = rotation_of(dump, layer).for_width(width)
-    sinks = None if dump.manifest is None else _entry(dump.manifest, layer).get("learned_sinks")
-    return Layer(layer_type_of(dump, layer), logits_of(dump, layer), rotation, sinks)
+    manifest = dump.manifest
+    if manifest is None:
+        return Layer(rotation=rotation)
+    record = manifest.layer(layer) or LayerRecord(layer)
+    problem = PRE_ROPE if manifest.pre_rope else None
+    if record.biased:
+        problem = BIASED
+    if record.selective:
+        problem = SELECTIVE
+    types = manifest.layer_types or []
+    type_ = record.type or (types[layer] if layer < len(types) else None)
+    return Layer(
+        type=type_,
+        scale=manifest.attention_scale if record.scale is None else record.scale,
+        softcap=record.softcap,
+        chunked=type_ == CHUNKED_ATTENTION,
+        logit_problem=problem,
+        rotation=rotation,
+        learned_sinks=record.learned_sinks,
+    )
 
 
 def rotation_of(dump: Dump, layer: int) -> LayerRotation:
     """How RoPE turns the vectors of a layer: from the given file, else from `dump.json`."""
-    entries: Sequence[Mapping[str, Any]] = (dump.manifest and dump.manifest.layers) or []
-    pre_rope = bool(dump.manifest and dump.manifest.pre_rope)
-    if dump.rotary is not None:
-        entries, pre_rope = dump.rotary.layers, dump.rotary.pre_rope
-    record = layer_rotation(dump, layer)
-    if record is not None:
-        return LayerRotation(record, pre_rope)
-    entry = next((entry for entry in entries if entry.get("layer") == layer), {})
-    if entry.get("rope") is False:
+    source = dump.manifest if dump.rotary is None else dump.rotary
+    pre_rope = bool(source and source.pre_rope)
+    record = source.layer(layer) if source else None
+    if record is not None and record.rotary is not None:
+        return LayerRotation(record.rotary, pre_rope)
+    if record is not None and record.rope is False:
         return LayerRotation(pre_rope=pre_rope)
-    why = entry.get("rotary_problem")
+    why = record and record.rotary_problem
     return LayerRotation(pre_rope=pre_rope, problem=why or _no_record(dump))
 
 
@@ -179,8 +149,3 @@ def _no_record(dump: Dump) -> str:
         "there is no rotary record of the layer; add it with: attention-plasticity add-rotary "
         f"DUMP {model} rotary.json, and analyze with --rotary rotary.json"
     )
-
-
-def _entry(manifest: DumpManifest, layer: int) -> dict[str, Any]:
-    entries = [entry for entry in manifest.layers or [] if entry.get("layer") == layer]
-    return entries[0] if entries else {}

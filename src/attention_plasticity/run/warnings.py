@@ -165,8 +165,8 @@ def warnings_of_dump(
             "cannot be compared text by text."
         )
         yield RunWarning("texts_not_named", text, len(metrics))
-    entries = (manifest.layers if manifest else None) or []
-    selective = {entry.get("layer") for entry in entries if entry.get("selective") is True}
+    records = (manifest.layers if manifest else None) or []
+    selective = {record.layer for record in records if record.selective}
     layers = [row["layer"] for row in metrics if row["layer"] in selective]
     if layers:
         which = f"layer{'s' * (len(set(layers)) > 1)} {index_ranges(set(layers))}"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attention_plasticity.metrics import FULL_ATTENTION, GROUP_COLUMNS
+from attention_plasticity.tables.layer_types import recorded_layers
 from qk_toolkit.formatting import count
 
 _UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
@@ -145,11 +146,11 @@ def _by_layer_type(dump: Mapping[str, Any], capture: Mapping[str, Any]) -> dict[
     chosen, heads = capture.get("layers"), capture.get("heads")
     per_layer = len(set(heads)) if isinstance(heads, list) else dump.get("num_q_heads") or 0
     found: Counter[str] = Counter()
-    for entry in dump.get("layers") or []:
-        full = entry.get("type") == FULL_ATTENTION and not entry.get("selective")
+    for record in recorded_layers(dump):
+        full = record.type == FULL_ATTENTION and not record.selective
         left_out = capture.get("full_attention_only") is True and not full
-        if not left_out and (chosen is None or entry.get("layer") in chosen):
-            found[str(entry.get("type"))] += per_layer
+        if not left_out and (chosen is None or record.layer in chosen):
+            found[str(record.type)] += per_layer
     return dict(found)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
+from qk_dump.layers import LayerError, LayerRecord, layer_records
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.settings import index_list
@@ -40,6 +41,14 @@ def layer_types(metrics: pd.DataFrame) -> dict[int, str]:
         layer: found.get(layer, SLIDING_ATTENTION if layer in with_window else FULL_ATTENTION)
         for layer in sorted(set(metrics["layer"].tolist()))
     }
+
+
+def recorded_layers(dump: Mapping[str, Any]) -> list[LayerRecord]:
+    """The records of the layers in the dump.json of a run."""
+    try:
+        return layer_records(dump.get("layers") or [])
+    except LayerError as error:
+        raise ConfigError(f"run.json: layers of the dump: {error}. Analyse it again") from error
 
 
 def type_words(layer_type: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from importlib.metadata import version
 from typing import Any
 
+from qk_dump.layers import LayerRecord
 from qk_dump.manifest import DumpManifest
 from qk_sniffer.capture.setup import Setup, sampler_of
 from qk_sniffer.config import CaptureConfig
@@ -136,9 +137,7 @@ def capture_manifest(
         versions=tool_versions(),
         seed=sampler.seed,
         pre_rope=pre_rope,
-        layers=[
-            layer_record(facts) | rotary_entry(facts, pre_rope, lengths) for facts in layout.layers
-        ],
+        layers=[layer_record(facts, pre_rope, lengths) for facts in layout.layers],
         **more,
     )
 
@@ -155,30 +154,23 @@ def _layer_types(layout: ModelLayout) -> list[str]:
     return [types.get(layer, "no_self_attention") for layer in range(layout.num_layers)]
 
 
-def layer_record(facts: LayerFacts) -> dict[str, Any]:
-    """The entry of a layer in `dump.json`."""
-    required: dict[str, Any] = {
-        "layer": facts.layer,
-        "type": facts.type,
-        "rope": facts.rope,
-        "head_dim": facts.width,
-    }
-    optional = {
-        "window": facts.window,
-        "selective": facts.selective or None,
-        "biased": (facts.logits is not None and facts.logits.biased) or None,
-        "scale": facts.scale,
-        "softcap": facts.softcap,
-        "learned_sinks": None if facts.logits is None else facts.logits.sinks,
-    }
-    return required | {name: value for name, value in optional.items() if value is not None}
-
-
-def rotary_entry(facts: LayerFacts, pre_rope: bool, lengths: Collection[int]) -> dict[str, Any]:
-    """How RoPE turns the stored vectors of a layer, or the reason why this is not known."""
-    found = facts.rotation(pre_rope).for_texts(lengths)
-    entry: dict[str, Any] = {"rotary": None if found.record is None else found.record.to_json()}
-    return entry if found.problem is None else entry | {"rotary_problem": found.problem}
+def layer_record(facts: LayerFacts, pre_rope: bool, lengths: Collection[int] = ()) -> LayerRecord:
+    """What `dump.json` has about a layer; `lengths` are the numbers of tokens of the texts."""
+    rotation = facts.rotation(pre_rope).for_texts(lengths)
+    return LayerRecord(
+        layer=facts.layer,
+        type=facts.type,
+        rope=facts.rope,
+        head_dim=facts.width,
+        window=facts.window,
+        selective=facts.selective,
+        biased=facts.logits is not None and facts.logits.biased,
+        scale=facts.scale,
+        softcap=facts.softcap,
+        learned_sinks=None if facts.logits is None else facts.logits.sinks,
+        rotary=rotation.record,
+        rotary_problem=rotation.problem,
+    )
 
 
 def rope_parameters(text_config: Any) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from qk_dump.rotary import RotaryError, RotaryRecord
+from qk_dump.layers import RotaryError, RotaryRecord
 from qk_dump.visible import first_visible
 from qk_toolkit.arrays import Ints
 

@@ -14,7 +14,7 @@ from commands_here import run_here
 from dumps import head_rows, make_dump, write_columns
 from export_dumps import provenance, read_safetensors
 from qk_dump.heads import HeadId
-from qk_dump.rotary import RotaryRecord
+from qk_dump.layers import RotaryRecord
 
 ROTARY = ("triattention", "expected-attention")
 VECTORS = (*ROTARY, "q-filters")

@@ -27,8 +27,8 @@ from attention_plasticity.measure.streams import Streams
 from attention_plasticity.read.layer import Layer, LayerRotation
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.texts import DumpTexts
+from qk_dump.layers import RotaryRecord
 from qk_dump.reader import HeadRows
-from qk_dump.rotary import RotaryRecord
 
 FREQUENCIES = np.array([1.0, 0.2, 0.01])
 BANDS, WIDTH = 3, 8  # two dimensions do not turn

@@ -16,8 +16,8 @@ from attention_plasticity.measure.bands import CONSTANT, FEW_DISTANCES, NO_EARLI
 from attention_plasticity.metrics import BANDS, IDS, KERNEL
 from attention_plasticity.read.layer import BIASED, NO_TEXTS, SELECTIVE
 from head_pairs import SCALE, analyze, write_whole_texts
+from qk_dump.layers import RotaryRecord
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.rotary import RotaryRecord
 from reference_checks import assert_reasons_are_complete
 from reference_groups import Expected, of_rows, with_rope
 

@@ -15,7 +15,7 @@ from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import DRIFT, IDS, UNROTATED
 from head_pairs import SCALE, analyze, write_whole_texts
-from qk_dump.rotary import RotaryRecord
+from qk_dump.layers import RotaryRecord
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete
 from reference_groups import layer_facts, of_rows, tokens_of, turned, with_rope

@@ -10,17 +10,15 @@ import pytest
 import attention_plasticity as ap
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.read.layer import (
-    DEFAULT_LOGITS,
     NO_CHUNK_SIZE,
     LayerRotation,
     layer_facts,
-    logits_of,
     rotation_of,
 )
 from attention_plasticity.read.unknown import Unknown
 from dumps import make_dump
+from qk_dump.layers import RotaryFile, RotaryRecord, layer_records
 from qk_dump.manifest import DumpManifest
-from qk_dump.rotary import RotaryFile, RotaryRecord
 
 RECORD = RotaryRecord((1.0, 0.1))
 TURNING = {"layer": 0, "rope": True, "rotary": RECORD.to_json()}
@@ -39,7 +37,8 @@ def with_layer(dump: ap.Dump, entry: dict[str, Any], **facts: Any) -> ap.Dump:
 
 def test_a_file_of_records_comes_first(dump: ap.Dump) -> None:
     other = RotaryRecord((0.5, 0.25), pairing="interleaved")
-    file = RotaryFile("r.json", "0", [TURNING | {"rotary": other.to_json()}], True, "", {})
+    layers = layer_records([TURNING | {"rotary": other.to_json()}])
+    file = RotaryFile("r.json", "0", layers, True, "", {})
     found = rotation_of(replace(with_layer(dump, TURNING), rotary=file), 0)
     assert found == LayerRotation(other, pre_rope=True)
 
@@ -65,11 +64,11 @@ def test_a_record_of_wider_vectors_is_a_problem(dump: ap.Dump) -> None:
 
 
 def test_logits_have_the_scale_of_the_layer_or_of_the_model(dump: ap.Dump) -> None:
-    assert logits_of(dump, 0) == DEFAULT_LOGITS
-    entry = {"layer": 0, "scale": 0.3, "softcap": 20.0}
-    found = logits_of(with_layer(dump, entry, attention_scale=0.5), 0)
-    assert (found.scale, found.softcap, found.problem) == (0.3, 20.0, None)
-    assert logits_of(with_layer(dump, entry, attention_scale=0.5), 1).scale == 0.5
+    assert layer_facts(dump, 0, 8).scale is None
+    told = with_layer(dump, {"layer": 0, "scale": 0.3, "softcap": 20.0}, attention_scale=0.5)
+    found = layer_facts(told, 0, 8)
+    assert (found.scale, found.softcap, found.logit_problem) == (0.3, 20.0, None)
+    assert layer_facts(told, 1, 8).scale == 0.5
 
 
 def test_a_layer_with_chunks_needs_their_size(dump: ap.Dump) -> None:

@@ -84,7 +84,7 @@ def test_columns_fit_the_models_own_weights(name: str) -> None:
     with torch.no_grad(), tap(model, sampler="all", attended_keys=3) as tapped:
         run_backbone(decoder_of(model), ids)
     layers, known = tapped.layout.layers, own_attention(model, ids, tapped.layout)
-    dump = Dump(PLACE, {}, DumpManifest(layers=[layer_record(facts) for facts in layers]))
+    dump = Dump(PLACE, {}, DumpManifest(layers=[layer_record(facts, False) for facts in layers]))
     for facts in layers:
         assert facts.logits is not None
         assert facts.logits.sinks or name != "gpt_oss"

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import qk_sniffer
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import read_manifest
-from qk_dump.rotary import rotary_record, rotate
+from qk_dump.rotary import rotate
 from qk_dump.source import open_dump
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.run import run_rank
@@ -118,10 +118,11 @@ def test_pre_rope_differs_from_post_in_all_but_position_zero(
     position = tables_of(whole)["l03h02q"]["position"].to_numpy()
     same = np.isclose(pre, post).all(axis=1)
     np.testing.assert_array_equal(same, position == 0)
-    record = rotary_record(manifest.layers, 3)
+    record = manifest.layer(3)
     assert record is not None
-    np.testing.assert_allclose(rotate(pre, 0, position, record), post, atol=1e-4)
-    assert rotary_record(manifest.layers, 4) is None
+    assert record.rotary is not None
+    np.testing.assert_allclose(rotate(pre, 0, position, record.rotary), post, atol=1e-4)
+    assert manifest.layer(4) is None
 
 
 def test_a_complete_dump_is_left_alone(

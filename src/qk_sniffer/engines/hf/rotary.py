@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from qk_dump.heads import Kind
-from qk_dump.rotary import Pairing, RotaryRecord, pair_dimensions, rotate
+from qk_dump.layers import Pairing, RotaryRecord
+from qk_dump.rotary import pair_dimensions, rotate
 from qk_sniffer.engines.engine import Rotation, Rotations
 from qk_sniffer.engines.hf.behaviour import ROUNDING, copy_without_hooks, replaced_states
 from qk_sniffer.engines.hf.layout import HfLayout, text_config

@@ -14,7 +14,8 @@ from transformers import CONFIG_MAPPING
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import qk_sniffer
-from qk_dump.rotary import RotaryRecord, rotate
+from qk_dump.layers import RotaryRecord
+from qk_dump.rotary import rotate
 from qk_sniffer.engines.engine import Rotation, Rotations
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.probing import probe
