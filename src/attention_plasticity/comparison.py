@@ -86,7 +86,7 @@ class Comparison:
     def baselines_table(self) -> Table:
         """The same for readers."""
         headings = headings_of(AT_ONE_POSITION)
-        caption = "Plasticity at one position of runs and of their baselines."
+        caption = "RoPE-aligned plasticity of runs and of their baselines."
         return summary_table(rows_of(self.baselines, headings), caption, headings=headings)
 
     @cached_property
@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def shown(self) -> PlasticityColumns:
-        """The plasticity of figures and first tables: at one position, if every run has it."""
+        """The plasticity of figures and first tables: RoPE-aligned, if every run has it."""
         return main_of(self.runs)
 
     @cached_property

@@ -159,13 +159,13 @@ class RunnerConfig(BaseModel):
         default=256,
         ge=1,
         le=1_000_000,
-        description="key pairs per bin of queries, for plasticity at one position; twice as many "
+        description="key pairs per bin of queries, for RoPE-aligned plasticity; twice as many "
         "in the first fifth",
     )
     bin_size: Annotated[int, Field(ge=1, le=MOST_POSITIONS)] | Literal["auto"] = Field(
         title=_METHOD,
         default="auto",
-        description="tokens per bin, for plasticity at one position; auto: about a sixteenth of "
+        description="tokens per bin, for RoPE-aligned plasticity; auto: about a sixteenth of "
         "the longest text, or more if bins would hold few queries",
     )
     max_rel_dist: float = Field(

@@ -43,7 +43,7 @@ _attention = partial(Metric, group=ATTENTION, error=True, averaged=True, optiona
 
 ALIGNED, ALIGNED_COUNTED, ALIGNED_DROP = "ap_aligned", "ap_aligned_counted", "ap_aligned_drop"
 ALIGNED_FIRST, ALIGNED_LAST = "ap_aligned_first20", "ap_aligned_last20"
-"""Plasticity at one position in the first and in the last fifth of the longest text."""
+"""RoPE-aligned plasticity in the first and in the last fifth of the longest text."""
 DROP_POSITION, DROP_DISTANCE = "ap_aligned_drop_position", "ap_aligned_drop_distance"
 """The parts of the drop: at equal distances of keys, and from other distances. Their sum is it."""
 POOLED, PHASE, ATTENDED = "ap_pooled", "ap_phase", "ap_attended"
@@ -98,14 +98,14 @@ HEAD_METRICS = Table(
         Metric("sliding_window", "window", "tokens that a query can attend back to", DATA, "count", nan="full attention"),
         Metric("layer_type", "type of the layer", "type of the layer, such as full_attention, sliding_attention or chunked_attention", format="text"),
         Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="a value can have fewer"),
-        _plasticity(ALIGNED, "plasticity at one position", "plasticity at one position: every query of a bin is turned to one position, so that RoPE does not count; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", shown_after=FIRST),
-        _plasticity(ALIGNED_FIRST, "at one position, first fifth", "in the first fifth of the longest text", shown_after=DROP_DISTANCE),
-        _plasticity(ALIGNED_LAST, "at one position, last fifth", "in the last fifth of the longest text", shown_after=ALIGNED_FIRST),
-        _change(ALIGNED_DROP, "drop at one position", "the first fifth of the longest text minus the last fifth; most of it can come from distance: queries of the last fifth have farther keys", shown_after=ALIGNED),
-        _plasticity(ALIGNED_COUNTED, "counted at one position", "from counts of queries, without a Gaussian", shown_after=ALIGNED_LAST),
+        _plasticity(ALIGNED, "RoPE-aligned plasticity", "RoPE-aligned plasticity: every query of a bin is de-rotated to one position, so that RoPE does not count; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", shown_after=FIRST),
+        _plasticity(ALIGNED_FIRST, "RoPE-aligned, first fifth", "in the first fifth of the longest text", shown_after=DROP_DISTANCE),
+        _plasticity(ALIGNED_LAST, "RoPE-aligned, last fifth", "in the last fifth of the longest text", shown_after=ALIGNED_FIRST),
+        _change(ALIGNED_DROP, "drop", "the first fifth of the longest text minus the last fifth; most of it can come from distance: queries of the last fifth have farther keys", shown_after=ALIGNED),
+        _plasticity(ALIGNED_COUNTED, "counted, RoPE-aligned", "from counts of queries, without a Gaussian", shown_after=ALIGNED_LAST),
         _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", shown_after=PHASE),
-        _change(PHASE, "rotary phase", "plasticity over a bin minus plasticity at one position: what RoPE inside a bin adds", shown_after=ALIGNED_COUNTED),
-        _plasticity(ATTENDED, "attended plasticity", "plasticity at one position of two keys drawn in proportion to the attention that they receive", note="without the first four tokens"),
+        _change(PHASE, "rotary phase", "plasticity over a bin minus RoPE-aligned plasticity: what RoPE inside a bin adds", shown_after=ALIGNED_COUNTED),
+        _plasticity(ATTENDED, "attended plasticity", "RoPE-aligned plasticity of two keys drawn in proportion to the attention that they receive", note="without the first four tokens"),
         _position("q_R2_unrotated", "variance from position before RoPE", "share of the variance of queries that a line in position explains: how far their content drifts", shown_after="q_R2_total"),
         _position("k_R2_unrotated", "variance of keys from position before RoPE", "the same for the keys of its key head", shown_after="q_R2_unrotated"),
         _position("q_mean_share", "share of the mean query", "squared length of the mean query / mean squared length of a query, before RoPE; 1: all queries are equal", format="share", shown_after="k_R2_unrotated"),
@@ -140,14 +140,14 @@ BUCKET_PLASTICITY = Table(
 )
 BIN_PLASTICITY = Table(
     "head_bin_plasticity.csv",
-    "head, bin of queries and bin of keys that they see, if plasticity at one position is known",
+    "head, bin of queries and bin of keys that they see, if RoPE-aligned plasticity is known",
     (
         *_IDS,
         Metric("q_bin", "query bin", "number of the query bin", format="index"),
         Metric("k_bin", "key bin", "number of the key bin", format="index"),
-        Metric("plasticity", "plasticity", "plasticity at one position, a mean over the pairs of the cell", format="share"),
+        Metric("plasticity", "plasticity", "RoPE-aligned plasticity, a mean over the pairs of the cell", format="share"),
         _PAIRS,
-        Metric("q_position", "query position", "mean query position, to which queries are turned", format="count"),
+        Metric("q_position", "query position", "mean query position, to which queries are de-rotated", format="count"),
         Metric("k_position", "key position", "mean key position", format="count"),
         Metric("n_queries", "queries", "number of queries", format="count"),
         Metric("n_texts", "texts", "number of texts that these queries come from", format="count"),
@@ -173,18 +173,18 @@ COMPONENT_WEIGHTS = Table(
 )
 DISTANCES_OF_KEYS = Table(
     "head_distance.csv",
-    "head and distance of the bin of keys from the bin of queries, if plasticity at one position is known",
+    "head and distance of the bin of keys from the bin of queries, if RoPE-aligned plasticity is known",
     (
         *_IDS,
         Metric("distance_bin", "distance in bins", "number of the query bin minus number of the key bin", format="index"),
         Metric("first_distance", "first distance", "smallest distance in tokens from a query to the nearer key of a pair", format="count"),
         Metric("last_distance", "last distance", "largest distance in tokens from a query to the nearer key of a pair", format="count"),
         Metric("distance", "distance", "mean distance in tokens from the query to the middle of both keys", format="count"),
-        Metric("plasticity", "plasticity", "plasticity at one position of all cells at this distance, a mean over the tokens of their queries", format="share"),
+        Metric("plasticity", "plasticity", "RoPE-aligned plasticity of all cells at this distance, a mean over the tokens of their queries", format="share"),
         Metric("plasticity_se", "error", "its standard error", format="error"),
         Metric("pooled", "plasticity over the bin", "the same pairs with the queries as captured", format="share"),
         Metric("pooled_se", "error over the bin", "its standard error", format="error"),
-        Metric("first20", "first fifth", "plasticity at one position at this distance for queries of the first fifth of the longest text", format="share", nan="no such query sees keys at this distance"),
+        Metric("first20", "first fifth", "RoPE-aligned plasticity at this distance for queries of the first fifth of the longest text", format="share", nan="no such query sees keys at this distance"),
         Metric("first20_se", "error of the first fifth", "its standard error", format="error", nan="as before, or fewer than 4 groups of texts"),
         Metric("first20_share", "share of the first fifth", "share of this distance in plasticity of the first fifth", format="share", nan="the first fifth has no value"),
         Metric("last20", "last fifth", "the same for the last fifth", format="share", nan="no such query sees keys at this distance"),
@@ -209,7 +209,7 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of another table; ap_bin, ap_bin_pooled: plasticity of one bin at one position and over it; ap_bin_near: of one bin at one position, with keys at the distances of the first fifth; ap_distance: plasticity of head_distance.csv; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: of dimensions that RoPE does not turn", format="text"),
+        Metric("quantity", "quantity", "a column of another table; ap_bin, ap_bin_pooled: plasticity of one bin, RoPE-aligned and over the bin; ap_bin_near: of one bin, RoPE-aligned, with keys at the distances of the first fifth; ap_distance: plasticity of head_distance.csv; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: of dimensions that RoPE does not turn", format="text"),
         Metric("bin", "bin", "bin of ap_bin, ap_bin_pooled and ap_bin_near; distance in bins of ap_distance; eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity, without its bias"),
         Metric("n_groups", "groups", "number of groups of texts behind the value", format="count"),
@@ -344,8 +344,8 @@ KEY_HEADS = Table(
         _of_group("attended_plasticity_heads", "attended plasticity of its query heads alone", _OF_HEADS),
         _of_group("attended_static_error", "static error, attended pairs", "static error of these attended pairs"),
         _of_group("attended_static_error_heads", "static error of its query heads alone, attended pairs", _OF_HEADS),
-        _of_group("aligned_plasticity", "plasticity of the key head at one position", "plasticity of the key head at one position: of two keys that a token sees, from counts of the queries of the group in its bin"),
-        _of_group("aligned_plasticity_heads", "plasticity of its query heads alone at one position", _OF_HEADS),
+        _of_group("aligned_plasticity", "RoPE-aligned plasticity of the key head", "RoPE-aligned plasticity of the key head: of two keys that a token sees, from counts of the queries of the group in its bin"),
+        _of_group("aligned_plasticity_heads", "RoPE-aligned plasticity of its query heads alone", _OF_HEADS),
         _of_group("far_mass", "far attention of the group", "attn_far_mass of head_metrics.csv, as a mean over the group"),
         _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that the keys of a text receive from the group; 0: all the same, near 1: one key receives all"),
         _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that together receive half of this attention"),

@@ -53,7 +53,7 @@ def _profiles(results: StudyResults) -> Figure | str:
 def _lengths(results: StudyResults) -> Figure | str:
     table = summary(results.runs, "length", None, [])
     if table.empty:
-        return "needs plasticity at one position"
+        return "needs RoPE-aligned plasticity"
     return of_models.lengths_figure(table, results.runs)
 
 

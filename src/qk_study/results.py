@@ -62,7 +62,7 @@ class StudyResults:
 
     @property
     def shown(self) -> PlasticityColumns:
-        """The plasticity that is shown first: at one position, if every run has it."""
+        """The plasticity that is shown first: RoPE-aligned, if every run has it."""
         return main_of(self.runs)
 
     @property

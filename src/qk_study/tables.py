@@ -262,7 +262,7 @@ def _baselines(results: StudyResults) -> StudyTable:
         for name in (ALIGNED, DROP_POSITION, DROP_DISTANCE, PHASE)
         if name in set(frame["metric"])
     ]
-    caption = "Plasticity at one position of the models and of their baselines."
+    caption = "RoPE-aligned plasticity of the models and of their baselines."
     if not shown:
         return StudyTable("baselines", caption, frame)
     table = summary_table(

@@ -188,7 +188,7 @@ def test_a_stream_that_fails_is_no_traceback_and_loses_no_table(
     assert done.returncode == (1 if "full" in redirect else 0)
     assert (copy / "head_metrics.csv").exists()
     if redirect == "2>&-":
-        assert re.search(r"Attention plasticity 0\.\d+ \? 0\.", done.stdout)  # ±
+        assert re.search(r"RoPE-aligned plasticity 0\.\d+ \? 0\.", done.stdout)  # ±
 
 
 def test_help_that_cannot_be_written_is_an_error(

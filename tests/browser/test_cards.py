@@ -91,7 +91,7 @@ def test_heads_and_runs_without_attention_have_no_card(page: Page) -> None:
     assert place == drawn > 400
 
 
-POSITION, BUCKET = "plasticity at one position", "plasticity over a bucket"
+POSITION, BUCKET = "RoPE-aligned plasticity", "plasticity over a bucket"
 
 
 def test_profile_and_cells_are_those_of_bins(page: Page, runs: dict[str, FinishedRun]) -> None:
@@ -122,7 +122,7 @@ def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
         text = f"{run.head_metrics['ap_overall'].mean():.3f}"
         expect(page.locator(f".card {number}").first).to_contain_text(text)
     expect(page.locator("#subtitle")).to_contain_text(
-        "Plasticity over a bucket is compared, because bucket has none at one position"
+        "Plasticity over a bucket is compared, because bucket has no RoPE-aligned plasticity"
     )
     expect(page.locator("#profile")).to_have_attribute("data-y", "plasticity")
     names = page.locator("#runs-table th").all_text_contents()
@@ -170,7 +170,7 @@ def test_a_printed_page_is_light_and_has_no_controls(page: Page) -> None:
 
 WORDS = ("random weights", "shuffled tokens")
 CARDS = {
-    "Plasticity at one position": "ap_aligned",
+    "RoPE-aligned plasticity": "ap_aligned",
     "Rotary phase": "ap_phase",
     "Drop from position": "ap_aligned_drop_position",
 }

@@ -64,8 +64,8 @@ def test_plus_minus_is_half_of_the_interval_everywhere(
     expect(page.locator(".card .number").nth(3)).not_to_contain_text("±")
     row = of_head(runs["full"].head_metrics, 1, 2).iloc[0]
     level = with_half(row[LEVEL], half_of(runs["full"], LEVEL, 1, 2))
-    expect(page.locator("#head-facts")).to_contain_text(f"plasticity at one position {level}")
-    announced = f"Layer 1 · head 2: plasticity at one position {level}"
+    expect(page.locator("#head-facts")).to_contain_text(f"RoPE-aligned plasticity {level}")
+    announced = f"Layer 1 · head 2: RoPE-aligned plasticity {level}"
     expect(page.locator("#announcement")).to_have_text(announced)
     cell = page.locator(f'[data-metric="{LEVEL}"]')
     expect(cell).to_have_text(level)
@@ -98,7 +98,7 @@ def test_the_profile_of_bins_has_bands_of_intervals(
         x = table["q_position"]
         np.testing.assert_allclose(traces[name]["x"][:-1], [*x, *x[::-1], x[0]], rtol=1e-6)
     keys = page.locator("#profile-keys")
-    expect(keys).to_contain_text("this head, at one position, 95 % interval")
+    expect(keys).to_contain_text("this head, RoPE-aligned, 95 % interval")
     expect(keys).to_contain_text("mean of heads, 95 % interval")
     expect(page.locator("#profile-note")).to_have_text("intervals over texts")
     page.locator("#profile .nsewdrag").first.hover(position={"x": 150, "y": 120})

@@ -259,7 +259,7 @@ def test_every_control_can_be_reached_and_is_named(page: Page) -> None:
 
 def test_warnings_of_the_run_are_shown_and_of_no_other(page: Page) -> None:
     lines = page.locator("#warnings li")
-    note = "Plasticity at one position is not known: the tables of this run do not have it."
+    note = "RoPE-aligned plasticity is not known: the tables of this run do not have it."
     assert lines.all_text_contents() == [note, *WARNINGS]
     show(page, "run=old")
     assert lines.all_text_contents() == [note]

@@ -114,7 +114,7 @@ def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
         assert f"“{part}” (shown instead: " in text
     assert "“haed”" in text
     assert f"“run=77” (shown instead: the run {WIDE})" in text
-    assert "(shown instead: the metric plasticity at one position)" in text
+    assert "(shown instead: the metric RoPE-aligned plasticity)" in text
     expect(page.locator("#run")).to_have_value("0")
     title = page.locator("#head-title").text_content() or ""
     assert f"“head=99.9” (shown instead: {title.lower()})" in text
@@ -154,7 +154,7 @@ def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
         ("plasticity>0.6", level > 0.6),
         ("drop<0", drop < 0),
         ("l3-4 plasticity>=.5", layer.between(3, 4) & (level >= 0.5)),
-        ("layers 0, 3-4, drop at one position ≥ −0.1", layer.isin([0, 3, 4]) & (drop >= -0.1)),
+        ("layers 0, 3-4, drop ≥ −0.1", layer.isin([0, 3, 4]) & (drop >= -0.1)),
         ("AP_Overall > 0.2 drop<=1e-1", (overall > 0.2) & (drop <= 0.1)),
         ("layer>=3", layer >= 3),
         (f"l3h1 plasticity={shown:.3f}", (layer == 3) & (table["q_head"] == 1)),

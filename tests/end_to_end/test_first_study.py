@@ -53,5 +53,5 @@ def test_the_commands_of_the_page_run_in_their_order(
     assert (tmp_path / "results" / "mine" / "report.html").stat().st_size > 100_000
     assert len(list((tmp_path / "results" / "mine" / "figures").glob("*.png"))) >= 10
     summary = next(output.out for words, output in done if "analyze" in words)
-    assert "at one position" in summary
+    assert "RoPE-aligned plasticity" in summary
     assert "rotary phase" in summary

@@ -194,13 +194,13 @@ def _contexts(runs: Sequence[NamedRun]) -> Iterator[Caution]:
 
 
 def _over_buckets(runs: Sequence[NamedRun]) -> Iterator[Caution]:
-    """Runs without plasticity at one position."""
+    """Runs without RoPE-aligned plasticity."""
     shown = {run.label: main_plasticity(run.run.head_metrics) for run in runs}
     without = tuple(label for label, found in shown.items() if found is OVER_BUCKETS)
     if not without:
         return
     text = (
-        f"{', '.join(without)}: no plasticity at one position, so plasticity over a bucket is "
+        f"{', '.join(without)}: no RoPE-aligned plasticity, so plasticity over a bucket is "
         "compared first. It counts the rotation of RoPE inside a bucket as well."
     )
     yield Caution(text, _labels(runs))

@@ -1,4 +1,4 @@
-"""Plasticity at one position and rotary phase by parts of the context.
+"""RoPE-aligned plasticity and rotary phase by parts of the context.
 
 A part is a range of positions, such as 0–8K. The value of a head in a part is the mean over the
 bins of queries whose middle is in the part. All bins have the same number of positions, so this is
@@ -38,7 +38,7 @@ from qk_toolkit.arrays import Array
 PHASE_DROP = "ap_phase_drop"
 """Rotary phase in the first part minus that in this part."""
 NEAR, NEAR_DROP = "ap_aligned_near", "ap_aligned_near_drop"
-"""Plasticity at one position with keys at the distances of the first fifth, the same distances in
+"""RoPE-aligned plasticity with keys at the distances of the first fifth, the same distances in
 all parts, and its value in the first part with one minus that in this part."""
 FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
 _PLACE = [*HEAD, "q_bucket"]
@@ -124,7 +124,7 @@ def by_bin(runs: Sequence[NamedRun]) -> list[Columns]:
 
 
 def by_distance(runs: Sequence[NamedRun]) -> list[Columns]:
-    """Plasticity at one position by distance: the group is the middle of the distances, in tokens.
+    """RoPE-aligned plasticity by distance: the group is the middle of the distances, in tokens.
 
     Runs without their table have none.
     """

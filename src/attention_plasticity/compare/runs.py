@@ -91,7 +91,7 @@ def family_pairs(runs: Sequence[NamedRun]) -> list[Pair]:
 
 
 def main_of(runs: Sequence[NamedRun]) -> PlasticityColumns:
-    """What figures and first tables show: at one position, if every run has it."""
+    """What figures and first tables show: RoPE-aligned, if every run has it."""
     shown = {main_plasticity(one.run.head_metrics) for one in runs}
     return AT_ONE_POSITION if shown == {AT_ONE_POSITION} else OVER_BUCKETS
 

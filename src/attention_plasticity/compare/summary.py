@@ -57,9 +57,9 @@ def summary(
     - `layer_type`: full attention, sliding window; `rope`: RoPE, NoPE
     - `depth`: tenths of the layers; `role`: the likely role of a head; `head`: single heads
     - `length`: parts of the context in tokens, `fifth`: fifths of the longest text, `bin`: bins of
-      queries. These have plasticity at one position, rotary phase, and their drops;
-      `ap_aligned_near` is plasticity at one position with keys at the same distances everywhere
-    - `distance`: plasticity at one position by the distance of the keys, in tokens
+      queries. These have RoPE-aligned plasticity, rotary phase, and their drops;
+      `ap_aligned_near` is RoPE-aligned plasticity with keys at the same distances everywhere
+    - `distance`: RoPE-aligned plasticity by the distance of the keys, in tokens
     - `band`: eighths of the rotary bands, with their shares of the variance of the logit
 
     `metrics` are columns of the tables of heads, roles and drift; by default those whose means are

@@ -17,7 +17,7 @@ _KEY_HEADS = {
     "static_error": "static error",
     "attended_static_error": "attended",
     "plasticity": "plasticity",
-    "aligned_plasticity": "at one position",
+    "aligned_plasticity": "RoPE-aligned plasticity",
     "far_mass": "far",
     "received_gini": "Gini",
 }
@@ -52,17 +52,17 @@ def plasticity_tables(
     levels, differences = frame[frame["minus"] == ""], frame[frame["minus"] != ""]
     if levels.empty:
         return
-    what = f"{shown.name.capitalize()}: mean over heads."
+    what = f"{shown.title}: mean over heads."
     yield summary_table(levels, what, headings=headings, form="half")
     known = differences[differences["se"].notna()]
     if not known.empty:
-        what = f"{shown.name.capitalize()}: differences from {known['minus'].iloc[0]}."
+        what = f"{shown.title}: differences from {known['minus'].iloc[0]}."
         yield summary_table(known, what, headings=headings, note=_DIFFERENCES_NOTE)
     types = rows_of(layer_types, headings)
     own = types[types["minus"] == ""]
     if not own.empty:
         lines = own.assign(run=own["run"] + " · " + own["group"])
-        what = f"{shown.name.capitalize()} by types of layers: mean over heads."
+        what = f"{shown.title} by types of layers: mean over heads."
         yield summary_table(lines, what, headings=headings, form="half")
 
 

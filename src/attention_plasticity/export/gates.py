@@ -170,7 +170,7 @@ def _keys(heads: OrderedHeads, free: Bools, second: tuple[str, Array] | None) ->
 
 
 def _second_values(heads: OrderedHeads) -> tuple[str, Array] | None:
-    """What orders heads with equal values: plasticity at one position, or far attention for it.
+    """What orders heads with equal values: RoPE-aligned plasticity, or far attention for it.
 
     None if all values differ, or if the run does not have the second values.
     """

@@ -130,7 +130,7 @@ def phase_sentence(shown: PlasticityColumns) -> str:
     """Whether the rotation of RoPE counts."""
     if shown is OVER_BUCKETS:
         return "Queries are compared as captured, so rotary phase counts."
-    return "Queries are compared at one position of their bin, so rotary phase does not count."
+    return "Queries are de-rotated to one position of their bin, so rotary phase does not count."
 
 
 def range_words(values: Sequence[float], form: str = ",.0f") -> str:
@@ -149,7 +149,7 @@ def rank_correlation(x: Any, y: Any) -> str | None:
 
 
 def _without_value(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
-    """How many heads have no plasticity at one position, in a run where others have it."""
+    """How many heads have no RoPE-aligned plasticity, in a run where others have it."""
     if not run.has("head_metrics"):
         return
     metrics = run.head_metrics

@@ -19,7 +19,7 @@ _PROGRAM = "attention-plasticity plot"
 _USAGE = f"{_PROGRAM} NAME RUN [--OPTION VALUE …]\n       {_PROGRAM} all RUN [--OPTION VALUE …]"
 _STORY = """\
 Draw a figure of an analysis, in the width of a column of a paper. Its caption is written beside it.
-Figures show plasticity at one position if the run has it, else plasticity over a bucket. 'all'
+Figures show RoPE-aligned plasticity if the run has it, else plasticity over a bucket. 'all'
 draws every figure that the tables of the run allow, and says what the others need.
 """
 _COMMANDS = """\

@@ -65,7 +65,7 @@ def attention(request: Request) -> Drawing:
 
 
 def plasticity(request: Request) -> Drawing:
-    """Plasticity at one position by the distance of keys: of all queries, and of the last ones."""
+    """RoPE-aligned plasticity by the distance of keys: of all queries, and of the last ones."""
     run, wanted = request.run, request.options.intervals
     table = run.table("distances")
     require_values(table, "plasticity", run.path("distances"))

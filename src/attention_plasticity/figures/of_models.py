@@ -140,10 +140,10 @@ def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: floa
     groups = sorted(set(own["group"]), key=part_start)
     own = own.sort_values("metric", key=lambda names: names.map(metrics.index), kind="stable")
     panels = _panels(own, *_group_axis("position (tokens)", groups), whiskers=True)
-    title = "Plasticity at one position and rotary phase, by length of the context"
+    title = "RoPE-aligned plasticity and rotary phase, by length of the context"
     shows = (
-        "Plasticity at one position with all keys and with near keys alone, rotary phase "
-        "(plasticity over a bin minus plasticity at one position), and their drops by length of "
+        "RoPE-aligned plasticity with all keys and with near keys alone, rotary phase "
+        "(plasticity over a bin minus RoPE-aligned plasticity), and their drops by length of "
         "the context, one line per run. K is 1,024 tokens."
     )
     missing = [one.label for one in runs if one.label not in set(own["run"])]
@@ -158,7 +158,7 @@ def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: floa
         _drop_sentence(own),
         "A part without a value has no bin of queries with an earlier bin of keys, or no text "
         "reaches it; shorter bins give values to shorter lengths.",
-        f"No plasticity at one position: {', '.join(missing)}." if missing else "",
+        f"No RoPE-aligned plasticity: {', '.join(missing)}." if missing else "",
     ]
     words = model_words(title, shows, runs, details, [interval_line(own, "whiskers")])
     return compose(panels, words, width=width, layout=_PANEL)

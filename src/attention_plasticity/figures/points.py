@@ -54,7 +54,7 @@ _RANKED = 12  # heads at each end of a ranking
 
 
 def scatter(request: Request) -> Drawing:
-    """Two values at one position of every head, about the line of equal values."""
+    """Two values of every head, about the line of equal values."""
     spec, options, table = request.spec, request.options, request.run.head_metrics
     rows = _both(request, table, spec.x[0], spec.y[0])
     if rows.empty:
@@ -204,7 +204,7 @@ def ranks(request: Request) -> Drawing:
 
 
 def by_role(request: Request) -> Drawing:
-    """Plasticity at one position and rotary phase of the heads of every role."""
+    """RoPE-aligned plasticity and rotary phase of the heads of every role."""
     run, metrics, roles = request.run, request.run.head_metrics, request.run.table("roles")
     columns = request.spec.y
     seen = metrics.merge(roles[[*HEAD, "role"]], on=HEAD).dropna(subset=list(columns))

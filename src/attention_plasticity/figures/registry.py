@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from attention_plasticity.tables.finished_run import FinishedRun
 
 _AGAIN = "attention-plasticity add-rotary, and analyze again"
-_ONE_POSITION = f"plasticity at one position: {_AGAIN}"
+_ONE_POSITION = f"RoPE-aligned plasticity: {_AGAIN}"
 _ATTENTION = "a dump with attention columns: capture.attention"
 _TEXTS = "the texts of queries and keys: analyze again"
 _HAS_PHASE = known("head_metrics", PHASE, _ONE_POSITION)
@@ -58,11 +58,11 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "distance",
-        "plasticity at one position by the distance of the keys",
+        "RoPE-aligned plasticity by the distance of the keys",
         "distances",
         "distances.plasticity",
         title="Plasticity by distance",
-        caption="Plasticity at one position by the distance from query to key: mean over heads, "
+        caption="RoPE-aligned plasticity by the distance from query to key: mean over heads, "
         "with a band of the middle 50 % of heads. Dashed and dotted: queries of the last and of "
         "the first fifth of the context alone. Where these lines agree, position has no effect of "
         "its own. The lower panel has the means alone, on an axis of its own.",
@@ -113,14 +113,14 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "phase",
-        "plasticity at one position against plasticity over a bin",
+        "RoPE-aligned plasticity against plasticity over a bin",
         "head_metrics",
         "points.scatter",
         x=(POOLED,),
         y=(ALIGNED,),
         title="Rotary phase",
-        caption="Plasticity over a bin (queries as captured) against plasticity at one position "
-        "(every query turned to one position of its bin), with the same bins, key pairs and "
+        caption="Plasticity over a bin (queries as captured) against RoPE-aligned plasticity "
+        "(every query de-rotated to one position of its bin), with the same bins, key pairs and "
         "weights. The distance below the line of equal values is the rotary phase: what the "
         "rotation of RoPE inside a bin adds.",
         needs=(_HAS_PHASE,),
@@ -128,7 +128,7 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "attended",
-        "plasticity against attended plasticity, both at one position",
+        "RoPE-aligned plasticity against attended plasticity",
         "head_metrics",
         "points.scatter",
         x=(ALIGNED,),
@@ -148,12 +148,12 @@ FIGURES: tuple[Spec, ...] = (
     ),
     Spec(
         "by-role",
-        "plasticity at one position and rotary phase by role",
+        "RoPE-aligned plasticity and rotary phase by role",
         "roles",
         "points.by_role",
         y=(ALIGNED, PHASE),
         title="Plasticity by role",
-        caption="Plasticity at one position (left) and rotary phase (right) of query heads by "
+        caption="RoPE-aligned plasticity (left) and rotary phase (right) of query heads by "
         "their role, one point per head. Points of a row are spread up and down only so that they "
         "can be told apart. Diamonds below the points: mean over the heads of a role.",
         needs=(_HAS_ROLES, _HAS_PHASE, _SURE_ROLES),

@@ -43,7 +43,7 @@ class FigureOptions(BaseModel):
     plasticity: Literal["position", "bucket"] | None = Field(
         title=_DATA,
         default=None,
-        description="plasticity at one position, or over a bucket (default: position, if known)",
+        description="RoPE-aligned plasticity, or over a bucket (default: position, if known)",
     )
     limit: int | None = Field(
         title=_DATA, default=None, gt=0, description="number of dimensions, or of heads at each end"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attention_plasticity.tables.finished_run import FinishedRun
 
 NONE_AT_ONE_POSITION = (
-    "has no plasticity at one position; it needs the rotary records of the dump: "
+    "has no RoPE-aligned plasticity; it needs the rotary records of the dump: "
     "attention-plasticity add-rotary, and analyze again"
 )
 

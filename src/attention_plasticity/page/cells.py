@@ -150,7 +150,7 @@ def kinds() -> dict[str, dict[str, Any]]:
 
 
 def why_over_buckets(run: FinishedRun, cells: ShownCells) -> str | None:
-    """Why plasticity at one position is not shown, in words; None if it is shown."""
+    """Why RoPE-aligned plasticity is not shown, in words; None if it is shown."""
     if cells.at_one_position:
         return None
     missing = run.missing

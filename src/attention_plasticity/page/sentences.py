@@ -121,7 +121,7 @@ def head_sentence(
 ) -> str:
     """What a head does: its role, where its attention goes, and what decides the order of keys.
 
-    `aligned` is plasticity at one position and `phase` the rotary phase; NaN if they are not known.
+    `aligned` is RoPE-aligned plasticity and `phase` the rotary phase; NaN if they are not known.
     `thresholds` are those of the columns that decide about roles.
     """
     parts = [
@@ -141,7 +141,7 @@ def order_words(aligned: Measured, phase: Measured, bin_size: int | None) -> str
     """
     if not (aligned.known and phase.known):
         return ""
-    numbers = f"(rotary phase {_number(phase)}, plasticity at one position {_number(aligned)})"
+    numbers = f"(rotary phase {_number(phase)}, RoPE-aligned plasticity {_number(aligned)})"
     inside = f"Inside a bin of {bin_size:,} tokens" if bin_size else "Inside a bin"
     if aligned.value + phase.value < FIXED_ORDER:
         return f"{inside}, two keys mostly keep their order, whatever the query is {numbers}."

@@ -23,7 +23,7 @@ from qk_toolkit.formatting import count, index_ranges, index_runs
 _MOST_RANGES = 6
 _UNKNOWN = {
     ATTENDED: ("attended_unknown", "Attended plasticity"),
-    ALIGNED: ("aligned_unknown", "Plasticity at one position"),
+    ALIGNED: ("aligned_unknown", "RoPE-aligned plasticity"),
 }
 """Columns whose missing values are worth a note: kind of the note, and name in words."""
 
@@ -115,7 +115,7 @@ class SampleSizes:
         bins = None if bin_size is None else BucketGeometry("uniform", bin_size)
         for kind, low, where, what, advice in (
             (
-                *("few_queries", self._queries, bins, "Plasticity at one position is unreliable"),
+                *("few_queries", self._queries, bins, "RoPE-aligned plasticity is unreliable"),
                 "Capture more texts, or set a larger bin_size",
             ),
             (

@@ -43,7 +43,7 @@ _ALWAYS: tuple[TableKind, ...] = (
 )
 """Tables that are written also without a row."""
 _AT_ONE_POSITION: tuple[TableKind, ...] = ("bins", "distances")
-"""Tables that are written if a head has plasticity at one position."""
+"""Tables that are written if a head has RoPE-aligned plasticity."""
 _PRINTED = ("heads", "failures", "not_analysed", "missing", "warnings")
 """Fields of run.json that `analyze` prints at its end."""
 _DRAFTS = "tables-"  # begin of the name of a folder among those of records

@@ -10,7 +10,7 @@ from statistics import median
 def advice(errors: Sequence[float], texts: int) -> str | None:
     """How many texts, or keys per text, give half of the standard error of a head.
 
-    `errors` are the standard errors of plasticity at one position of the heads. None if no error
+    `errors` are the standard errors of RoPE-aligned plasticity of the heads. None if no error
     is known. Measured on the embedded sample, root mean square over 27 heads and five draws: a
     quarter of the keys of every text gives 1.9 times the error, half of the texts 1.4 times
     (√2 is 1.4), and a third of the texts 1.6 times (√3 is 1.7).

@@ -1,6 +1,6 @@
-"""Which plasticity of a run a reader sees first: at one position, or over a bucket.
+"""Which plasticity of a run a reader sees first: RoPE-aligned, or over a bucket.
 
-Plasticity at one position (`ap_aligned`) is what the content of a query decides. It has errors, a
+RoPE-aligned plasticity (`ap_aligned`) is what the content of a query decides. It has errors, a
 first and a last fifth, and the drop between them with its parts. Plasticity over a bucket
 (`ap_overall`) also counts the rotation of RoPE inside the bucket; it has a level only. Dumps
 without rotary records have the second one only.
@@ -34,15 +34,15 @@ class PlasticityColumns:
     """The columns of one kind of plasticity, and its name in words."""
 
     level: str
-    words: str  # follows the word "plasticity"
+    name: str
     fifths: tuple[str, ...] = ()  # first and last
     drop: str | None = None
     parts: tuple[str, ...] = ()  # of the drop: at equal distances of keys, from distances
 
     @property
-    def name(self) -> str:
-        """`plasticity at one position` or `plasticity over a bucket`."""
-        return f"plasticity {self.words}"
+    def title(self) -> str:
+        """The name at the beginning of a sentence."""
+        return f"{self.name[:1].upper()}{self.name[1:]}"
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -52,15 +52,15 @@ class PlasticityColumns:
 
 AT_ONE_POSITION = PlasticityColumns(
     ALIGNED,
-    "at one position",
+    "RoPE-aligned plasticity",
     (ALIGNED_FIRST, ALIGNED_LAST),
     ALIGNED_DROP,
     (DROP_POSITION, DROP_DISTANCE),
 )
-OVER_BUCKETS = PlasticityColumns("ap_overall", "over a bucket")
+OVER_BUCKETS = PlasticityColumns("ap_overall", "plasticity over a bucket")
 
 
 def main_plasticity(metrics: pd.DataFrame) -> PlasticityColumns:
-    """Plasticity at one position if a head of the table has it, else plasticity over a bucket."""
+    """RoPE-aligned plasticity if a head of the table has it, else plasticity over a bucket."""
     known = ALIGNED in metrics.columns and bool(metrics[ALIGNED].notna().any())
     return AT_ONE_POSITION if known else OVER_BUCKETS

@@ -95,11 +95,7 @@ def _print_level(run: FinishedRun, shown: PlasticityColumns, console: Console) -
     number = run.texts.get("count")
     texts = f", {count(number, 'text')}" if number else ""
     longest = "" if math.isnan(run.context) else f" of up to {run.context:,.0f} tokens"
-    console.print(
-        Text.assemble(
-            ("Attention plasticity ", "bold"), (_estimate(level), "bold green"), f" {shown.words}"
-        )
-    )
+    console.print(Text.assemble((f"{shown.title} ", "bold"), (_estimate(level), "bold green")))
     console.print(f"mean over {level.over} of {run.model_name}{texts}{longest if texts else ''}")
     console.print("1: the query decides which of two keys wins; 0: the order of keys is fixed")
     if not math.isnan(level.standard_error):

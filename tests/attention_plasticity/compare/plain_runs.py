@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def small_models(folder: Path, number: int, digests: str = "") -> list[NamedRun]:
-    """Models `m0`, `m1` and so on, with plasticity at one position and errors.
+    """Models `m0`, `m1` and so on, with RoPE-aligned plasticity and errors.
 
     `digests` has a letter per model; models with the same letter have the same texts.
     """

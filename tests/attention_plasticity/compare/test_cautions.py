@@ -33,7 +33,7 @@ def named(folders: list[Path]) -> list[NamedRun]:
 def told(folders: list[Path]) -> list[str]:
     """The cautions about means; the last is about buckets."""
     found = [caution.text for caution in run_cautions(named(folders))]
-    assert "no plasticity at one position, so plasticity over a bucket" in found[-1]
+    assert "no RoPE-aligned plasticity, so plasticity over a bucket" in found[-1]
     return found[:-1]
 
 

@@ -92,7 +92,7 @@ def test_all_figures_and_the_others_with_reasons(
     [
         (["plasticity"], "--run: is required"),
         (["map", "nowhere"], "nowhere: does not exist; give the output_dir of an analysis, or"),
-        (["map", "{run}", "--metric", "drop"], "has no plasticity at one position; it needs"),
+        (["map", "{run}", "--metric", "drop"], "has no RoPE-aligned plasticity; it needs"),
         (["heatmap", "{run}", "--vmin", "2", "--vmax", "1"], "--vmin: must be below vmax"),
         (["map", "{run}", "--output", "{run}/run.json/x.png"], "run.json/x.png"),
     ],
@@ -166,7 +166,7 @@ def test_tables_of_the_original_tool_and_of_bins_are_drawn(tmp_path: Path) -> No
     assert panels(figure)[0].get_xlabel() == "query bucket"
     bins_table().to_csv(tmp_path / "bins.csv", index=False)
     figure = drawn("plasticity", bucket_csv=str(tmp_path / "bins.csv"))
-    assert panels(figure)[0].get_ylabel() == "plasticity at one position"
+    assert panels(figure)[0].get_ylabel() == "RoPE-aligned plasticity"
     weights = tmp_path / "weights.csv"
     weights.write_text("layer,q_head,component,component_weight\n0,0,0,0.25\n0,0,1,0.75\n")
     figure = drawn("components", component_csv=str(weights), limit=1)

@@ -61,8 +61,8 @@ def test_lengths_have_a_panel_per_metric(runs: list[NamedRun]) -> None:
     table = summary(runs, "length")
     figure = lengths_figure(table, runs)
     labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
-    drops = ["drop of plasticity at one position", "drop of rotary phase"]
-    levels = ["plasticity at one position", "plasticity at one position, near keys", "rotary phase"]
+    drops = ["drop of RoPE-aligned plasticity", "drop of rotary phase"]
+    levels = ["RoPE-aligned plasticity", "RoPE-aligned plasticity, near keys", "rotary phase"]
     assert labels == [*levels, drops[0], "drop, near keys", drops[1]]
     ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
     assert ticks == ["0–128", "128–256", "256–512", "512–1K"]

@@ -85,7 +85,7 @@ def test_lines_over_the_context_are_the_means_of_bins(run: ap.Run) -> None:
         np.testing.assert_allclose(line[:, 0], [256 * b + 128 for b in own[head]])
     mean = [np.mean([own[head][b] for head in own]) for b in own[0, 0]]
     np.testing.assert_allclose(axes.lines[0].get_ydata(), mean)
-    assert axes.get_ylabel() == "plasticity at one position"
+    assert axes.get_ylabel() == "RoPE-aligned plasticity"
     assert legend(figure) == ["one head", "mean over heads"]
     assert "band: 95 % interval over texts" in notes(figure)
     assert "12 texts in a bin" in notes(figure)
@@ -106,7 +106,7 @@ def test_plasticity_over_a_bucket_weighs_cells_by_their_pairs(run: ap.Run, plain
         np.testing.assert_allclose(line.get_ydata(), mean)
         assert panels(one)[0].get_ylabel() == "plasticity over a bucket"
         assert "over a bucket: with rotary phase" in notes(one)
-    assert "The run has no plasticity at one position." in str(caption_of(plain.plot("profile")))
+    assert "The run has no RoPE-aligned plasticity." in str(caption_of(plain.plot("profile")))
     with pytest.raises(ConfigError, match="add-rotary"):
         plain.plot("profile", plasticity="position")
 
@@ -161,7 +161,7 @@ def test_a_heatmap_has_the_mean_of_every_cell(run: ap.Run) -> None:
         for (q, k), values in sums.items():
             assert grid[k, q] == pytest.approx(of(values))
         assert np.isfinite(grid).sum() == len(sums)
-        assert bars(figure) == [f"plasticity at one position, {agg} over heads"]
+        assert bars(figure) == [f"RoPE-aligned plasticity, {agg} over heads"]
     figure = run.plot("heatmap", range="unit")
     assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
     assert figure.axes[0].get_ylim() == (-0.5, 3.5)  # keys upwards
@@ -187,7 +187,7 @@ def test_a_map_has_every_value_and_half_of_its_interval(run: ap.Run) -> None:
         assert halves[place] == pytest.approx(FACTOR * row["ap_aligned_se"])
     for axes in panels(figure):
         assert axes.get_ylim() == (2.5, -0.5)  # layer 0 at the top
-    assert bars(figure) == ["plasticity at one position", "± (95 % interval)"]
+    assert bars(figure) == ["RoPE-aligned plasticity", "± (95 % interval)"]
     assert len(panels(run.plot("map", intervals=False))) == 1
     assert panels(run.plot("map", range="unit"))[0].images[0].get_clim() == (0.0, 1.0)
 

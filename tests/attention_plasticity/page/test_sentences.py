@@ -102,9 +102,9 @@ def test_what_decides_the_order_of_keys(
     found = order_words(Measured(*aligned), Measured(*phase), 128)
     assert found.startswith(f"Inside a bin of 128 tokens, {said}")
     if math.isfinite(aligned[1]):
-        assert f"plasticity at one position {with_half(*aligned)})." in found
+        assert f"RoPE-aligned plasticity {with_half(*aligned)})." in found
     else:
-        assert found.endswith("(rotary phase 0.20, plasticity at one position 0.60).")
+        assert found.endswith("(rotary phase 0.20, RoPE-aligned plasticity 0.60).")
 
 
 def test_percents_have_the_digits_of_their_interval() -> None:

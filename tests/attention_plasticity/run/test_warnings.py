@@ -73,7 +73,7 @@ def test_bins_with_few_queries_are_named_once_for_all_heads() -> None:
     assert (warning.kind, warning.heads) == ("few_queries", 2)
     assert warning.text == (
         "Fewer than 32 queries in bins 5-7,9 (positions 2,560-4,095, 4,608-5,119), in 2 of 3 "
-        "heads; the smallest number is 3. Plasticity at one position is unreliable there. Capture "
+        "heads; the smallest number is 3. RoPE-aligned plasticity is unreliable there. Capture "
         "more texts, or set a larger bin_size."
     )
 
@@ -91,7 +91,7 @@ def test_plasticity_that_is_not_known_is_a_note_with_the_reason() -> None:
     without = head({1: 50}, {1: 9}, ap_attended="no keys", attn_entropy="no columns")
     aligned, attended = warnings_of(why, without)
     assert attended.text == "Attended plasticity is not known in 1 of 2 heads: no keys."
-    assert aligned.text == "Plasticity at one position is not known in 1 of 2 heads: no record."
+    assert aligned.text == "RoPE-aligned plasticity is not known in 1 of 2 heads: no record."
     assert (attended.kind, aligned.kind) == ("attended_unknown", "aligned_unknown")
     assert (attended.reasons, aligned.reasons) == (["no keys"], ["no record"])
 
@@ -129,7 +129,7 @@ def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) ->
     assert note.kind == "weights_unknown"
     table = open_run(tmp_path / "small").table("bins")
     small = table[table["n_queries"] < 32]
-    assert f"the smallest number is {small['n_queries'].min()}. Plasticity at" in few.text
+    assert f"the smallest number is {small['n_queries'].min()}. RoPE-aligned" in few.text
 
 
 def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:

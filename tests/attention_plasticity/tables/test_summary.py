@@ -38,13 +38,13 @@ DROP, POSITION = "ap_aligned_drop", "ap_aligned_drop_position"
 
 @pytest.fixture
 def over_buckets(tmp_path: Path) -> Path:
-    """A run without plasticity at one position: 3 layers of 4 heads."""
+    """A run without RoPE-aligned plasticity: 3 layers of 4 heads."""
     return write_run(tmp_path / "run")
 
 
 @pytest.fixture
 def at_one_position(tmp_path: Path) -> Path:
-    """The same with plasticity at one position and errors."""
+    """The same with RoPE-aligned plasticity and errors."""
     return add_errors(add_bins(write_run(tmp_path / "run")), GROUPS)
 
 
@@ -71,11 +71,11 @@ def half(folder: Path, name: str) -> str:
 def test_the_summary_holds_the_numbers_of_the_tables(over_buckets: Path) -> None:
     text = printed(over_buckets)
     overall = FinishedRun.open(over_buckets).head_metrics["ap_overall"]
-    assert f"Attention plasticity {overall.mean():.3f} over a bucket\n" in text
+    assert f"Plasticity over a bucket {overall.mean():.3f}\n" in text
     assert "mean over 12 heads of Tiny-1B\n" in text
     assert f"{overall.max():.3f}" in text
     assert f"{overall.min():.3f}" in text
-    assert "fifth" not in text  # only plasticity at one position has fifths
+    assert "fifth" not in text  # only RoPE-aligned plasticity has fifths
     assert "±" not in text
     assert "Advice" not in text
 
@@ -85,7 +85,7 @@ def test_plasticity_at_one_position_comes_first(at_one_position: Path) -> None:
     edit_info(folder, input__texts={"count": 12, "digest": None})
     lines = printed(folder).splitlines()
     overall = FinishedRun.open(folder).head_metrics["ap_overall"].mean()
-    assert lines[1] == f"Attention plasticity {half(folder, 'ap_aligned')} at one position"
+    assert lines[1] == f"RoPE-aligned plasticity {half(folder, 'ap_aligned')}"
     assert lines[2] == "mean over 12 heads of Tiny-1B, 12 texts of up to 8,192 tokens"
     assert lines[4] == "±: half of the 95 % interval over texts"
     assert lines[5] == (

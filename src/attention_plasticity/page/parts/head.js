@@ -32,7 +32,7 @@ function showHead(run, key) {
   if (Number.isFinite(value("ap_attended"))) facts.push(`attended plasticity ${showHeadValue(run, key, "ap_attended")}`);
   if (Number.isFinite(value("attn_sink_mass"))) facts.push(`attention on sinks ${showHeadValue(run, key, "attn_sink_mass")}`);
   const reason = run.at_one_position && reasonOf(run, key, kind.level);
-  if (reason) facts.push(`plasticity at one position is missing: ${reason}`);
+  if (reason) facts.push(`RoPE-aligned plasticity is missing: ${reason}`);
   if (Number.isFinite(value("k_head"))) facts.push(`key head ${value("k_head")}`);
   if (run.tables.heads.columns.sliding_window) {
     facts.push(Number.isFinite(value("sliding_window")) ? `window of ${whole(value("sliding_window"))} tokens` : windowWords(run, key));
@@ -183,7 +183,7 @@ function showProfileKeys(run, other, key) {
     return made;
   };
   byId("profile-note").textContent = profileNotes(run, rows, mine || ofMean, ofMean).join("; ");
-  const entries = [withBand(theme.one, `this head${run.at_one_position ? ", at one position" : ""}`, mine)];
+  const entries = [withBand(theme.one, `this head${run.at_one_position ? ", RoPE-aligned" : ""}`, mine)];
   if (rows?.pooled) entries.push(entry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
   if (rows?.near) entries.push(entry(theme.one, "this head, keys at equal distances", "dashed"));
   if (other) entries.push(entry(theme.two, otherWords(other, key), "dashed"));

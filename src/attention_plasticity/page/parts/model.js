@@ -28,7 +28,7 @@ function cardsOf(kind) {
 /** What is said below the number of a card besides its meaning. */
 function cardNotes(run, other, metric) {
   const notes = [];
-  if (metric === page.kinds.bucket.level) notes.push(run.at_one_position ? "the rotation of RoPE counts too" : "the rotation of RoPE counts too; at one position: see below");
+  if (metric === page.kinds.bucket.level) notes.push(run.at_one_position ? "the rotation of RoPE counts too" : "the rotation of RoPE counts too; RoPE-aligned: see below");
   if (metric === "ap_phase") notes.push(`over a bin${run.bin_size ? ` of ${plural(run.bin_size, "token")}` : ""}: ${unbroken(showMean(run, "ap_pooled"))}`);
   if (metric === "q_R2_total" && spreadOf(run, "q_R2_unrotated")) notes.push(`before RoPE: ${unbroken(showMean(run, "q_R2_unrotated"))}`);
   if (metric === page.kinds.position.parts[0]) {

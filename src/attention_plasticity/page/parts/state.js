@@ -27,7 +27,7 @@ export const kindOf = (...shown) => (shown.every((run) => run.at_one_position) ?
 
 export const shownKind = () => kindOf(...runsShown());
 
-/** Whether a metric is the drop over the context or one of its parts, which exist at one position only. */
+/** Whether a metric is the drop over the context or one of its parts, which exist for RoPE-aligned plasticity only. */
 export const isDrop = (metric) => metric === page.kinds.position.drop || page.kinds.position.parts.includes(metric);
 
 /** The drop that says something about position: that at equal distances, or the whole drop if a run does not have it. */
@@ -45,14 +45,14 @@ export const cellsWords = (run) => `plasticity ${kindOf(run).words}`;
 /** Why a run shows plasticity over a bucket, as a list of at most one sentence. It is empty if a warning of the run has the reason. */
 export function overBucketsNote(run) {
   if (run.at_one_position || run.warnings.some((text) => text.includes(run.why_over_buckets))) return [];
-  return [`Plasticity at one position is not known: ${run.why_over_buckets}.`];
+  return [`RoPE-aligned plasticity is not known: ${run.why_over_buckets}.`];
 }
 
-/** A sentence that names the runs over a bucket beside runs at one position. */
+/** A sentence that names the runs over a bucket beside runs with RoPE-aligned plasticity. */
 export function mixedWords(shown) {
   const over = shown.filter((run) => !run.at_one_position);
   if (!over.length || over.length === shown.length) return "";
-  return `. Plasticity over a bucket is compared, because ${over.map((run) => run.label).join(", ")} ${over.length > 1 ? "have" : "has"} none at one position; profiles show what each run has`;
+  return `. Plasticity over a bucket is compared, because ${over.map((run) => run.label).join(", ")} ${over.length > 1 ? "have" : "has"} no RoPE-aligned plasticity; profiles show what each run has`;
 }
 
 export const gridWords = ({ grid }) => `${grid[0]} layers × ${grid[1]} heads`;

@@ -30,7 +30,7 @@ export const keyHeadsCard = {
   fill({ run }) {
     const table = run.tables.key_heads, words = page.words.key_heads, names = Object.keys(words).filter((name) => table.names.includes(name));
     const { layer, k_head: head, kept } = table.columns;
-    const budget = ["kept at 50\u00a0%", "share of its keys that the head keeps if half of all keys are pruned by its plasticity at one position (export --to kvpress-budget)"];
+    const budget = ["kept at 50\u00a0%", "share of its keys that the head keeps if half of all keys are pruned by its RoPE-aligned plasticity (export --to kvpress-budget)"];
     const rows = [...layer.keys()].filter((row) => state.layers === null || run.layer_types[layer[row]] === state.layers).map((row) => ({
       "data-key": keyOf(layer[row], head[row]),
       cells: [`layer ${layer[row]}, key head ${head[row]}`, ...(kept ? [Number.isFinite(kept[row]) ? `${(100 * kept[row]).toFixed(0)} %` : NONE] : []), ...names.map((name) => cellText(table, row, name, words))],
@@ -77,7 +77,7 @@ function showRunsTable(runs, current) {
 function runsKindWords() {
   const { runs } = state, over = runs.filter((run) => !run.at_one_position);
   if (!over.length || over.length === runs.length) return `: ${cellsWords(runs[0])}`;
-  return `: plasticity at one position; over a bucket: ${over.map((run) => run.label).join(", ")}`;
+  return `: RoPE-aligned plasticity; over a bucket: ${over.map((run) => run.label).join(", ")}`;
 }
 
 function runsFigure(width) {
