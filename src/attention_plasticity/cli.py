@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from attention_plasticity import __version__
@@ -41,6 +40,9 @@ _SUCCESSORS = {
 }
 """What replaces commands of earlier versions. For one release."""
 
+_PLACES = {"dataset_local_root": "DUMP", "output_dir": "RUN"}
+"""Flags of what `analyze` works on."""
+_TOO_MANY = "for several dumps, use attention-plasticity study DUMP DUMP"
 _ANALYZE_STORY = """\
 Analyse a dump of queries and keys, head by head: how much of a query is predictable from position,
 how Gaussian the rest is, and how flexibly the head chooses between two keys.
@@ -129,17 +131,16 @@ def analyze() -> int:
 
 def _analyze(arguments: Sequence[str], program: str = "attention-plasticity analyze") -> int:
     from attention_plasticity.run.engines import LocalProcesses
+    from qk_toolkit.flags import flags_of_places
 
-    places = list(takewhile(lambda word: not word.startswith("-"), arguments))
-    arguments = arguments[len(places) :]
-    helps = {"-h", "--help", "--help_all", "--dry_run", "--dry-run"} & set(arguments)
+    arguments = flags_of_places("analyze", arguments, _PLACES, _TOO_MANY)
+    helps = {"-h", "--help", "--help_all", "--dry_run"} & set(arguments)
     with LocalProcesses(started=0 if helps else 1) as workers:  # import while this process plans
-        from attention_plasticity.config import RunnerConfig, with_places
+        from attention_plasticity.config import RunnerConfig
 
         parser = command_parser(program, _ANALYZE_STORY, _ANALYZE_EXAMPLES)
         parser.usage = f"{program} [DUMP [RUN]] [--FIELD VALUE …]"
         config = command_settings(parser, RunnerConfig, arguments, section="analysis")
-        config = with_places(config, places)
         if config.dry_run:
             return _dry_run(config)
         workers.workers = config.workers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -309,21 +308,6 @@ PLACEMENT_FIELDS = ("engine", "ray_address")
 
 _OF_THE_HUB = ("dataset_name", "dataset_revision", "model_dir")
 """Fields of which each names a place on the Hub, with the default of `dataset_name`."""
-
-
-def with_places(config: RunnerConfig, places: Sequence[str]) -> RunnerConfig:
-    """The config for the dump, and the folder of the run, that are given without a flag."""
-    if len(places) > 2:
-        raise ConfigError(
-            f"analyze takes a dump and a folder for the run, got {len(places)} places; for several "
-            f"dumps, use attention-plasticity study {' '.join(places)}"
-        )
-    given = dict(zip(("dataset_local_root", "output_dir"), places, strict=False))
-    for name in given:
-        if getattr(config, name) is not None:
-            what = {"dataset_local_root": "the dump", "output_dir": "the folder of the run"}[name]
-            raise ConfigError(f"{name}: {what} is given twice; leave one out")
-    return make_config(config.model_dump(exclude_unset=True), **given) if given else config
 
 
 def require_dump(config: RunnerConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -87,6 +88,27 @@ def _hide(action: argparse.Action, name: str, rare: set[str]) -> None:
     """Keep the help of a rare flag, or of a flag in a rare section, for `--help_all`."""
     if not rare.isdisjoint((name, name.rpartition(".")[0])):
         action.rare_help, action.help = action.help, argparse.SUPPRESS  # type: ignore[attr-defined]
+
+
+def flags_of_places(
+    verb: str, arguments: Sequence[str], places: Mapping[str, str], too_many: str
+) -> list[str]:
+    """The arguments with its flag before every place that they begin with.
+
+    `places` has the flag of every place and its word in the usage, in their order. `too_many` is
+    what to do with more places.
+    """
+    given = list(takewhile(lambda word: not word.startswith("-"), arguments))
+    words = " ".join(places.values())
+    if len(given) > len(places):
+        raise ConfigError(f"{verb} takes {words}, got {len(given)} places; {too_many}")
+    rest = [_underscored(word) for word in arguments[len(given) :]]
+    found = []
+    for place, (name, word) in zip(given, places.items(), strict=False):
+        if any(other.partition("=")[0] == f"--{name}" for other in rest):
+            raise ConfigError(f"--{name}: {word} is given twice; leave one out")
+        found += [f"--{name}", place]
+    return [*found, *rest]
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:

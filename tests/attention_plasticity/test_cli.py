@@ -79,10 +79,13 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
             "dataset_local_root: no dump is given. Type attention-plasticity analyze DUMP",
         ),
         (["analyze", "--seed", "1"], "dataset_local_root: no dump is given"),
-        (["analyze", "a", "b", "c"], "analyze takes a dump and a folder for the run, got 3 places"),
+        (
+            ["analyze", "a", "b", "c"],
+            "analyze takes DUMP RUN, got 3 places; for several dumps, use ",
+        ),
         (
             ["analyze", "a", "b", "--output_dir", "c"],
-            "output_dir: the folder of the run is given tw",
+            "--output_dir: RUN is given twice; leave one out",
         ),
         (["analyze", "--max-workers", "0"], "--max_workers: expected an integer of at least 1"),
     ],

@@ -95,10 +95,20 @@ def test_flags_and_the_config_reach_the_capture(
     assert [name for name, _ in started] == ["capture", "dry_run"]
 
 
+def test_what_the_capture_works_on_comes_first_and_without_a_flag(started: Started) -> None:
+    assert attention_plasticity(["capture", "m", "texts/", "data/m", "--dry-run"]) == 0
+    assert sniff_qk(["m", "texts/", "data/m", "--engine", "hf"]) == 0
+    for _, config in started:
+        given = config.model.name, config.dataset.path, config.output.data_root
+        assert given == ("m", "texts/", "data/m")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         ([], "--dataset.path: is required (Hub dataset, or"),
+        (["m", "a.txt", "b.txt", "d"], "capture takes MODEL TEXTS DUMP, got 4 places; for the "),
+        (["m", "t", "--model.name=n"], "--model.name: MODEL is given twice; leave one out"),
         (["--max_length", "3"], "--max_length: unknown flag; did you mean --tokenizer.max_length?"),
     ],
 )

@@ -2,7 +2,7 @@
 
 An entry names its function as `module.function`, so that this file imports no library for figures.
 
-`plot`, `plot all`, the help, `run.plot`, studies and the gallery follow from the entries.
+`plot`, `plot all`, the help, `run.plot` and studies follow from the entries.
 """
 
 from __future__ import annotations
