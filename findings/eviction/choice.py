@@ -43,13 +43,10 @@ def mark(
     *,
     book: str = CHOICE,
     contexts: Sequence[int] | None = None,
-    compressions: Sequence[float] | None = None,
 ) -> Mark:
     """The mean over models, contexts, scorers and compressions; missing outcomes are left out."""
     logs, found = [], []
-    where = product(
-        contexts or plan.contexts, plan.choice_scorers, compressions or plan.choice_compressions
-    )
+    where = product(contexts or plan.contexts, plan.choice_scorers, plan.choice_compressions)
     for (context, scorer, compression), one in product(list(where), list(results)):
         own, equal = (
             Condition(book, context, scorer, compression, name) for name in (f"{RULE}:{rule}", FLAT)

@@ -57,7 +57,7 @@ VALUES, CHOSEN, MODEL = "key_heads.csv", "chosen_rule.json", "model.json"
 PAGES = {
     Path("README.md"): ("leaderboard",),
     Path("docs/findings-compression.md"): (
-        *("counts", "rules", "crosswise", "transfer", "fewer", "windows", "memory"),
+        *("counts", "rules", "crosswise", "transfer", "fewer", "windows"),
     ),
     Path("findings/eviction/README.md"): ("budgets", "needles", "copies", "random"),
 }
@@ -84,12 +84,12 @@ WORDS = {
 }
 """Names for readers."""
 NAMES = {
-    "SmolLM2-135M-Instruct-Q4_1": "SmolLM2-135M",
-    "Qwen2.5-Coder-0.5B-Instruct-q4_k_m": "Qwen2.5-Coder-0.5B",
+    "SmolLM2-135M-Instruct-Q4_1": "SmolLM2-135M-Instruct",
+    "Qwen2.5-Coder-0.5B-Instruct-q4_k_m": "Qwen2.5-Coder-0.5B-Instruct",
 }
-"""Folders of the published models, with short names."""
+"""Folders of the published models, with names for readers."""
 _SPACE = "\u00a0"  # lines do not break there
-_SCORER, _LEADERS = EXPECTED, (OWN, FLAT, ADAKV, CRITICAL, STATIC, PLASTICITY)
+_SCORER, _LEADERS = EXPECTED, (FLAT, ADAKV, CRITICAL, STATIC, PLASTICITY)
 
 
 def write_all(folders: Sequence[Path], plan: Plan, *, page: bool) -> None:
@@ -119,8 +119,6 @@ class Model:
     plan: Plan
     results: Results
     preferred: dict[str, str]  # part of the choice → rule
-    layers: int
-    key_heads: int
 
     def of(self, *condition: str | float, field: str = "kl") -> Array:
         """(texts,) outcomes; NaN if the condition was not run."""
@@ -171,11 +169,9 @@ class Study:
         """From the folders of a run, or from those of the repository."""
         models = []
         for folder in folders:
-            facts = json.loads((folder / MODEL).read_text(encoding="utf-8"))
             chosen = json.loads((folder / CHOSEN).read_text(encoding="utf-8"))
             name = NAMES.get(folder.name, folder.name)
-            shape = facts["layers"], facts["key_heads"]
-            models.append(Model(name, plan, Results(folder, plan), chosen, *shape))
+            models.append(Model(name, plan, Results(folder, plan), chosen))
         return cls(plan, models)
 
     def tables(self) -> Iterator[tuple[str, str]]:
@@ -187,7 +183,6 @@ class Study:
         yield "transfer", self._transfer()
         yield "fewer", self._fewer()
         yield "windows", self._windows()
-        yield "memory", self._memory()
         yield "budgets", self._budgets()
         yield "needles", self._tasks(needles_in(REPORT))
         yield "copies", self._tasks(copies_in(REPORT))
@@ -197,19 +192,21 @@ class Study:
         """One row per allocation, with one scorer, at the main context."""
         rows = []
         leaders = [(_SCORER, name) for name in _LEADERS]
-        for scorer, name in [*leaders[:4], (REPLAY, KVZIP), *leaders[4:]]:
+        for scorer, name in [*leaders[:3], (REPLAY, KVZIP), *leaders[3:]]:
             row = [f"**{WORDS[name]}**" if name == PLASTICITY else WORDS[name]]
             for model in self.models:
-                for texts, field, digits in ((REPORT, "kl", 4), (model.task(), "right", 2)):
-                    for compression in self.plan.few:
-                        place = (texts, self.plan.main, scorer, compression, name)
-                        row.append(_number(model.of(*place, field=field), digits))
+                for compression in self.plan.few:
+                    at = (self.plan.main, scorer, compression, name)
+                    equal = model.of(REPORT, self.plan.main, _SCORER, compression, FLAT)
+                    logs = np.log(model.of(REPORT, *at) / equal)
+                    right = model.of(model.task(), *at, field="right")
+                    row += [_ratio(logs) if logs.any() else "1", _number(right, 2)]
             rows.append(row)
         heading = ["keys are divided by"]
         for model in self.models:
             task = "found" if model.answers(self.plan.main) else "copied"
-            for what, one in product(("KL", task), self.plan.few):
-                heading.append(f"{model.name}: {what}, {_percent(one)}")
+            for one in self.plan.few:
+                heading += [f"{model.name}, {_percent(one)} pruned: KL / equal", task]
         return markdown(heading, rows)
 
     def _counts(self) -> str:
@@ -242,14 +239,9 @@ class Study:
             row = [f"**{rule}**" if rule == self.models[0].chosen else rule]
             row += [_exp(found.log_kl), _number(found.needles, 2)]
             row += [_exp(mark([one], self.plan, rule).log_kl) for one in results]
-            for compression in self.plan.choice_compressions:
-                own = mark(results, self.plan, rule, compressions=(compression,))
-                row += [_exp(own.log_kl), _number(own.needles, 2)]
             rows.append(row)
-        heading = ["rule", "KL / equal", "found", *(model.name for model in self.models)]
-        for compression in self.plan.choice_compressions:
-            heading += [f"{_percent(compression)}: KL / equal", "found"]
-        return markdown(heading, rows)
+        names = [f"KL / equal, {model.name}" for model in self.models]
+        return markdown(["rule", "KL / equal", "found", *names], rows)
 
     def _crosswise(self) -> str:
         """The rule that a part of the choice prefers, on what the choice left out."""
@@ -336,7 +328,7 @@ class Study:
     def _windows(self) -> str:
         """Some heads keep everything, the others their first and last tokens."""
         rows = []
-        for model, share in product(self.models, self.plan.window_shares):
+        for model, share in product(self.models, self.plan.window_shares[::2]):
             place = (self.plan.main, WINDOW, round(1.0 - share, 6))
             for order in (PLASTICITY, FAR, BOTH):
                 row = [f"{model.name}, {share:g}, {WORDS[order]}"]
@@ -358,21 +350,6 @@ class Study:
     def _window_tasks(self, model: Model) -> list[tuple[str, str, int]]:
         task = needles_in(REPORT) if model.answers(self.plan.main) else "–"
         return [(REPORT, "kl", 4), (task, "right", 2), (copies_in(REPORT), "right", 2)]
-
-    def _memory(self) -> str:
-        """Memory of a cache in float16, computed from the layout."""
-        rows = []
-        for model in self.models:
-            number, width = model.layers * model.key_heads, 64
-            for share in (1.0, *self.plan.window_shares):
-                tokens = share * 32_768 + (1.0 - share) * (self.plan.sink + self.plan.recent)
-                size = number * tokens * width * 2 * 2 / 2**20
-                name = (
-                    "all heads full, or masks" if share == 1.0 else f"{share:g} of the heads full"
-                )
-                times = f"{32_768 / tokens:.2f}"
-                rows.append([f"{model.name}, {name}", f"{size:.0f}{_SPACE}MiB", times])
-        return markdown(["32,768 tokens", "cache", "tokens in the same memory"], rows)
 
     def _budgets(self) -> str:
         """Every allocation of every scorer; ratios with intervals that are paired by text."""

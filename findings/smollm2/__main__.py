@@ -1,15 +1,13 @@
 """Make all numbers and figures of the findings from the model weights: `make findings`.
 
-The pages are docs/findings-smollm2.md, docs/findings-attention.md, docs/findings-roles.md and
-docs/plasticity.md. Captures and
-analyses are kept in one folder, so that an interrupted run can be continued. Tables are written
-between the markers of the pages. The default run, its figures and the counts are written to
+The pages are docs/findings-smollm2.md and docs/plasticity.md. Captures and analyses are kept in one
+folder, so that an interrupted run can be continued. Tables are written between the markers of the
+pages. The default run, its figures and the counts are written to
 results/smollm2-135m.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -26,15 +24,14 @@ from attention_plasticity.figures.registry import save_all
 from findings.smollm2.beyond import beyond_table, draw_beyond
 from findings.smollm2.counts import counted_bins, counted_heads
 from findings.smollm2.heads import (
-    attention_tables,
+    attended_table,
     head_tables,
-    models_table,
     pairs_table,
     stability_table,
 )
 from findings.smollm2.phase import draw_heads, phase_tables
 from findings.smollm2.roles import role_tables
-from findings.tables import markdown, write_tables
+from findings.tables import write_tables
 
 FOLDER = Path("demo-smollm2")
 RESULTS = Path("results/smollm2-135m")
@@ -48,7 +45,6 @@ CAPTURES = {
     "jargon-file-8192": ("jargon-file", 8192, 6),
 }
 PAIRS = ("bucket", "local", "context")
-MODELS = ("positional", "full", "diagonal")
 COUNTS = "head_counts.csv"
 LONG_BIN = 1024  # tokens of a bin of the long texts
 
@@ -58,11 +54,8 @@ def main() -> None:
     runs = _runs()
     counts = _counts()
     runs["roles"] = _with_roles()
-    write_tables(DOCS / "findings-roles.md", dict(role_tables(runs["roles"])))
     _keep_results(runs, counts)
-    write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs, counts)))
-    attention = attention_tables(runs[BASE], runs["context"])
-    write_tables(DOCS / "findings-attention.md", dict(attention))
+    write_tables(DOCS / "findings-smollm2.md", dict(_tables(runs)))
     write_tables(DOCS / "plasticity.md", dict(phase_tables(runs[BASE], counts)))
 
 
@@ -93,9 +86,7 @@ def _runs() -> dict[str, ap.Run]:
     runs["another-seed"] = _analysed(dump, "another-seed", seed=1)
     for pairs in PAIRS[1:]:
         runs[pairs] = _analysed(dump, pairs, pair_sampling=pairs)
-    for model in MODELS[1:]:
-        runs[model] = _analysed(dump, model, query_model=model)
-    runs[PAIRS[0]] = runs[MODELS[0]] = runs[BASE]  # the defaults
+    runs[PAIRS[0]] = runs[BASE]  # the default
     return runs
 
 
@@ -160,10 +151,11 @@ def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
     draw_heads(run, FOLDER / "dumps" / BASE, figures / "phase-heads.png")
 
 
-def _tables(runs: dict[str, ap.Run], counts: pd.DataFrame) -> Iterator[tuple[str, str]]:
+def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table of docs/findings-smollm2.md."""
-    yield "perplexity", _perplexity()
-    yield from head_tables({name: runs[name] for name in CAPTURES}, runs[BASE], counts)
+    yield from head_tables({name: runs[name] for name in CAPTURES}, runs[BASE])
+    yield "attended", attended_table(runs[BASE], runs["context"])
+    yield from role_tables(runs["roles"])
     yield "beyond", beyond_table(runs[LONG], _long_counts())
     halves = "six of the texts against the other six"
     others = ("another-seed", "jargon-file-8192", "moby-dick-2048", LONG)
@@ -171,16 +163,6 @@ def _tables(runs: dict[str, ap.Run], counts: pd.DataFrame) -> Iterator[tuple[str
     compared |= {f"{BASE} against {name}": (runs[BASE], runs[name]) for name in others}
     yield "stability", stability_table(compared)
     yield "pairs", pairs_table({name: runs[name] for name in PAIRS})
-    yield "models", models_table({name: runs[name] for name in MODELS})
-
-
-def _perplexity() -> str:
-    origin = json.loads(next((FOLDER / "model").glob("*/origin.json")).read_text())
-    rows = [
-        ["a held-out passage of Moby-Dick, 1,024 tokens", f"{origin['perplexity']:.1f}"],
-        ["the same tokens in random order", f"{origin['perplexity_shuffled']:,.0f}"],
-    ]
-    return markdown(["text", "perplexity"], rows)
 
 
 if __name__ == "__main__":

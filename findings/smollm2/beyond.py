@@ -35,7 +35,7 @@ Parts = dict[tuple[int, int], pd.DataFrame]
 def beyond_table(run: ap.Run, counts: pd.DataFrame) -> str:
     """Means over parts of the context, and their differences from the end of the trained part.
 
-    `counts` has the count at one position in every bin, as `counted_bins` returns it.
+    `counts` has the count at exactly one position in every bin, as `counted_bins` returns it.
     """
     aligned, over = (_parts(positioned(run, name)) for name in (BIN_QUANTITY, POOLED_BIN_QUANTITY))
     groups = groups_of(run)
@@ -49,7 +49,6 @@ def beyond_table(run: ap.Run, counts: pd.DataFrame) -> str:
             [
                 f"{low:,}–{high:,}",
                 f"{here['value'].mean():.3f}",
-                f"{here['value'].std():.3f}",
                 NONE if own else _change(here, there, groups),
                 NONE if own else f"{lower} of {len(here)}",
                 f"{counted:.3f}",
@@ -58,8 +57,8 @@ def beyond_table(run: ap.Run, counts: pd.DataFrame) -> str:
             ]
         )
     minus = f"minus {LAST_TRAINED[0]:,}–{LAST_TRAINED[1]:,}"
-    heading = ["query position", "at one position", "spread over heads", minus, "heads lower"]
-    return markdown([*heading, "counted", "over a bin", minus], rows)
+    heading = ["query position", "RoPE-aligned", minus, "heads lower", "counted", "over a bin"]
+    return markdown([*heading, minus], rows)
 
 
 def positioned(run: ap.Run, quantity: str) -> pd.DataFrame:
@@ -91,7 +90,7 @@ def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
     lines: list[Line | Spread] = []
     for (label, run), colour in zip(runs.items(), (BLUE, VERMILION), strict=True):
         for quantity, words, dashes in (
-            (BIN_QUANTITY, "at one position", "-"),
+            (BIN_QUANTITY, "RoPE-aligned", "-"),
             (POOLED_BIN_QUANTITY, "over a bin", ":"),
         ):
             rows = positioned(run, quantity)
@@ -112,7 +111,7 @@ def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
     )
     notes = [
         "mean over 270 heads",
-        "band: middle 50 % of heads, at one position",
+        "band: middle 50 % of heads, RoPE-aligned",
         "whiskers: 95 % interval over texts",
     ]
     texts = Words("Beyond the trained context: SmolLM2-135M", notes)

@@ -1,4 +1,4 @@
-"""The tables and the figure of docs/plasticity.md: plasticity at one position and over a bucket."""
+"""The tables and the figure of docs/plasticity.md: RoPE-aligned plasticity and over a bucket."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _heads_table(run: ap.Run, counts: pd.DataFrame) -> str:
         ]
         for head in rows.to_dict("records")
     ]
-    heading = ["head (layer.head)", "count at one position", "`ap_aligned`"]
+    heading = ["head (layer.head)", "count at exactly one position", "`ap_aligned`"]
     return markdown([*heading, "`ap_overall`", "`ap_phase`"], lines)
 
 
@@ -148,7 +148,7 @@ def _profiles(run: ap.Run, layer: int, head: int) -> Lines:
     lines = []
     for quantity, words, colour in (
         (POOLED_BIN_QUANTITY, "over a bin, as captured", VERMILION),
-        (BIN_QUANTITY, "at one position", BLUE),
+        (BIN_QUANTITY, "RoPE-aligned", BLUE),
     ):
         rows = positioned(run, quantity)
         rows = rows[(rows["layer"] == layer) & (rows["q_head"] == head)]

@@ -1,4 +1,4 @@
-"""The tables of docs/findings-roles.md; `make findings` writes them."""
+"""The tables of roles in docs/findings-smollm2.md; `make findings` writes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CORRELATED = {
     "largest weight": "top_weight",
     "induction score": "repeated_induction",
 }
-"""What is correlated with plasticity at one position."""
+"""What is correlated with RoPE-aligned plasticity."""
 
 
 def role_tables(run: ap.Run) -> Iterator[tuple[str, str]]:
@@ -37,7 +37,6 @@ def role_tables(run: ap.Run) -> Iterator[tuple[str, str]]:
     members = {name: own for name, own in members.items() if len(own)}
     yield "roles", _roles(run, members)
     yield "induction-heads", _induction(heads)
-    yield "role-bands", _bands(members)
     yield "role-correlations", correlations(heads)
 
 
@@ -47,7 +46,7 @@ def _roles(run: ap.Run, members: Mapping[str, pd.DataFrame]) -> str:
         layers = f"{heads['layer'].min()}–{heads['layer'].max()}"
         means = (mean_of_heads(heads, run.influences, one) for one in ("ap_aligned", "ap_phase"))
         rows.append([name, str(len(heads)), layers, *map(estimate, means)])
-    titles = ["role", "heads", "layers", "plasticity at one position", "rotary phase"]
+    titles = ["role", "heads", "layers", "RoPE-aligned plasticity", "rotary phase"]
     return markdown(titles, rows)
 
 
@@ -58,30 +57,13 @@ def _interval(head: Mapping[Any, Any], score: str) -> str:
 
 
 def _induction(heads: pd.DataFrame) -> str:
-    """The ten heads with the largest induction score, on repeated tokens and on texts."""
+    """The six heads with the largest induction score, on repeated tokens and on texts."""
     rows = []
-    for head in heads.nlargest(10, "repeated_induction").to_dict("records"):
+    for head in heads.nlargest(6, "repeated_induction").to_dict("records"):
         scores = ("repeated_induction", "induction_mass", "induction_excess", "first_mass")
         rows.append([head_name(head), head["role"], *(_interval(head, name) for name in scores)])
     titles = ["head", "role", "induction score", "after the same token, texts", "over chance"]
     return markdown([*titles, "first token, texts"], rows)
-
-
-def _bands(members: Mapping[str, pd.DataFrame]) -> str:
-    rows = [
-        [name, str(len(heads)), *(_mean_over_heads(heads[one]) for one in ("kernel_R2", "fast"))]
-        for name, heads in members.items()
-    ]
-    return markdown(["role", "heads", "R² of the kernel", "variance in fast bands"], rows)
-
-
-def _mean_over_heads(values: pd.Series) -> str:
-    """The mean with its 95 % interval over heads."""
-    known = values.dropna()
-    if len(known) < 3:
-        return ", ".join(f"{value:.2f}" for value in known) or NONE
-    half = float(half_width(known.std() / len(known) ** 0.5, len(known)))
-    return f"{known.mean():.2f} ± {half:.2f}"
 
 
 def correlations(heads: pd.DataFrame) -> str:
@@ -89,7 +71,7 @@ def correlations(heads: pd.DataFrame) -> str:
     known = heads.dropna(subset=["ap_aligned", "ap_phase", "fast"])
     pairs = {"rotary phase and variance in fast bands": ("ap_phase", "fast")}
     pairs |= {
-        f"plasticity at one position and {words}": ("ap_aligned", name)
+        f"RoPE-aligned plasticity and {words}": ("ap_aligned", name)
         for words, name in CORRELATED.items()
     }
     rows = []

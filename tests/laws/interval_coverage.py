@@ -1,6 +1,6 @@
 """Coverage of the intervals on simulated heads with a known plasticity.
 
-    make coverage      # the tables of docs/coverage.md, about ten minutes
+    make coverage      # the tables of docs/evidence.md, about ten minutes
 
 The heads have no RoPE. The heads of a simulated dump share a part of their text effects, as the
 heads of a model share their texts.
@@ -22,7 +22,7 @@ from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_h
 from findings.tables import write_tables
 from simulated_heads import Population, analyse, draw_rows, key_head
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "coverage.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "evidence.md"
 COLUMNS = {
     "ap_aligned": "one position",
     "ap_aligned_first20": "first fifth",
@@ -237,7 +237,7 @@ SAMPLED_CASES = {
 
 
 def main() -> None:
-    """Write the table of docs/coverage.md."""
+    """Write the table of docs/evidence.md."""
     errors = {"one position": "error", "drop": "of drop", "counted": "of count"}
     lines = [
         f"| simulated | n_j | {' | '.join((*QUANTITIES, *errors.values()))} |",

@@ -1,6 +1,6 @@
 """Coverage of the intervals of plasticity at one position, on simulated heads with RoPE.
 
-    make coverage      # a table of docs/coverage.md, about half an hour
+    make coverage      # a table of docs/evidence.md, about half an hour
 
 The heads of a simulated dump share a part of their text effects.
 """
@@ -140,7 +140,7 @@ def _record(
 
 
 def main() -> None:
-    """Write the table of docs/coverage.md."""
+    """Write the table of docs/evidence.md."""
     names = [*COLUMNS.values(), MEAN, POOLED_INSTEAD]
     errors = ("ap_aligned", "ap_aligned_drop", "ap_phase", "ap_attended")
     titles = ("error", "of drop", "of phase", "of attended")

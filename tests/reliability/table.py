@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md: attacks on files, processes and servers, and what guards.
+"""The table of docs/evidence.md: attacks on files, processes and servers, and what guards.
 
 `make reliability` runs every case (about half an hour) and writes the table; ARGS="--only Hub" runs
 the attacks with this text in their names and writes nothing.
@@ -36,7 +36,7 @@ from reliability.odd_models import architectures
 from reliability.outcomes import Attack, Outcome, Tally, tally
 from reliability.servers import faulty_hub, faulty_store
 
-DOCS = Path(__file__).parents[2] / "docs" / "reliability.md"
+DOCS = Path(__file__).parents[2] / "docs" / "evidence.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->"
 CHECKSUM = "checksums of pages; names of columns in the metadata"
 RECORDS = "a finished head or chunk is a file that is written in one step"

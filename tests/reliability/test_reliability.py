@@ -1,4 +1,4 @@
-"""A part of every attack of docs/reliability.md; `make reliability` runs all of them."""
+"""A part of every attack of docs/evidence.md; `make reliability` runs all of them."""
 
 from __future__ import annotations
 
