@@ -30,7 +30,9 @@ def with_glossary(page: str) -> str:
     _, closed, after = rest.partition(_END)
     if not (found and closed):
         raise ValueError(f"{PAGE}: has no part {_BEGIN} … {_END}")
-    rows = [_row(TABLES[kind].by_name[name]) for kind, names in SHOWN.items() for name in names]
+    rows = [
+        _row(table.by_name[name]) for kind, table in TABLES.items() for name in SHOWN.get(kind, ())
+    ]
     lines = ["| term | column | meaning |", "|---|---|---|", *rows]
     return "\n".join([f"{before}{_BEGIN}", *lines, f"{_END}{after}"])
 
