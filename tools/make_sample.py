@@ -36,15 +36,14 @@ from qk_dump.columns import (
     VECTOR,
     WINDOW,
 )
-from qk_dump.examples import EXAMPLES_FILE, read_examples
-from qk_dump.heads import ATTENDED, HeadId
-from qk_dump.keep_probabilities import keep_probabilities, thinned_inclusion
+from qk_dump.heads import ATTENDED, EXAMPLES_FILE, HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.parquet import write_side_table
+from qk_dump.positions import keep_probabilities, thinned_inclusion
 from qk_dump.record import capture_id
 from qk_dump.rows import Rows
+from qk_dump.side_files import read_examples, write_tokens
 from qk_dump.source import open_dump
-from qk_dump.tokens import write_tokens
 from qk_dump.writer import write_head
 from qk_toolkit.files import write_text
 

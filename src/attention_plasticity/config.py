@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attention_plasticity.metrics import TableKind
 from attention_plasticity.roles import check_thresholds
+from qk_dump.heads import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
 from qk_dump.hub.place import is_hub_path, parse_place
-from qk_dump.limits import MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, require_multiple
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import Indices, settings_from, validated

@@ -13,13 +13,10 @@ from typing import Any
 import yaml
 
 from qk_dump.columns import TABLE
-from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.heads import HeadId
+from qk_dump.heads import EXAMPLES_FILE, TOKENS_FILE, HeadId
 from qk_dump.manifest import DumpManifest
-from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.files import read_bounded
 
-CARD_FILE = "README.md"
 MOST_CARD_BYTES = 64 << 20
 MOST_CONFIGS = 3000
 """Maximum number of configs in the viewer of the Hub. It shows the first hundred."""

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.buckets import BucketGeometry, geometry_of
 from qk_dump.columns import (
     ATTENTION_UNITS,
     BUCKET,
@@ -26,15 +25,14 @@ from qk_dump.columns import (
     VECTOR,
     WINDOW,
 )
-from qk_dump.heads import HeadId
+from qk_dump.heads import MOST_DIMENSIONS, HeadId
 from qk_dump.layout import Dump
-from qk_dump.limits import MOST_DIMENSIONS
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.parquet import OWN_CHANGE, require_capture, too_wide
+from qk_dump.positions import BucketGeometry, first_visible, geometry_of
 from qk_dump.record import FileRecord
 from qk_dump.remote import DumpPath
 from qk_dump.rows import Rows
-from qk_dump.visible import first_visible
 from qk_toolkit.arrays import Array, Bools
 from qk_toolkit.errors import DumpError
 

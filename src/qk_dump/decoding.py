@@ -24,7 +24,7 @@ from qk_dump.columns import (
     UNITS,
     VECTOR,
 )
-from qk_dump.limits import MOST_DIMENSIONS, MOST_HEADS
+from qk_dump.heads import MOST_DIMENSIONS, MOST_HEADS
 from qk_dump.parquet import too_wide
 from qk_dump.remote import DumpPath
 from qk_dump.rows import Rows, Values

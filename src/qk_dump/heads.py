@@ -1,16 +1,31 @@
-"""The heads of a dump and the names of their folders."""
+"""The heads of a dump, names of its files, and limits on numbers in files and settings.
+
+Limits are checked before memory is allocated for a number.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Literal, NamedTuple
 
-from qk_dump.limits import MOST_HEADS, MOST_LAYERS
 from qk_toolkit.errors import ConfigError
 
 Kind = Literal["q", "k"]
 
 ATTENDED = "attended"  # folder with the keys that were drawn by attention
+EXAMPLES_FILE = "examples.parquet"
+TOKENS_FILE = "tokens.parquet"
+CARD_FILE = "README.md"
+
+MOST_LAYERS = 1000
+MOST_HEADS = 4096  # per layer
+MOST_HEADS_IN_ALL = 262_144  # layers times query heads per layer
+MOST_DIMENSIONS = 4096  # of a vector; the analysis needs d × d matrices
+MOST_POSITIONS = 2**31 - 1  # position is an int32
+MOST_EXAMPLES = 2**31 - 1  # example_id is an int32
+MOST_COLUMNS = 1000  # of a Parquet file
+MOST_FOOTER_BYTES = 256 << 20  # of a Parquet file
+SMALLEST_FACTOR, LARGEST_FACTOR = 1e-30, 1e30  # scale and soft-cap of logits, which are float32
 
 _HEAD_FOLDER = re.compile(r"l(\d{2,})h(\d{2,})([qk])", re.ASCII)
 
@@ -65,4 +80,22 @@ def require_head(head: HeadId, folder: object) -> None:
         raise ConfigError(
             f"{folder}: is the folder of layer {head.layer}, head {head.head}; a dump has at most "
             f"{MOST_LAYERS:,} layers and {MOST_HEADS:,} heads in a layer. Rename or remove it."
+        )
+
+
+def require_multiple(num_q_heads: int | None, num_k_heads: int | None) -> None:
+    """Raise a `ValueError` when each key head cannot have the same number of query heads."""
+    if num_q_heads and num_k_heads and num_q_heads % num_k_heads:
+        raise ValueError(
+            f"num_q_heads: {num_q_heads} is not a multiple of num_k_heads {num_k_heads}; set both "
+            "as in the model's config.json"
+        )
+
+
+def require_head_count(num_layers: int, num_q_heads: int) -> None:
+    """Raise a `ValueError` for a model with more than `MOST_HEADS_IN_ALL` query heads."""
+    if num_layers * num_q_heads > MOST_HEADS_IN_ALL:
+        raise ValueError(
+            f"{num_layers:,} layers of {num_q_heads:,} query heads are more than "
+            f"{MOST_HEADS_IN_ALL:,} heads in all"
         )

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeGuard, get_args
 
 from pydantic_core import core_schema
 
-from qk_dump.limits import LARGEST_FACTOR, MOST_DIMENSIONS, MOST_LAYERS, SMALLEST_FACTOR
+from qk_dump.heads import LARGEST_FACTOR, MOST_DIMENSIONS, MOST_LAYERS, SMALLEST_FACTOR
 
 CHUNKED_ATTENTION = "chunked_attention"  # type of a layer whose window is a chunk
 Pairing = Literal["halves", "interleaved"]

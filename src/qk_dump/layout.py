@@ -1,6 +1,8 @@
 """Layout of a dump: `<root>/[<model_dir>/]l{LL}h{HH}{q|k}/*.parquet`, one folder per head.
 
-Keys that were drawn by attention are in `attended/l{LL}h{HH}k/`, beside the heads.
+Keys that were drawn by attention are in `attended/l{LL}h{HH}k/`, beside the heads. `models_in`
+finds heads among folders, here, at a URL or on the Hub. Also: which files belong to a dump,
+and which command wrote into a folder.
 """
 
 from __future__ import annotations
@@ -12,10 +14,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from qk_dump.folder_kinds import PLAN, TAP, UNFINISHED, kinds_in
-from qk_dump.heads import ATTENDED, HeadId, parse_head, require_head
+from qk_dump.heads import (
+    ATTENDED,
+    CARD_FILE,
+    EXAMPLES_FILE,
+    TOKENS_FILE,
+    HeadId,
+    parse_folder,
+    parse_head,
+    require_head,
+)
 from qk_dump.manifest import (
     MANIFEST_NAME,
     DumpManifest,
@@ -25,14 +35,32 @@ from qk_dump.manifest import (
 )
 from qk_dump.remote import DumpPath, Listing, RemotePath
 from qk_toolkit.errors import ConfigError, DumpError
-from qk_toolkit.files import user_path
+from qk_toolkit.files import resolved, user_path
 from qk_toolkit.store import Store
 
 if TYPE_CHECKING:
     from qk_dump.layers import LayerRecord, RotaryFile
 
+UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
+PLAN = "plan.json"  # in it; the capture is unfinished as long as it is there
+TAP = "tap"  # in the plan of what `Tap.save` writes
+FILES_BESIDE_HEADS = (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
+
 _OF_PLAN = (("model", "name"), ("dataset", "path"))
 MOST_SHARDS = 10_000  # Parquet files of one head
+
+FolderKind = Literal["study", "run", "dump"]
+
+_FILES_OF_KIND: dict[FolderKind, tuple[str, ...]] = {
+    "study": ("study.json", ".study.lock"),
+    "run": ("run.json", "head_metrics.csv", ".heads"),
+    "dump": (MANIFEST_NAME, UNFINISHED),
+}
+_KIND_WORDS: dict[FolderKind, str] = {
+    "study": "a study",
+    "run": "results of an analysis",
+    "dump": "a dump",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,7 +123,7 @@ class Dump:
     @cached_property
     def token_texts(self) -> dict[int, str] | None:
         """The text of every token id, read once; None if the dump does not have it."""
-        from qk_dump.tokens import read_tokens  # imports pyarrow
+        from qk_dump.side_files import read_tokens  # imports pyarrow
 
         return read_tokens(self.path, self.capture_id)
 
@@ -128,7 +156,9 @@ class Dump:
             return self
         path = self.path.listed_again()
         folders: dict[HeadId, DumpPath] = {h: path / f.name for h, f in self.folders.items()}
-        return replace(self, path=path, folders=folders, attended=_attended_heads(path))
+        now = models_in(_folders(path), path).get("", {})
+        attended: dict[HeadId, DumpPath] = {h: path / f for h, f in now.items() if h.attended}
+        return replace(self, path=path, folders=folders, attended=attended)
 
 
 @overload
@@ -180,24 +210,54 @@ def open_url(url: str, model_dir: str | None = None) -> Dump:
 
 
 def _open(base: DumpPath, model: DumpPath | None) -> Dump:
-    if model is not None:
-        path = model
-        refuse_unfinished(path)
-        folders = _find_heads(path) if path.is_dir() else {}
-        if not folders:
-            raise ConfigError(f"{path}: no heads found. {_where_heads_are(base)}")
-    else:
-        refuse_unfinished(base)
-        inside = _subfolders(base)
-        path, folders = base, _heads_among(inside, base)
-        if not folders:
-            models = _models_among(inside)
-            if len(models) != 1:
-                raise ConfigError(f"{base}: no heads found. {_where_heads_are(base)}")
-            ((path, folders),) = models.items()
+    path = base if model is None else model
+    refuse_unfinished(path)
+    heads = models_in(_folders(path), path).get("", {}) if path.is_dir() else {}
+    if not heads and model is None:
+        models = _models_below(base)
+        if len(models) == 1:
+            ((name, heads),) = models.items()
+            path = base / name
             refuse_unfinished(path)
-    manifest = read_manifest(path / MANIFEST_NAME)
-    return Dump(path, folders, manifest, attended=_attended_heads(path))
+    if not heads:
+        raise ConfigError(f"{path}: no heads found. {_where_heads_are(base)}")
+    return _dump(path, heads)
+
+
+def _dump(path: DumpPath, heads: dict[HeadId, str]) -> Dump:
+    """The dump with these heads, each with its folder."""
+    found: dict[HeadId, DumpPath] = {head: path / folder for head, folder in heads.items()}
+    folders = {head: folder for head, folder in found.items() if not head.attended}
+    attended = {head: folder for head, folder in found.items() if head.attended}
+    return Dump(path, folders, read_manifest(path / MANIFEST_NAME), attended=attended)
+
+
+def models_in(folders: Iterable[str], place: object) -> dict[str, dict[HeadId, str]]:
+    """The heads of every model among the paths of folders; "" is the model of the root.
+
+    Each head has its folder in that of the model. Hidden folders are drafts of killed processes.
+    """
+    found: dict[str, dict[HeadId, str]] = {}
+    for path in sorted(folders):
+        model, inner = "", path
+        if parse_folder(path) is None:
+            model, _, inner = path.partition("/")
+        head = parse_folder(inner)
+        if head is None or model == ATTENDED or model.startswith("."):
+            continue
+        require_head(head, f"{place}/{path}")
+        heads = found.setdefault(model, {})
+        if head in heads:
+            raise ConfigError(
+                f"{place}: {heads[head]} and {inner} both name layer {head.layer}, "
+                f"head {head.head}. Keep one of them."
+            )
+        heads[head] = inner
+    return {
+        model: dict(sorted(heads.items()))
+        for model, heads in found.items()
+        if not all(head.attended for head in heads)
+    }
 
 
 def refuse_unfinished(folder: DumpPath) -> None:
@@ -241,64 +301,35 @@ def _require_folder(base: Path) -> None:
     )
 
 
-def _attended_heads(path: DumpPath) -> dict[HeadId, DumpPath]:
-    """The folders in `attended/`, if there is one."""
-    home = path / ATTENDED
-    found = _find_heads(home) if home.is_dir() else {}
-    return {
-        head._replace(attended=True): folder for head, folder in found.items() if head.kind == "k"
-    }
+def _folders(path: DumpPath) -> list[str]:
+    """The folders in a folder, and those in its folder `attended`."""
+    names = _subfolders(path)
+    drawn = _subfolders(path / ATTENDED) if ATTENDED in names else []
+    return [*names, *(f"{ATTENDED}/{name}" for name in drawn)]
 
 
-def _find_heads(path: DumpPath) -> dict[HeadId, DumpPath]:
-    return _heads_among(_subfolders(path), path)
+def _models_below(base: DumpPath) -> dict[str, dict[HeadId, str]]:
+    """The subfolders with heads, and their heads."""
+    names = [name for name in _subfolders(base) if (base / name).is_dir()]
+    return models_in([f"{name}/{one}" for name in names for one in _folders(base / name)], base)
 
 
-def _heads_among(subfolders: Iterable[DumpPath], path: DumpPath) -> dict[HeadId, DumpPath]:
-    found: dict[HeadId, DumpPath] = {}
-    for entry in subfolders:
-        head = parse_head(entry.name)
-        if head is None:
-            continue
-        require_head(head, entry)
-        if head in found:
-            raise ConfigError(
-                f"{path}: {found[head].name} and {entry.name} both name layer {head.layer}, "
-                f"head {head.head}. Keep one of them."
-            )
-        found[head] = entry
-    return dict(sorted(found.items()))
-
-
-def _subfolders(path: DumpPath) -> list[DumpPath]:
-    """Subfolders in name order, from one listing and without a system call per entry."""
+def _subfolders(path: DumpPath) -> list[str]:
+    """Names of subfolders, from one listing and without a system call per entry."""
     if isinstance(path, RemotePath):
-        return [entry for entry in path.iterdir() if entry.is_dir()]
+        return [entry.name for entry in path.iterdir() if entry.is_dir()]
     try:
         with os.scandir(path) as entries:
             # a broken link counts as a head: reading it fails later with a clear message
-            names = [entry.name for entry in entries if entry.is_symlink() or entry.is_dir()]
-        return [path / name for name in sorted(names)]
+            return [entry.name for entry in entries if entry.is_symlink() or entry.is_dir()]
     except OSError as error:
         raise ConfigError(f"{path}: cannot be listed: {error.strerror or error}") from error
 
 
-def _models_among(subfolders: Iterable[DumpPath]) -> dict[DumpPath, dict[HeadId, DumpPath]]:
-    """The subfolders with heads, and their heads. Hidden ones are drafts of killed processes."""
-    models = [
-        folder
-        for folder in subfolders
-        if folder.is_dir() and folder.name != ATTENDED and not folder.name.startswith(".")
-    ]
-    found = {folder: _find_heads(folder) for folder in models}
-    return {folder: heads for folder, heads in found.items() if heads}
-
-
 def _where_heads_are(base: DumpPath) -> str:
-    inside = _subfolders(base)
-    if _heads_among(inside, base):
+    if "" in models_in(_folders(base), base):
         return f"The heads are in {base} itself: leave model_dir out."
-    models = [folder.name for folder in _models_among(inside)]
+    models = _models_below(base)
     if models:
         return f"Set model_dir to one of: {', '.join(models)}."
     kinds = {} if isinstance(base, RemotePath) else kinds_in(base)
@@ -312,3 +343,54 @@ def _where_heads_are(base: DumpPath) -> str:
             f"--model.name {base} --dataset.path TEXTS --output.data_root DUMP"
         )
     return "A dump holds folders named l00h00q (queries) and l00h00k (keys) with Parquet files."
+
+
+def is_dump_file(path: str) -> bool:
+    """Whether the file with this path in a folder, with slashes, belongs to a dump."""
+    folder, _, name = path.rpartition("/")
+    if not folder:
+        return name in FILES_BESIDE_HEADS
+    return parse_folder(folder) is not None and name.endswith(".parquet")
+
+
+def refuse_inside_dump(path: Path) -> None:
+    """Raise if a file would be in the folder of a head, or would replace a file of a dump."""
+    target = resolved(path)
+    in_head = any(parse_head(part) for part in target.parts)
+    own = target.name in (*FILES_BESIDE_HEADS, CARD_FILE) and _holds_dump(target.parent)
+    if in_head or own or UNFINISHED in target.parts:
+        raise ConfigError(f"{path}: is inside a dump; choose another path for results")
+
+
+def _holds_dump(folder: Path) -> bool:
+    try:
+        return any(
+            parse_head(entry.name) or entry.name == MANIFEST_NAME for entry in folder.iterdir()
+        )
+    except OSError:
+        return False
+
+
+def kinds_in(folder: Path) -> dict[FolderKind, str]:
+    """The kinds of output in a folder, each with the name of one of its files."""
+    found: dict[FolderKind, str] = {}
+    for kind, names in _FILES_OF_KIND.items():
+        for name in names:
+            if (folder / name).exists():
+                found.setdefault(kind, name)
+    if "dump" not in found and folder.is_dir():
+        heads = sorted(path.name for path in folder.glob("l*h*") if parse_head(path.name))
+        found |= {"dump": heads[0]} if heads else {}
+    return found
+
+
+def refuse_other_output(folder: Path, own: FolderKind, setting: str) -> None:
+    """Raise a `ConfigError` if the output folder of one command has the output of another.
+
+    `own` is what the command writes.
+    """
+    for kind, name in kinds_in(folder).items():
+        if kind != own:
+            raise ConfigError(
+                f"{setting}: {folder}: holds {_KIND_WORDS[kind]} ({name}); choose another folder"
+            )

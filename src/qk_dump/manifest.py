@@ -21,8 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from qk_dump.layers import LayerRecord, RotaryError, check_rotary, layer_records
-from qk_dump.limits import (
+from qk_dump.heads import (
     LARGEST_FACTOR,
     MOST_DIMENSIONS,
     MOST_EXAMPLES,
@@ -34,6 +33,7 @@ from qk_dump.limits import (
     require_head_count,
     require_multiple,
 )
+from qk_dump.layers import LayerRecord, RotaryError, check_rotary, layer_records
 from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import parsed_json, read_json, same_place, write_text

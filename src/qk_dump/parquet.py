@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
 from qk_dump.columns import VECTOR
-from qk_dump.limits import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
+from qk_dump.heads import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
 from qk_dump.record import RECORD, FileRecord
 from qk_dump.remote import DumpPath, RemoteFile, RemotePath, size_of
 from qk_toolkit.errors import DumpError

@@ -156,7 +156,7 @@ def _measured(dump: Dump, model: ModelSettings) -> RotaryFile:
 
 def _lengths(dump: Dump) -> list[int] | None:
     """The numbers of tokens of the texts; None if they are not known."""
-    from qk_dump.examples import read_examples
+    from qk_dump.side_files import read_examples
 
     examples = read_examples(dump.path, dump.capture_id)
     if examples is None or "num_tokens" not in examples.column_names:

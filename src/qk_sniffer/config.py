@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from qk_dump.limits import MOST_POSITIONS
+from qk_dump.heads import MOST_POSITIONS
 from qk_sniffer.text_settings import DatasetSettings
 from qk_sniffer.text_settings import Section as _Section
 from qk_sniffer.vllm_settings import VllmSettings, vllm_problem

@@ -19,13 +19,12 @@ from rich.filesize import decimal
 from torch import Tensor, nn
 
 from qk_dump.columns import ARGMAX_TOKEN, TOKEN_ID, VECTOR
-from qk_dump.examples import Example
-from qk_dump.folder_kinds import PLAN, TAP, UNFINISHED, kinds_in
 from qk_dump.heads import HeadId, parse_head
+from qk_dump.layout import PLAN, TAP, UNFINISHED, kinds_in
 from qk_dump.manifest import DumpManifest, json_text
 from qk_dump.record import capture_id
 from qk_dump.rows import Rows
-from qk_dump.side_files import write_side_files
+from qk_dump.side_files import Example, write_side_files
 from qk_dump.writer import write_head
 from qk_sniffer.capture.description import capture_manifest
 from qk_sniffer.capture.dump_heads import text_bytes

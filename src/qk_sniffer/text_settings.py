@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
+from qk_dump.heads import MOST_EXAMPLES, MOST_POSITIONS
 
 
 class Section(BaseModel):

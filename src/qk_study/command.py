@@ -71,7 +71,7 @@ def _study(arguments: Sequence[str]) -> int:
 
 def run_study(settings: StudySettings) -> int:
     """Do what is missing, write everything, and return the exit code."""
-    from qk_dump.folder_kinds import refuse_other_output
+    from qk_dump.layout import refuse_other_output
     from qk_study.dry_run import dry_run, tell_time
     from qk_study.figures import wanted_figures
     from qk_study.outputs import refuse_other_study, write_study

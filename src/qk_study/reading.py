@@ -14,8 +14,8 @@ from typing import Any
 from attention_plasticity.metrics import HEAD_NUMBERS, IDS
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.run_info import RUN_FILE
-from qk_dump.folder_kinds import kinds_in
 from qk_dump.hub.place import is_hub_path
+from qk_dump.layout import kinds_in
 from qk_study.labels import default_label, folder_names
 from qk_study.settings import (
     ModelEntry,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qk_dump.limits import MOST_EXAMPLES, MOST_POSITIONS
+from qk_dump.heads import MOST_EXAMPLES, MOST_POSITIONS
 from qk_sniffer.text_settings import DatasetSettings
 from qk_toolkit.files import user_path
 from qk_toolkit.settings import Names

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.tables.baselines import record_capture
 from attention_plasticity.tables.finished_run import FinishedRun
-from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.hub.place import is_hub_path
+from qk_dump.layout import UNFINISHED
 from qk_dump.manifest import MANIFEST_NAME
 from qk_sniffer.config import CaptureConfig
 from qk_study.baselines import baseline_plans, recorded_places

@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dumps import write_columns
-from qk_dump.buckets import BucketGeometry
 from qk_dump.columns import ATTENTION_COLUMNS, MASS_BINS, MASSES, first_distances
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import bucket_rates, joint_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.positions import BucketGeometry, bucket_rates, joint_inclusion
 from qk_dump.rows import Rows
 
 VOCABULARY = 12  # so few that tokens come again

@@ -10,12 +10,12 @@ import numpy as np
 
 from dumps import write_columns
 from qk_dump.columns import ATTENTION_COLUMNS, MASS_BINS, first_distances
-from qk_dump.examples import Example, write_examples
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import joint_inclusion
 from qk_dump.layers import RotaryRecord
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.positions import joint_inclusion
 from qk_dump.rotary import rotate
+from qk_dump.side_files import Example, write_examples
 
 RECORD = RotaryRecord((0.5, 0.11, 0.02, 0.003))
 WIDTH, SCALE, BUCKET, SHARE = 8, 0.4, 16, 0.5

@@ -19,7 +19,7 @@ from attention_plasticity.config import RunnerConfig
 from commands_here import analyze_here, run_here
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.examples import Example, write_examples
+from qk_dump.side_files import Example, write_examples
 
 ROOT = Path(__file__).parents[2]
 

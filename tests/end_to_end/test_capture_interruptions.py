@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import hanging_texts
-from qk_dump.folder_kinds import UNFINISHED
+from qk_dump.layout import UNFINISHED
 from qk_sniffer.capture.segments import saved_chunks
 from rank_processes import Forwards, ended, run_ranks, start_alone
 from sniffing import ONE_THREAD, same_bytes, start_sniffing, tables_of, words

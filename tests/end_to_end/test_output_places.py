@@ -13,8 +13,8 @@ from attention_plasticity.cli import main
 from commands_here import analyze_here
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.side_files import Example, write_examples
 from run_tables import write_run
 
 

@@ -13,7 +13,7 @@ from attention_plasticity.config import make_config
 from commands_here import run_here
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.examples import Example, write_examples
+from qk_dump.side_files import Example, write_examples
 from s3_server import S3, error
 
 FAST = ("--max_workers", "2", "--num_pairs_per_bucket", "50")

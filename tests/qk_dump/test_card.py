@@ -12,10 +12,9 @@ import yaml
 
 from dumps import head_rows, write_columns
 from qk_dump.card import card, is_card
-from qk_dump.examples import Example, write_examples
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
-from qk_dump.tokens import write_tokens
+from qk_dump.side_files import Example, write_examples, write_tokens
 
 SOME_HEADS = [HeadId(0, 0, "k"), HeadId(0, 0, "q"), HeadId(0, 1, "q"), HeadId(100, 12, "k")]
 MANIFEST = DumpManifest(

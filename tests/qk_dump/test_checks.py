@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 
 from dumps import head_rows, make_dump, write_columns
 from head_files import INTEGERS, LATE, attention_rows, read, refusal, save
-from qk_dump.buckets import BucketGeometry
 from qk_dump.checks import HeadRules, rules_of
 from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS, MASS_BINS, first_distances
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
+from qk_dump.positions import BucketGeometry, first_visible
 from qk_dump.rows import Rows
 from qk_dump.source import open_dump
-from qk_dump.visible import first_visible
 from qk_dump.writer import write_head
 from qk_toolkit.errors import DumpError
 

@@ -12,7 +12,6 @@ import pytest
 
 from dumps import head_rows, make_dump
 from qk_dump.checks import rules_of
-from qk_dump.examples import Example, read_examples
 from qk_dump.head_counts import check_head
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
@@ -20,7 +19,7 @@ from qk_dump.manifest import DumpManifest
 from qk_dump.reader import ALL_ROWS, read_head
 from qk_dump.record import FileRecord
 from qk_dump.rows import Rows
-from qk_dump.side_files import write_side_files
+from qk_dump.side_files import Example, read_examples, write_side_files
 from qk_dump.source import open_dump
 from qk_dump.writer import write_head
 from qk_toolkit.errors import DumpError

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from dumps import add_attended, head_rows, make_dump, write_columns
-from qk_dump.examples import Example, read_examples, write_examples
 from qk_dump.head_counts import (
     count_buckets,
     count_rows,
@@ -27,6 +26,7 @@ from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows, read_head
 from qk_dump.remote import TAIL_BYTES, Listing, RemoteFile, RemotePath
+from qk_dump.side_files import Example, read_examples, write_examples
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, DumpError, StoreError
 from qk_toolkit.store import Store

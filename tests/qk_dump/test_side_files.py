@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from qk_dump.examples import Example, read_examples, write_examples
-from qk_dump.tokens import TOKENS_FILE, read_tokens, write_tokens
+from qk_dump.heads import TOKENS_FILE
+from qk_dump.side_files import Example, read_examples, read_tokens, write_examples, write_tokens
 from qk_toolkit.errors import ConfigError, DumpError
 
 

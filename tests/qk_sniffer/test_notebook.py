@@ -20,8 +20,8 @@ from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
 from qk_dump.reader import read_attended
+from qk_dump.side_files import read_tokens
 from qk_dump.source import open_dump
-from qk_dump.tokens import read_tokens
 from qk_sniffer.cli import main
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError

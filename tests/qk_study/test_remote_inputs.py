@@ -16,7 +16,7 @@ from dumps import add_rotary, make_dump
 from hub_server import CLIENT_WARNINGS, WRITER, HubServer, reset_before, running_hub
 from hubs import REPO, client_of, downloads, upload
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.examples import Example, write_examples
+from qk_dump.side_files import Example, write_examples
 from qk_study.plan import make_plans
 from qk_study.reading import read_study
 from qk_study.steps import study_models

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dumps import make_dump
-from qk_dump.examples import Example, write_examples
+from qk_dump.side_files import Example, write_examples
 from reliability.damaged_files import analyze, judged, set_member, tables
 from reliability.outcomes import Cases, Outcome
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.metrics import KEY_HEADS
 from odd_files import NOT_REGULAR, huge, replace_by
-from qk_dump.examples import Example, write_examples
 from qk_dump.manifest import MANIFEST_NAME
+from qk_dump.side_files import Example, write_examples
 from reliability.outcomes import Cases, Ended, Outcome, command
 
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from captures_of_both import Captures, assert_same_dump, run_vllm, start_vllm
-from qk_dump.folder_kinds import UNFINISHED
+from qk_dump.layout import UNFINISHED
 from qk_sniffer.capture.segments import saved_chunks
 from tiny_texts import save_texts
 from vllm_models import save_model

@@ -18,7 +18,7 @@ from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_b
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
-from qk_dump.buckets import BucketGeometry
+from qk_dump.positions import BucketGeometry
 from qk_toolkit.formatting import count
 
 Ints = npt.NDArray[np.int64]

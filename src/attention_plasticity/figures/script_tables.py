@@ -10,7 +10,7 @@ from attention_plasticity.figures.settings import ScriptSettings
 from attention_plasticity.metrics import TableKind
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import layer_types
-from qk_dump.buckets import BucketGeometry
+from qk_dump.positions import BucketGeometry
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 

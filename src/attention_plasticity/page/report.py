@@ -73,7 +73,7 @@ def require_target(target: Path, runs: Sequence[FinishedRun] = ()) -> None:
     """Raise a `ConfigError` if the page cannot be written to `target`."""
     from attention_plasticity.metrics import TABLES
     from attention_plasticity.tables.run_info import RUN_FILE
-    from qk_dump.dump_files import refuse_inside_dump
+    from qk_dump.layout import refuse_inside_dump
 
     names = (RUN_FILE, *(table.file for table in TABLES.values()))
     run_files = {resolved(run.folder / name) for run in runs for name in names}

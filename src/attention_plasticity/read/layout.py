@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from attention_plasticity.config import RunnerConfig
-from qk_dump.heads import HeadId, Kind
+from qk_dump.heads import HeadId, Kind, require_head_count, require_multiple
 from qk_dump.layout import Dump
-from qk_dump.limits import require_head_count, require_multiple
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.remote import DumpPath
 from qk_toolkit.errors import ConfigError, HeadError

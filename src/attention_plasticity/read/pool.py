@@ -14,9 +14,9 @@ from attention_plasticity.read.layout import head_layout
 from attention_plasticity.read.rows import Keys, require_values, scaled
 from qk_dump.columns import EXAMPLE, INCLUSION, RECEIVED, VECTOR
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import keep_probabilities, thinned_inclusion
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME
+from qk_dump.positions import keep_probabilities, thinned_inclusion
 from qk_dump.reader import HeadRows, read_attended
 from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array

@@ -17,8 +17,8 @@ from attention_plasticity.read.texts import (
     texts_of_dump,
 )
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Dump
+from qk_dump.positions import keep_probabilities
 from qk_dump.reader import HeadRows, read_head
 from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import ToolkitError

@@ -19,11 +19,11 @@ import pyarrow as pa
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.read.bins import Bins
 from qk_dump.decoding import plain_numbers
-from qk_dump.examples import EXAMPLES_FILE, read_examples
 from qk_dump.head_counts import texts_of_heads, texts_of_layers
+from qk_dump.heads import EXAMPLES_FILE, MOST_POSITIONS
 from qk_dump.layout import Dump
-from qk_dump.limits import MOST_POSITIONS
 from qk_dump.remote import DumpPath
+from qk_dump.side_files import read_examples
 from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.errors import DumpError
 from qk_toolkit.formatting import count, index_ranges

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from qk_dump.heads import Kind
-from qk_dump.keep_probabilities import keep_probabilities
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
+from qk_dump.positions import keep_probabilities
 from qk_dump.reader import HeadRows
 from qk_toolkit.arrays import Array
 

@@ -21,10 +21,8 @@ from attention_plasticity.read.layout import HeadLayout
 from attention_plasticity.read.repeated import repeated_digest
 from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES
-from qk_dump.dump_files import FILES_BESIDE_HEADS
-from qk_dump.heads import ATTENDED, HeadId
-from qk_dump.layout import Dump
-from qk_dump.limits import MOST_FOOTER_BYTES
+from qk_dump.heads import ATTENDED, MOST_FOOTER_BYTES, HeadId
+from qk_dump.layout import FILES_BESIDE_HEADS, Dump
 from qk_dump.parquet import footer_length
 from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import DumpError

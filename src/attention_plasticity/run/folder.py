@@ -11,9 +11,8 @@ from attention_plasticity.config import TABLE_PATHS, RunnerConfig
 from attention_plasticity.metrics import IDS, TABLES, TableKind
 from attention_plasticity.run.records import FOLDER
 from attention_plasticity.tables.run_info import RUN_FILE
-from qk_dump.dump_files import refuse_inside_dump
-from qk_dump.folder_kinds import refuse_other_output
 from qk_dump.heads import parse_head
+from qk_dump.layout import refuse_inside_dump, refuse_other_output
 from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import open_regular, require_writable, resolved, user_path

@@ -35,7 +35,7 @@ from attention_plasticity.tables.head_means import (
 )
 from attention_plasticity.tables.missing import missing_records
 from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES
-from qk_dump.buckets import geometry_of
+from qk_dump.positions import geometry_of
 
 _UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
 _NOT_RECORDED = (

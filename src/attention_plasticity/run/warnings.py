@@ -14,10 +14,9 @@ from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import ALIGNED, ATTENDED, TOKEN_MEANS
 from attention_plasticity.read.bins import FEW_QUERIES
 from attention_plasticity.read.weights import why_no_weights
-from qk_dump.buckets import BucketGeometry
-from qk_dump.heads import HeadId
+from qk_dump.heads import TOKENS_FILE, HeadId
 from qk_dump.manifest import DumpManifest
-from qk_dump.tokens import TOKENS_FILE
+from qk_dump.positions import BucketGeometry
 from qk_toolkit.formatting import count, index_ranges, index_runs
 
 _MOST_RANGES = 6

@@ -7,7 +7,7 @@ import pandas as pd
 
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.tables.profiles import HEAD
-from qk_dump.buckets import BucketGeometry
+from qk_dump.positions import BucketGeometry
 
 _LARGEST = 1 << 31  # tokens of a bin
 

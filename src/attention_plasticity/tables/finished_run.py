@@ -26,8 +26,8 @@ from attention_plasticity.tables.layer_types import (
 from attention_plasticity.tables.missing import heads_of
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.run_info import RUN_FILE, read_run_info, sha256_of
-from qk_dump.buckets import BucketGeometry, geometry_of
-from qk_dump.folder_kinds import kinds_in
+from qk_dump.layout import kinds_in
+from qk_dump.positions import BucketGeometry, geometry_of
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import resolved, user_path
 from qk_toolkit.formatting import count, index_ranges

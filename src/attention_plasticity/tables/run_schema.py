@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from attention_plasticity.tables.missing import heads_of
-from qk_dump.limits import MOST_HEADS, MOST_LAYERS, require_head_count, require_multiple
+from qk_dump.heads import MOST_HEADS, MOST_LAYERS, require_head_count, require_multiple
 
 Pair = Annotated[list[int], Field(min_length=2, max_length=2)]  # layer and query head
 

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from qk_dump.card import ANALYSIS_FOLDER, card
-from qk_dump.dump_files import FILES_BESIDE_HEADS
-from qk_dump.examples import EXAMPLES_FILE
 from qk_dump.head_counts import check_head
+from qk_dump.heads import EXAMPLES_FILE, TOKENS_FILE
 from qk_dump.hub.files import RemoteFile
-from qk_dump.layout import Dump
+from qk_dump.layout import FILES_BESIDE_HEADS, Dump
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest
 from qk_dump.parquet import opened_parquet, require_capture
 from qk_dump.remote import local
-from qk_dump.tokens import TOKENS_FILE
 from qk_toolkit.errors import ConfigError, DumpError
 from qk_toolkit.files import read_json, require_regular
 from qk_toolkit.formatting import count

@@ -7,18 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from qk_dump.card import CARD_FILE
-from qk_dump.dump_files import FILES_BESIDE_HEADS
-from qk_dump.examples import EXAMPLES_FILE
-from qk_dump.folder_kinds import PLAN, UNFINISHED
-from qk_dump.heads import HeadId
+from qk_dump.heads import CARD_FILE, EXAMPLES_FILE, HeadId
 from qk_dump.hub.cache import CachedCommit, current_commit, last_commit
 from qk_dump.hub.client import hub_api, hub_errors, repeated
 from qk_dump.hub.files import commit_id, list_files
 from qk_dump.hub.heads import HeadChoice as HeadChoice
 from qk_dump.hub.heads import find_heads, selected, with_folder
 from qk_dump.hub.place import HubPlace
-from qk_dump.layout import refuse_unfinished
+from qk_dump.layout import FILES_BESIDE_HEADS, PLAN, UNFINISHED, refuse_unfinished
 from qk_dump.manifest import MANIFEST_NAME, read_manifest
 from qk_toolkit.files import user_path
 

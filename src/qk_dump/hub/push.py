@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from qk_dump.card import CARD_FILE, HEADS_TABLE, MOST_CONFIGS, lists_heads
-from qk_dump.dump_files import is_dump_file
+from qk_dump.card import HEADS_TABLE, MOST_CONFIGS, lists_heads
+from qk_dump.heads import CARD_FILE
 from qk_dump.hub.client import hub_api, hub_errors, repeated, require_token
 from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.hub.published import LocalFile, analysis_files, card_file, dump_files, is_of_analysis
 from qk_dump.hub.remote_branch import OnBytes, RemoteBranch, list_branches
-from qk_dump.layout import Dump, open_folder
+from qk_dump.layout import Dump, is_dump_file, open_folder
 from qk_toolkit.errors import ConfigError
 
 _BRANCH = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)

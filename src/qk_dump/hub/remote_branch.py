@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from qk_dump.card import CARD_FILE, MOST_CARD_BYTES, is_card, overview_card
+from qk_dump.card import MOST_CARD_BYTES, is_card, overview_card
+from qk_dump.heads import CARD_FILE
 from qk_dump.hub.cache import CachedCommit
 from qk_dump.hub.client import is_conflict, is_transient
 from qk_dump.hub.files import (

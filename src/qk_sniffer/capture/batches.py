@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qk_dump.examples import Example
+from qk_dump.side_files import Example
 from qk_sniffer.capture.setup import Setup
 from qk_sniffer.rows.plan import ForwardTexts, texts_of_forward
 from qk_sniffer.texts.sources import Text

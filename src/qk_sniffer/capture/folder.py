@@ -15,11 +15,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from qk_dump.card import CARD_FILE, is_card
-from qk_dump.dump_files import FILES_BESIDE_HEADS
-from qk_dump.folder_kinds import PLAN, UNFINISHED
-from qk_dump.heads import ATTENDED, parse_head
-from qk_dump.layout import parquet_files
+from qk_dump.card import is_card
+from qk_dump.heads import ATTENDED, CARD_FILE, parse_head
+from qk_dump.layout import FILES_BESIDE_HEADS, PLAN, UNFINISHED, parquet_files
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference, read_manifest, read_plan
 from qk_sniffer.capture.refusals import REMEDY, refuse_difference
 from qk_sniffer.capture.segments import SEGMENTS, saved_chunks

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qk_dump.folder_kinds import refuse_other_output
+from qk_dump.layout import refuse_other_output
 from qk_dump.manifest import plan_difference
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qk_dump.columns import HEAD, LAYER, table_of, with_head
-from qk_dump.examples import Example
-from qk_dump.folder_kinds import UNFINISHED
 from qk_dump.heads import HeadId
+from qk_dump.layout import UNFINISHED
 from qk_dump.rows import Rows
+from qk_dump.side_files import Example
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 

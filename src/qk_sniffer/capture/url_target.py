@@ -15,10 +15,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from qk_dump.card import CARD_FILE, is_card
-from qk_dump.dump_files import is_dump_file
-from qk_dump.folder_kinds import PLAN, UNFINISHED
-from qk_dump.heads import parse_head
+from qk_dump.card import is_card
+from qk_dump.heads import CARD_FILE, parse_head
+from qk_dump.layout import PLAN, UNFINISHED, is_dump_file
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference
 from qk_sniffer.capture.folder import plan_in
 from qk_sniffer.capture.result import SentDump

@@ -17,9 +17,9 @@ from itertools import islice
 import pyarrow as pa
 from filelock import FileLock
 
-from qk_dump.examples import Example
 from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
+from qk_dump.side_files import Example
 from qk_sniffer.capture.batches import Batch, make_batch
 from qk_sniffer.capture.dump_heads import head_schemas, text_bytes
 from qk_sniffer.capture.folder import CaptureFolder

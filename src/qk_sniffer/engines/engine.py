@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from qk_dump.layers import RotaryError, RotaryRecord
-from qk_dump.visible import first_visible
+from qk_dump.positions import first_visible
 from qk_toolkit.arrays import Ints
 
 LayerType = Literal["full_attention", "sliding_attention", "chunked_attention"]

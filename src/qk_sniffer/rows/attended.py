@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qk_dump.columns import INCLUSION, RECEIVED, VALUE_NORM, VECTOR
-from qk_dump.keep_probabilities import joint_inclusion
+from qk_dump.positions import joint_inclusion
 from qk_sniffer.attention.queries import SpacedQueries
 from qk_sniffer.attention.received import received_attention
 from qk_sniffer.device_copies import copy_into, empty_host, to_device

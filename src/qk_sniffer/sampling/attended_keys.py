@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qk_dump.columns import SINK_TOKENS
-from qk_dump.limits import MOST_POSITIONS
+from qk_dump.heads import MOST_POSITIONS
 from qk_toolkit.arrays import Ints
 
 _ALL_TEXTS, _FEWEST = 2048, 16  # wanted keys of a key head: of all texts, and of every text

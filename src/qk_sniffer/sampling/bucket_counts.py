@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qk_dump.buckets import BucketGeometry
+from qk_dump.positions import BucketGeometry
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.arrays import Array, Ints
 from qk_toolkit.formatting import count, index_runs

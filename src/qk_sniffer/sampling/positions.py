@@ -14,9 +14,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from qk_dump.buckets import BucketGeometry
 from qk_dump.heads import Kind
-from qk_dump.keep_probabilities import SamplerType, bucket_rates
+from qk_dump.positions import BucketGeometry, SamplerType, bucket_rates
 from qk_toolkit.arrays import Array, Ints
 
 __all__ = ["PositionSampler", "SamplerType", "sample_heads"]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qk_dump.heads import Kind
-from qk_dump.limits import MOST_POSITIONS
+from qk_dump.heads import MOST_POSITIONS, Kind
 from qk_sniffer.sampling.heads import KINDS, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.arrays import Ints

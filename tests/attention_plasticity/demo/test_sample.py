@@ -13,9 +13,9 @@ from attention_plasticity.demo.sample import sample_path
 from qk_dump.checks import rules_of
 from qk_dump.columns import COLUMNS
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import joint_inclusion
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
+from qk_dump.positions import joint_inclusion
 from qk_dump.reader import HeadRows, read_head
 from tools.make_sample import thinned
 

@@ -14,9 +14,9 @@ from attention_plasticity.export.queries import query_moments, top_direction
 from commands_here import run_here
 from dumps import write_columns
 from export_dumps import LENGTH, TEXTS, exported, provenance, queries_of, read_safetensors
-from qk_dump.buckets import BucketGeometry
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.positions import BucketGeometry
 
 
 def test_expected_attention(model_and_dump: tuple[Any, Path], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import attention_plasticity as ap
 from attention_dumps import Layer, make_attention_dump
 from qk_dump.manifest import MANIFEST_NAME
-from qk_dump.tokens import read_tokens, write_tokens
+from qk_dump.side_files import read_tokens, write_tokens
 from runs_here import analyse, run_info
 from simulated_dumps import make_simulated_dump
 

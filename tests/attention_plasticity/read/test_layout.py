@@ -17,7 +17,7 @@ from attention_plasticity.run.plan import estimate, make_plan
 from commands import analyze as run_command
 from dumps import head_rows, make_dump
 from head_pairs import analyze, write_pair
-from qk_dump.limits import MOST_DIMENSIONS
+from qk_dump.heads import MOST_DIMENSIONS
 
 Rows = dict[str, Any]
 

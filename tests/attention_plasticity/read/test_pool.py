@@ -18,8 +18,8 @@ from attention_plasticity.read.rows import read_keys
 from attention_plasticity.read.texts import DumpTexts
 from dumps import add_attended, write_columns
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import joint_inclusion
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.positions import joint_inclusion
 
 
 def pool_of(root: Path, **settings: Any) -> KeyPool | None:

@@ -23,9 +23,9 @@ from attention_plasticity.read.texts import (
 )
 from dumps import head_rows, make_dump, write_columns
 from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_dump.examples import EXAMPLES_FILE, Example, write_examples
-from qk_dump.heads import HeadId
+from qk_dump.heads import EXAMPLES_FILE, HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.side_files import Example, write_examples
 
 LENGTHS = (1024, 300, 900, 1000, 820, 600, 1010, 200)
 LONG = (0, 2, 3, 4, 6)  # texts with positions of at least 0.8 × 1,023

@@ -11,9 +11,9 @@ import attention_plasticity as ap
 from attention_plasticity.read.rows import read_keys, read_queries
 from attention_plasticity.read.weights import why_no_weights
 from dumps import head_rows, make_dump, write_columns
-from qk_dump.buckets import BucketGeometry
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
+from qk_dump.positions import BucketGeometry
 
 LOG = DumpManifest(
     bucket_type="log",

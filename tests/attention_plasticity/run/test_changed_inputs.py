@@ -19,10 +19,9 @@ import pytest
 from attention_dumps import make_attention_dump
 from attention_plasticity.run.preparation import prepare
 from dumps import add_attended, add_rotary, head_rows, make_dump, rotary_file, write_columns
-from qk_dump.examples import Example, write_examples
 from qk_dump.heads import HeadId
 from qk_dump.manifest import MANIFEST_NAME, read_manifest, write_manifest
-from qk_dump.tokens import write_tokens
+from qk_dump.side_files import Example, write_examples, write_tokens
 from runs_here import (
     Here,
     Notes,

@@ -12,8 +12,8 @@ from attention_plasticity import open_run
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.run.warnings import RunWarning, SampleSizes
 from dumps import add_rotary, make_dump
-from qk_dump.buckets import BucketGeometry
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
+from qk_dump.positions import BucketGeometry
 from runs_here import analyse, run_info
 
 UNIFORM = BucketGeometry("uniform", 128)

@@ -21,8 +21,8 @@ from qk_dump.hub.files import RemoteFile, list_files
 from qk_dump.hub.place import HubPlace
 from qk_dump.hub.pull import Fetched, HeadChoice, fetch_dump
 from qk_dump.manifest import DumpManifest, write_manifest
+from qk_dump.side_files import read_tokens, write_tokens
 from qk_dump.source import open_dump
-from qk_dump.tokens import read_tokens, write_tokens
 from qk_toolkit.errors import ConfigError
 from waiting import PATIENCE, wait_for
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from qk_dump import writer
 from qk_dump.columns import COLUMNS, MASS_BINS, MASSES, RECEIVED, schema_of, written_names
-from qk_dump.examples import Example
 from qk_dump.heads import HeadId, Kind
 from qk_dump.manifest import DumpManifest
 from qk_dump.rows import Rows
+from qk_dump.side_files import Example
 from qk_sniffer.capture.finish import finish
 from qk_sniffer.capture.folder import CaptureFolder, open_capture
 from qk_sniffer.capture.segments import segment_path, write_segment

@@ -17,9 +17,9 @@ from transformers.models.llama import modeling_llama
 import qk_sniffer
 from qk_dump.columns import UNITS, written_names
 from qk_dump.heads import HeadId
-from qk_dump.keep_probabilities import keep_probabilities
+from qk_dump.positions import keep_probabilities
+from qk_dump.side_files import read_tokens
 from qk_dump.source import open_dump
-from qk_dump.tokens import read_tokens
 from qk_sniffer.config import make_config
 from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.texts.encoding import TextEncoder

@@ -32,10 +32,10 @@ from captures import (
 from odd_files import replace_by
 from qk_dump import writer
 from qk_dump.columns import table_of
-from qk_dump.examples import read_examples
 from qk_dump.heads import HeadId
 from qk_dump.manifest import read_manifest
 from qk_dump.rows import Rows
+from qk_dump.side_files import read_examples
 from qk_dump.source import open_dump
 from qk_sniffer.capture import segments as module
 from qk_sniffer.capture.segments import (
