@@ -15,15 +15,13 @@ from attention_plasticity.figures.compose import Layout, Words, compose
 from attention_plasticity.figures.marks import Guide
 from attention_plasticity.figures.shapes import Line, Lines, Spread
 from attention_plasticity.figures.style import BLUE, TEXT, VERMILION, Axis, share_axis
-from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, POOLED_BIN_QUANTITY
-from attention_plasticity.tables.bin_cells import bin_cells
+from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, HEAD, POOLED_BIN_QUANTITY
 from attention_plasticity.tables.intervals import (
     bucket_errors,
     groups_of,
     half_width,
     mean_of_buckets,
 )
-from attention_plasticity.tables.profiles import HEAD, head_profiles
 from findings.tables import NONE, markdown
 
 TRAINED = 8192
@@ -65,8 +63,9 @@ def positioned(run: ap.Run, quantity: str) -> pd.DataFrame:
     """One row per head and bin: the columns of `bucket_errors`, and `q_position`."""
     errors = bucket_errors(run, quantity)
     assert errors is not None
-    place = head_profiles(bin_cells(run.table("bins"), run.pair_sampling))
-    return errors.merge(place[[*HEAD, "q_bucket", "q_position"]], on=[*HEAD, "q_bucket"])
+    names = {"q_bin": "q_bucket"}
+    place = run.table("bins").rename(columns=names)[[*HEAD, "q_bucket", "q_position"]]
+    return errors.merge(place.drop_duplicates([*HEAD, "q_bucket"]), on=[*HEAD, "q_bucket"])
 
 
 def _parts(rows: pd.DataFrame) -> Parts:

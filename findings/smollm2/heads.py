@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 import attention_plasticity as ap
-from attention_plasticity.metrics import GROUP_COLUMNS, METRICS
+from attention_plasticity.metrics import GROUP_COLUMNS, HEAD, METRICS
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     groups_of,
@@ -17,7 +17,6 @@ from attention_plasticity.tables.intervals import (
     mean_over_heads,
     p_values,
 )
-from attention_plasticity.tables.profiles import HEAD
 from findings.tables import (
     NONE,
     cells,

@@ -14,9 +14,8 @@ from attention_plasticity.figures import save_figure
 from attention_plasticity.figures.compose import Layout, Words, compose
 from attention_plasticity.figures.shapes import Line, Lines
 from attention_plasticity.figures.style import BLUE, TEXT, VERMILION, Axis, share_axis
-from attention_plasticity.metrics import BIN_QUANTITY, POOLED_BIN_QUANTITY
+from attention_plasticity.metrics import BIN_QUANTITY, HEAD, POOLED_BIN_QUANTITY
 from attention_plasticity.tables.intervals import half_width
-from attention_plasticity.tables.profiles import HEAD
 from findings.smollm2.beyond import positioned
 from findings.smollm2.counts import BIN, Floats, Ints, Rows
 from findings.tables import NONE, cells, head_name, markdown, rank_correlation, with_half

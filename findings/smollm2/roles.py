@@ -10,9 +10,9 @@ import pandas as pd
 from scipy.stats import bootstrap, rankdata
 
 import attention_plasticity as ap
+from attention_plasticity.metrics import HEAD
 from attention_plasticity.roles import NAMES, UNSURE
 from attention_plasticity.tables.intervals import half_width, mean_of_heads
-from attention_plasticity.tables.profiles import HEAD
 from findings.tables import NONE, cells, estimate, head_name, markdown
 from qk_toolkit.arrays import Array
 

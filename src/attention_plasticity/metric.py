@@ -47,6 +47,7 @@ class Metric:
     nan: str = ""  # meaning of NaN in a column in which NaN is a regular value
     shown_after: str | None = None  # on the page; None: after the metrics declared before it
     error_of: str | None = None  # the column whose standard error this is
+    short: str = ""  # its heading where a caption says what is measured; empty: the label
     note: str = ""  # more about it, in docs/data-format.md only
 
     @property
@@ -62,6 +63,11 @@ class Metric:
             any_scale=self.any_scale,
             error_of=self.column,
         )
+
+    @property
+    def heading(self) -> str:
+        """Its heading in a table whose caption says what is measured."""
+        return self.short or self.label
 
     def is_missing(self, value: object) -> bool:
         """Whether a value is missing: NaN, unless NaN has a meaning in this column."""

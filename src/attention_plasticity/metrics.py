@@ -47,6 +47,9 @@ ALIGNED_FIRST, ALIGNED_LAST = "ap_aligned_first20", "ap_aligned_last20"
 DROP_POSITION, DROP_DISTANCE = "ap_aligned_drop_position", "ap_aligned_drop_distance"
 """The parts of the drop: at equal distances of keys, and from other distances. Their sum is it."""
 POOLED, PHASE, ATTENDED = "ap_pooled", "ap_phase", "ap_attended"
+NEAR, NEAR_DROP, PHASE_DROP = "ap_aligned_near", "ap_aligned_near_drop", "ap_phase_drop"
+"""Values of parts of the context, which no table has: RoPE-aligned plasticity with keys at the
+distances of the first fifth alone, its drop, and the drop of the rotary phase."""
 ATTENTION_MEANS = (
     *("attn_entropy", "attn_sink_mass", "attn_distant_mass", "attn_max_logit", "attn_far_mass"),
 )
@@ -65,6 +68,8 @@ _IDS = (
     Metric("k_head", "key head", "number of the key head that it uses", format="index"),
 )
 IDS = tuple(metric.column for metric in _IDS)
+HEAD = ["layer", "q_head"]
+"""The columns that name a query head."""
 
 FULL_ATTENTION, SLIDING_ATTENTION = "full_attention", "sliding_attention"
 CHUNKED_ATTENTION = "chunked_attention"
@@ -91,18 +96,18 @@ HEAD_METRICS = Table(
         Metric("q_noise_med_abs_kurt", "kurtosis elsewhere", "median |excess kurtosis| over the other dimensions", RESIDUALS),
         Metric("q_noise_med_ks_p", "normality p elsewhere", "median Kolmogorov–Smirnov p-value over the other dimensions", RESIDUALS),
         Metric("q_noise_frac_ks_p_lt_alpha", "dimensions not Gaussian", "share of tested dimensions whose p-value is below p_alpha", RESIDUALS),
-        Metric("ap_overall", "plasticity over a bucket", "plasticity of the queries of a bucket as captured, with the rotation of RoPE; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", PLASTICITY, "share", averaged=True, note="the **attention plasticity** of the original definition"),
+        Metric("ap_overall", "plasticity over a bucket", "plasticity of the queries of a bucket as captured, with the rotation of RoPE; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", PLASTICITY, "share", averaged=True, short="plasticity", note="the **attention plasticity** of the original definition"),
         Metric("q_beta_norm", "drift per token", "length of the mean query's change per token", POSITION, shown_after="q_mae_baseline", any_scale=True),
         Metric("q_R2_total", "variance from position", "share of the variance of queries, as captured, that a line in position explains; with RoPE this is mostly the rotation of the mean query", POSITION, shown_after=FIRST),
         Metric("q_position_max", "last position", "largest captured query position, from 0", DATA, "count"),
         Metric("sliding_window", "window", "tokens that a query can attend back to", DATA, "count", nan="full attention"),
         Metric("layer_type", "type of the layer", "type of the layer, such as full_attention, sliding_attention or chunked_attention", format="text"),
         Metric("n_text_groups", "groups of texts", "number of groups from which standard errors are computed", HOW_SURE, "count", optional=True, note="a value can have fewer"),
-        _plasticity(ALIGNED, "RoPE-aligned plasticity", "RoPE-aligned plasticity: every query of a bin is de-rotated to one position, so that RoPE does not count; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", shown_after=FIRST),
-        _plasticity(ALIGNED_FIRST, "RoPE-aligned, first fifth", "in the first fifth of the longest text", shown_after=DROP_DISTANCE),
-        _plasticity(ALIGNED_LAST, "RoPE-aligned, last fifth", "in the last fifth of the longest text", shown_after=ALIGNED_FIRST),
+        _plasticity(ALIGNED, "RoPE-aligned plasticity", "RoPE-aligned plasticity: every query of a bin is de-rotated to one position, so that RoPE does not count; 1: the query decides which of two keys scores higher; 0: the order of keys is fixed", shown_after=FIRST, short="plasticity"),
+        _plasticity(ALIGNED_FIRST, "RoPE-aligned plasticity, first fifth", "in the first fifth of the longest text", short="first fifth", shown_after=DROP_DISTANCE),
+        _plasticity(ALIGNED_LAST, "RoPE-aligned plasticity, last fifth", "in the last fifth of the longest text", short="last fifth", shown_after=ALIGNED_FIRST),
         _change(ALIGNED_DROP, "drop", "the first fifth of the longest text minus the last fifth; most of it can come from distance: queries of the last fifth have farther keys", shown_after=ALIGNED),
-        _plasticity(ALIGNED_COUNTED, "counted, RoPE-aligned", "from counts of queries, without a Gaussian", shown_after=ALIGNED_LAST),
+        _plasticity(ALIGNED_COUNTED, "counted RoPE-aligned plasticity", "from counts of queries, without a Gaussian", shown_after=ALIGNED_LAST),
         _plasticity(POOLED, "plasticity over a bin", "the same pairs, bins and weights with the queries as captured", shown_after=PHASE),
         _change(PHASE, "rotary phase", "plasticity over a bin minus RoPE-aligned plasticity: what RoPE inside a bin adds", shown_after=ALIGNED_COUNTED),
         _plasticity(ATTENDED, "attended plasticity", "RoPE-aligned plasticity of two keys drawn in proportion to the attention that they receive", note="without the first four tokens"),
@@ -336,18 +341,18 @@ KEY_HEADS = Table(
         Metric("n_attended_pairs", "attended pairs", "the same for pairs in proportion to attention", format="count"),
         Metric("n_queries", "queries per pair", "mean number of later queries of the group for a pair", format="count"),
         Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
-        _of_group("plasticity", "plasticity of the key head", "plasticity of the key head for any two keys of one text, from counts of the later queries of the group; 1: half of the queries prefer each key"),
+        _of_group("plasticity", "plasticity of the key head", "plasticity of the key head for any two keys of one text, from counts of the later queries of the group; 1: half of the queries prefer each key", short="plasticity"),
         _of_group("plasticity_heads", "plasticity of its query heads alone", _OF_HEADS),
         _of_group("static_error", "static error", "share of later queries of the group whose preferred key the other queries do not predict: the error that a ranking without a query cannot avoid"),
         _of_group("static_error_heads", "static error of its query heads alone", _OF_HEADS),
         _of_group("attended_plasticity", "attended plasticity of the key head", "attended plasticity of the key head: of two keys in proportion to the attention that they receive from the group, without the first four tokens"),
         _of_group("attended_plasticity_heads", "attended plasticity of its query heads alone", _OF_HEADS),
-        _of_group("attended_static_error", "static error, attended pairs", "static error of these attended pairs"),
+        _of_group("attended_static_error", "static error, attended pairs", "static error of these attended pairs", short="attended"),
         _of_group("attended_static_error_heads", "static error of its query heads alone, attended pairs", _OF_HEADS),
-        _of_group("aligned_plasticity", "RoPE-aligned plasticity of the key head", "RoPE-aligned plasticity of the key head: of two keys that a token sees, from counts of the queries of the group in its bin"),
+        _of_group("aligned_plasticity", "RoPE-aligned plasticity of the key head", "RoPE-aligned plasticity of the key head: of two keys that a token sees, from counts of the queries of the group in its bin", short="RoPE-aligned plasticity"),
         _of_group("aligned_plasticity_heads", "RoPE-aligned plasticity of its query heads alone", _OF_HEADS),
-        _of_group("far_mass", "far attention of the group", "attn_far_mass of head_metrics.csv, as a mean over the group"),
-        _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that the keys of a text receive from the group; 0: all the same, near 1: one key receives all"),
+        _of_group("far_mass", "far attention of the group", "attn_far_mass of head_metrics.csv, as a mean over the group", short="far"),
+        _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that the keys of a text receive from the group; 0: all the same, near 1: one key receives all", short="Gini"),
         _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that together receive half of this attention"),
     ),
 )
@@ -406,8 +411,37 @@ TABLES: dict[TableKind, Table] = {
     "drift": DRIFT,
 }
 
-METRICS = {metric.column: metric for metric in HEAD_METRICS.columns}
-"""The columns of the table of heads."""
+_OF_PARTS = (
+    Metric(
+        NEAR,
+        "RoPE-aligned plasticity, near keys",
+        "with keys at the distances of the first fifth",
+        format="share",
+    ),
+    Metric(
+        NEAR_DROP,
+        "drop, near keys",
+        "its value in the first part minus that in a later part",
+        format="difference",
+        signed=True,
+    ),
+    Metric(
+        PHASE_DROP,
+        "drop of rotary phase",
+        "rotary phase in the first part minus that in a later part",
+        format="difference",
+        signed=True,
+    ),
+)
+METRICS = {metric.column: metric for metric in (*HEAD_METRICS.columns, *_OF_PARTS)}
+"""The columns of the table of heads, and values of parts of the context."""
+
+
+def label_of(column: str) -> str:
+    """A column of the table of heads in words; its name if it is not known."""
+    return METRICS[column].label if column in METRICS else column
+
+
 HEAD_NUMBERS = tuple(metric.column for metric in HEAD_METRICS.columns if metric.format != "text")
 
 

@@ -16,10 +16,9 @@ import pandas as pd
 from attention_plasticity.compare.lengths import Columns
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.measure.bands import UNTURNED, band_eighths
-from attention_plasticity.metrics import BAND_QUANTITY, GROUP_COLUMNS, UNTURNED_QUANTITY
+from attention_plasticity.metrics import BAND_QUANTITY, GROUP_COLUMNS, HEAD, UNTURNED_QUANTITY
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.arrays import Array
 
 BAND_SHARE = "variance_share"

@@ -106,7 +106,7 @@ def _different_heads(pair: Pair) -> str | None:
     Runs of different architectures have different heads in any case. A sentence about them is
     needed only if a mean leaves out heads of its model.
     """
-    shown = main_plasticity(pair.run.run.head_metrics), main_plasticity(pair.minus.run.head_metrics)
+    shown = main_plasticity(pair.run.run), main_plasticity(pair.minus.run)
     level = shown[0].level if shown[0] is shown[1] else OVER_BUCKETS.level
     one, other = (value_of(run.run, level) for run in pair)
     if one is None or other is None:
@@ -195,7 +195,7 @@ def _contexts(runs: Sequence[NamedRun]) -> Iterator[Caution]:
 
 def _over_buckets(runs: Sequence[NamedRun]) -> Iterator[Caution]:
     """Runs without RoPE-aligned plasticity."""
-    shown = {run.label: main_plasticity(run.run.head_metrics) for run in runs}
+    shown = {run.label: main_plasticity(run.run) for run in runs}
     without = tuple(label for label, found in shown.items() if found is OVER_BUCKETS)
     if not without:
         return

@@ -10,13 +10,12 @@ import numpy as np
 from attention_plasticity.compare.bands import by_band
 from attention_plasticity.compare.lengths import Columns, by_bin, by_distance, by_fifth, by_length
 from attention_plasticity.compare.runs import NamedRun
-from attention_plasticity.metrics import TableKind
+from attention_plasticity.metrics import HEAD, TableKind
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn, head_column
 from attention_plasticity.tables.layer_types import recorded_layers, type_words
-from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.profiles import HEAD
+from attention_plasticity.tables.names import clean, head_name
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
@@ -152,11 +151,6 @@ def _by_role(run: FinishedRun) -> dict[str, list[Head]]:
         for role in NAMES
     }
     return {role: own for role, own in found.items() if own}
-
-
-def head_name(layer: int, head: int) -> str:
-    """`L3 H5`."""
-    return f"L{layer} H{head}"
 
 
 _OF_HEADS: dict[str, Callable[[FinishedRun], Mapping[str, Sequence[Head]]]] = {

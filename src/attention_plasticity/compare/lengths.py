@@ -24,22 +24,21 @@ from attention_plasticity.metrics import (
     BIN_QUANTITY,
     DISTANCE_QUANTITY,
     GROUP_COLUMNS,
+    HEAD,
+    NEAR,
     NEAR_BIN_QUANTITY,
+    NEAR_DROP,
     PHASE,
+    PHASE_DROP,
     POOLED,
     POOLED_BIN_QUANTITY,
 )
 from attention_plasticity.tables.bin_cells import bin_cells, near_reach
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, bucket_errors
-from attention_plasticity.tables.profiles import HEAD, head_profiles
+from attention_plasticity.tables.profiles import head_profiles
 from qk_toolkit.arrays import Array
 
-PHASE_DROP = "ap_phase_drop"
-"""Rotary phase in the first part minus that in this part."""
-NEAR, NEAR_DROP = "ap_aligned_near", "ap_aligned_near_drop"
-"""RoPE-aligned plasticity with keys at the distances of the first fifth, the same distances in
-all parts, and its value in the first part with one minus that in this part."""
 FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
 _PLACE = [*HEAD, "q_bucket"]
 _FIRST = 8192  # tokens of the first part, if the longest text has more than 16,384

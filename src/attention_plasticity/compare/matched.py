@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.compare.groups import head_name
 from attention_plasticity.compare.runs import NamedRun, Pair
 from attention_plasticity.compare.summary import summary
+from attention_plasticity.metrics import HEAD
 from attention_plasticity.roles import NAMES, default_thresholds, possible_roles
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import SCORES
 from attention_plasticity.tables.intervals import benjamini_hochberg, row_half_width, two_sided
-from attention_plasticity.tables.profiles import HEAD
+from attention_plasticity.tables.names import head_name
 
 RATE = 0.05  # expected share of heads without a change among those that are called changed
 MATCHED_COLUMNS = (

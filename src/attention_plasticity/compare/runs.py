@@ -12,8 +12,6 @@ from attention_plasticity.tables.finished_run import AnyRun, FinishedRun, opened
 from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.layer_types import layers_by_type
 from attention_plasticity.tables.main_plasticity import (
-    AT_ONE_POSITION,
-    OVER_BUCKETS,
     PlasticityColumns,
     main_plasticity,
 )
@@ -92,8 +90,7 @@ def family_pairs(runs: Sequence[NamedRun]) -> list[Pair]:
 
 def main_of(runs: Sequence[NamedRun]) -> PlasticityColumns:
     """What figures and first tables show: RoPE-aligned, if every run has it."""
-    shown = {main_plasticity(one.run.head_metrics) for one in runs}
-    return AT_ONE_POSITION if shown == {AT_ONE_POSITION} else OVER_BUCKETS
+    return main_plasticity(*(one.run for one in runs))
 
 
 def same_texts(one: NamedRun, other: NamedRun) -> bool:

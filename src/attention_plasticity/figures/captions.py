@@ -16,13 +16,11 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.compare.lengths import NEAR, NEAR_DROP, PHASE_DROP
-from attention_plasticity.metrics import ALIGNED_COUNTED, METRICS
+from attention_plasticity.metrics import ALIGNED_COUNTED
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
-    FIFTH_WORDS,
     OVER_BUCKETS,
     PlasticityColumns,
     main_plasticity,
@@ -30,18 +28,6 @@ from attention_plasticity.tables.main_plasticity import (
 from attention_plasticity.tables.names import PAIR_WORDS, clean, pair_words
 from qk_toolkit.formatting import count, index_ranges
 
-_LABELS = {
-    **{
-        column: f"{AT_ONE_POSITION.name}, {fifth}"
-        for column, fifth in zip(AT_ONE_POSITION.fifths, FIFTH_WORDS, strict=True)
-    },
-    str(AT_ONE_POSITION.drop): f"drop of {AT_ONE_POSITION.name}",
-    NEAR: f"{AT_ONE_POSITION.name}, near keys",
-    NEAR_DROP: "drop, near keys",
-    PHASE_DROP: "drop of rotary phase",
-    ALIGNED_COUNTED: f"counted {AT_ONE_POSITION.name}",
-}
-"""Labels that say which plasticity a column is, where that of the metric is shorter."""
 _CAPTIONS: WeakKeyDictionary[Figure, str] = WeakKeyDictionary()
 
 
@@ -113,12 +99,6 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def column_label(metric: str) -> str:
-    """A column of the table of heads in words."""
-    known = METRICS.get(metric)
-    return _LABELS.get(metric) or (known.label if known else metric)
-
-
 def plasticity_of(metric: str) -> PlasticityColumns | None:
     """Which plasticity a column is; None for another column."""
     if metric in (*AT_ONE_POSITION.all, ALIGNED_COUNTED):
@@ -153,7 +133,7 @@ def _without_value(run: FinishedRun, shown: PlasticityColumns) -> Iterable[str]:
     if not run.has("head_metrics"):
         return
     metrics = run.head_metrics
-    known = main_plasticity(metrics) is AT_ONE_POSITION
+    known = main_plasticity(run) is AT_ONE_POSITION
     missing = int(metrics[AT_ONE_POSITION.level].isna().sum()) if known else 0
     if shown is OVER_BUCKETS and not known:
         yield f"The run has no {AT_ONE_POSITION.name}."

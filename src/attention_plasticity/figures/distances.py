@@ -21,12 +21,11 @@ from attention_plasticity.figures.style import (
     figure_text,
     share_axis,
 )
-from attention_plasticity.metrics import DISTANCE_QUANTITY
+from attention_plasticity.metrics import DISTANCE_QUANTITY, HEAD
 from attention_plasticity.tables.attention_masses import mass_bins, masses_without_sinks
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.intervals import bucket_errors, mean_of_buckets
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
 
 Floats = npt.NDArray[np.float64]

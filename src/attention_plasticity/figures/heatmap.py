@@ -13,11 +13,12 @@ from attention_plasticity.figures.over_context import cells_of, first_part
 from attention_plasticity.figures.request import Drawing, Request
 from attention_plasticity.figures.shapes import Bar, Floats, Grid
 from attention_plasticity.figures.style import SEQUENTIAL, Axis, bucket_ticks, whole
+from attention_plasticity.metrics import HEAD
 from attention_plasticity.read.layout import MOST_BUCKETS
-from attention_plasticity.tables.bin_cells import bin_cells, bin_geometry, has_bins
+from attention_plasticity.tables.bin_cells import bin_geometry
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
-from attention_plasticity.tables.profiles import HEAD, heads_with_gaps
+from attention_plasticity.tables.profiles import heads_with_gaps
 from qk_dump.positions import BucketGeometry
 from qk_toolkit.formatting import count
 
@@ -26,9 +27,9 @@ Ints = npt.NDArray[np.int64]
 
 def heatmap(request: Request) -> Drawing:
     """Every cell of query position and key position; a panel per type of layers."""
-    table, shown = cells_of(request)
-    run, options, cells = request.run, request.options, bin_cells(table)
-    geometry = bin_geometry(table) if has_bins(table) else run.geometry
+    cells, shown = cells_of(request)
+    run, options = request.run, request.options
+    geometry = bin_geometry(run.table("bins")) if shown is AT_ONE_POSITION else run.geometry
     buckets = _buckets(cells[cells["plasticity"].notna()])
     parts = _parts(request, cells)
     grids = [_cell_grid(part, buckets, options.agg) for part in parts.values()]

@@ -95,7 +95,7 @@ def of_heads(request: Request) -> Drawing:
     """One metric of every head, and how sure its values are."""
     spec, table = request.spec, request.run.table(request.spec.table)
     of_key_heads = spec.table == "key_heads"
-    default = spec.y[0] if of_key_heads else main_plasticity(table).level
+    default = spec.y[0] if of_key_heads else main_plasticity(request.run).level
     metric = wanted_metric(request, table, default)
     grid, words = HeadGrid.of(table, "k_head" if of_key_heads else "q_head"), spec.metric(metric)
     values, influences = grid.place(table[metric]), request.run.influences

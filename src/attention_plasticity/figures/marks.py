@@ -27,14 +27,13 @@ from attention_plasticity.figures.style import (
     SKY,
     figure_text,
 )
-from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
+from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, HEAD, SLIDING_ATTENTION
 from attention_plasticity.tables.intervals import (
     benjamini_hochberg,
     head_half_width,
     p_values,
 )
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.formatting import index_ranges
 
 Floats = npt.NDArray[np.float64]

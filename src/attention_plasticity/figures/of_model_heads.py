@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.compare.matched import RATE
 from attention_plasticity.compare.runs import Pair
-from attention_plasticity.figures.captions import column_label
 from attention_plasticity.figures.compose import Layout, compose
 from attention_plasticity.figures.marks import Marked
 from attention_plasticity.figures.model_words import model_words, short_names
@@ -23,6 +22,7 @@ from attention_plasticity.figures.style import (
     TEXT,
     Axis,
 )
+from attention_plasticity.metrics import label_of
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
 
@@ -47,14 +47,14 @@ def matched_figure(
     shown = known[:_MOST_MAPS]
     changes = pd.concat([rows[rows["changed"].astype(bool)] for _, rows in shown])["difference"]
     reach = float(changes.abs().max()) if len(changes) else 1.0
-    bar = Bar(f"difference of {column_label(metric)}", -reach, reach, SIGNED)
+    bar = Bar(f"difference of {label_of(metric)}", -reach, reach, SIGNED)
     notes = ["white: no change detected", "grey dot: no value in one of the models"]
     if further := len(known) - len(shown):
         notes.append(f"{count(further, 'further pair')} in the table matched_heads")
     drawn = [pair for pair, _ in shown]
     words = model_words(
         "Heads that changed",
-        f"Difference of {column_label(metric)} of the same head in two models, one map per pair, "
+        f"Difference of {label_of(metric)} of the same head in two models, one map per pair, "
         "for the heads that changed. White: no change detected. Grey dots: no value in one of the "
         "models.",
         list({run.label: run for pair in drawn for run in pair}.values()),

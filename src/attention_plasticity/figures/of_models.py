@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 
 from attention_plasticity.compare.bands import wavelengths
 from attention_plasticity.compare.groups import DEPTHS
-from attention_plasticity.compare.lengths import NEAR, NEAR_DROP, PHASE_DROP, part_start
+from attention_plasticity.compare.lengths import part_start
 from attention_plasticity.compare.runs import NamedRun, main_of
 from attention_plasticity.compare.summary import summary
-from attention_plasticity.figures.captions import capitalised, column_label, phase_sentence
+from attention_plasticity.figures.captions import capitalised, phase_sentence
 from attention_plasticity.figures.compose import Layout, compose
 from attention_plasticity.figures.marks import Mark
 from attention_plasticity.figures.model_words import (
@@ -36,7 +36,15 @@ from attention_plasticity.figures.style import (
     line_shades,
     share_axis,
 )
-from attention_plasticity.metrics import ALIGNED, ALIGNED_DROP, PHASE
+from attention_plasticity.metrics import (
+    ALIGNED,
+    ALIGNED_DROP,
+    NEAR,
+    NEAR_DROP,
+    PHASE,
+    PHASE_DROP,
+    label_of,
+)
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import COLOURS
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
@@ -70,7 +78,7 @@ def _panels(
     panels = []
     for metric in dict.fromkeys(frame["metric"]):
         rows = frame[frame["metric"] == metric]
-        up = share_axis(column_label(metric), zero=metric in _DROPS)
+        up = share_axis(label_of(metric), zero=metric in _DROPS)
         panels.append(Lines(across, up, _lines(rows, names, places, whiskers=whiskers), marks))
     return panels
 
@@ -178,7 +186,7 @@ def depth_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float 
     middle = {group: 10.0 * place + 5.0 for place, group in enumerate(DEPTHS)}  # per cent
     places = [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
     across = Axis("relative depth (%)", 0.0, 100.0, ticks=(places, [f"{x:g}" for x in places]))
-    labels = list(map(column_label, dict.fromkeys(own["metric"])))
+    labels = list(map(label_of, dict.fromkeys(own["metric"])))
     shows = (
         "Mean over heads by relative depth, one line per run: the layers of a model are divided "
         "into ten equal parts of its depth, and a layer belongs to the part that has its middle. A "

@@ -31,7 +31,7 @@ from attention_plasticity.figures.style import (
     Axis,
     share_axis,
 )
-from attention_plasticity.metrics import METRICS
+from attention_plasticity.metrics import HEAD, METRICS
 from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import COLOURS, is_unsure
 from attention_plasticity.tables.intervals import (
@@ -43,7 +43,7 @@ from attention_plasticity.tables.intervals import (
     rank_words,
 )
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
-from attention_plasticity.tables.profiles import HEAD
+from attention_plasticity.tables.names import head_name
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count, two_digits
 
@@ -120,7 +120,7 @@ def _extremes(rows: pd.DataFrame) -> str:
         furthest = order[order > 0].sort_values(ascending=False, kind="stable").head(_NAMED)
         heads = rows.loc[furthest.index, HEAD].itertuples(index=False)
         pairs = zip(heads, furthest, strict=True)
-        named.append(", ".join(f"L{layer} H{head} ({by:.3f})" for (layer, head), by in pairs))
+        named.append(", ".join(f"{head_name(*head)} ({by:.3f})" for head, by in pairs))
     return (
         f"The mean over heads is {rows['x'].mean():.3f} across and {rows['y'].mean():.3f} up. "
         f"Furthest above the line: {named[0] or 'none'}; furthest below: {named[1] or 'none'}; L "
@@ -131,7 +131,7 @@ def _extremes(rows: pd.DataFrame) -> str:
 def depth(request: Request) -> Drawing:
     """A metric by layer: every head, and the mean of a layer with its interval."""
     run, metrics = request.run, request.run.head_metrics
-    metric = wanted_metric(request, metrics, main_plasticity(metrics).level)
+    metric = wanted_metric(request, metrics, main_plasticity(run).level)
     rows = metrics[metrics[metric].notna()]
     layers = np.unique(rows["layer"].to_numpy(np.int64))
     means = [
@@ -163,7 +163,7 @@ def depth(request: Request) -> Drawing:
 def ranks(request: Request) -> Drawing:
     """The heads with the largest and the smallest values, with intervals of value and rank."""
     run, metrics = request.run, request.run.head_metrics
-    metric = wanted_metric(request, metrics, main_plasticity(metrics).level)
+    metric = wanted_metric(request, metrics, main_plasticity(run).level)
     column = head_column(metrics, run.influences, metric, None)
     order = np.argsort(-column.values, kind="stable")
     number = request.options.limit or _RANKED
@@ -173,9 +173,8 @@ def ranks(request: Request) -> Drawing:
     half = half_width(column.errors, column.groups) if known else np.full(len(order), np.nan)
     rows, dots = [], []
     for row, place in enumerate([*order[:number], *order[-number:]] if cut else order):
-        layer, head = column.heads[place]
         rank = f"  rank {rank_words(intervals[place])}" if known else ""
-        rows.append(f"L{layer} H{head}{rank}")
+        rows.append(f"{head_name(*column.heads[place])}{rank}")
         dots.append(Dots(float(row), float(column.values[place]), float(half[place])))
     label = request.label(metric)
     x = Axis(label, lines=True, zero=request.spec.metric(metric).signed)

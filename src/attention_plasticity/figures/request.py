@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.figures.captions import capitalised, caption_text, column_label
+from attention_plasticity.figures.captions import capitalised, caption_text
 from attention_plasticity.figures.compose import Layout, Words, compose
 from attention_plasticity.figures.settings import FigureOptions
 from attention_plasticity.figures.shapes import Panel
 from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION, Spec
 from attention_plasticity.figures.style import COLUMN, TEXT, require_colormap
-from attention_plasticity.metrics import ALIGNED, DROP_POSITION, TABLES
+from attention_plasticity.metrics import ALIGNED, DROP_POSITION, TABLES, label_of
 from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import head_half_width, row_half_width
@@ -57,7 +57,7 @@ class Request:
     def label(self, column: str) -> str:
         """A column in words."""
         own = self.spec.metric(column)
-        return column_label(column) if self.spec.table == "head_metrics" else own.label
+        return label_of(column) if self.spec.table == "head_metrics" else own.label
 
     def half_widths(self, table: pd.DataFrame, column: str) -> npt.NDArray[Any]:
         """(rows,) half widths of the 95 % intervals of a column; NaN where they are not known."""

@@ -8,34 +8,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import (
-    ALIGNED,
-    BIN_PLASTICITY,
-    BIN_QUANTITY,
-    BUCKET_PLASTICITY,
-    NEAR_BIN_QUANTITY,
-    POOLED_BIN_QUANTITY,
-)
-from attention_plasticity.page.tables import ordered
-from attention_plasticity.tables.bin_cells import bin_cells
-from attention_plasticity.tables.csv_tables import require_values
+from attention_plasticity.metrics import ALIGNED, HEAD, NEAR, POOLED
+from attention_plasticity.page.tables import Columns, ordered
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import bucket_errors, half_width, mean_of_buckets
+from attention_plasticity.tables.intervals import half_width
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     OVER_BUCKETS,
-    main_plasticity,
+    PlasticityColumns,
 )
 from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.profiles import HEAD, head_profiles, mean_profile
+from attention_plasticity.tables.profiles import Profiles, profiles_of, shown_cells
 
-_BIN_KEYS = {"q_bin": "q_bucket", "k_bin": "k_bucket"}
-_NOT_STORED = {"pooled_se", "q_weight"} | {
-    f"{kind}_{name}" for kind in ("q", "k") for name in ("position", "start", "end")
-}
-"""Columns of the table of bins that the page does not need: bins have their positions once."""
-_PER_ERROR = "half_widths_per_error"
+_CELL = (*HEAD, "q_bucket", "k_bucket", "plasticity", "pooled", "n_pairs")
 _NOT_THERE = "the tables of this run do not have it"
+_QUARTILES = (0.25, 0.75)
 
 
 @dataclass(frozen=True)
@@ -43,62 +30,58 @@ class ShownCells:
     """Cells of bins, or of buckets if no head of the run has bins. `q_bucket` can be a bin."""
 
     table: pd.DataFrame
-    at_one_position: bool
-    pair_sampling: str | None
+    shown: PlasticityColumns
+    profiles: Profiles
 
     @classmethod
     def of(cls, run: FinishedRun) -> ShownCells:
-        """The cells of the plasticity that a reader sees first, with the columns of the file."""
-        aligned = main_plasticity(run.head_metrics) is AT_ONE_POSITION and run.has("bins")
-        path = run.path("bins" if aligned else "bucket_plasticity")
-        table = run.table("bins") if aligned else run.bucket_plasticity
-        require_values(table, "plasticity", path)
-        names = BIN_PLASTICITY.names if aligned else BUCKET_PLASTICITY.names
-        kept = table[[name for name in names if name in table]].rename(columns=_BIN_KEYS)
-        kept = ordered(kept, (*HEAD, "q_bucket", "k_bucket"), path)
-        return cls(kept, aligned, run.pair_sampling)
+        """The cells of the plasticity that a reader sees first."""
+        cells, shown = shown_cells(run)
+        path = run.path("bins" if shown is AT_ONE_POSITION else "bucket_plasticity")
+        profiles = profiles_of(run, shown.level)
+        assert profiles is not None
+        return cls(ordered(cells, (*HEAD, "q_bucket", "k_bucket"), path), shown, profiles)
 
     @property
-    def stored(self) -> pd.DataFrame:
-        """The columns that the page stores."""
-        if not self.at_one_position:
-            return self.table
-        return self.table[[name for name in self.table if name not in _NOT_STORED]]
+    def at_one_position(self) -> bool:
+        """Whether the cells are bins."""
+        return self.shown is AT_ONE_POSITION
 
-    def profiles(self, run: FinishedRun) -> pd.DataFrame:
-        """Profiles of heads. Those of bins have intervals, plasticity over the bin and `near`.
+    @property
+    def columns(self) -> Columns:
+        """The cells as the page stores them, with half widths of their 95 % intervals."""
+        found = {name: self.table[name].to_numpy() for name in _CELL if name in self.table}
+        if "plasticity_se" in self.table and np.isfinite(self.profiles.groups).any():
+            groups = _at_cells(self.profiles, self.table)
+            found["half_width"] = half_width(self.table["plasticity_se"], groups)
+        return found
 
-        `near` is plasticity with keys at equal distances.
+    def profile_columns(self, run: FinishedRun) -> Columns:
+        """One row per head and bucket: plasticity, over the bin, and with near keys.
+
+        Each has half widths if they are known.
         """
-        if not self.at_one_position:
-            return head_profiles(self.table)
-        named = self.table.rename(columns={new: old for old, new in _BIN_KEYS.items()})
-        cells = bin_cells(named, self.pair_sampling)
-        pooled = head_profiles(cells.assign(plasticity=cells["pooled"]))
-        pooled = _bin_intervals(run, pooled, POOLED_BIN_QUANTITY)
-        pooled = pooled.rename(columns={"plasticity": "pooled", "half_width": "pooled_half_width"})
-        names = [name for name in ("pooled", "pooled_half_width") if name in pooled]
-        key = [*HEAD, "q_bucket"]
-        found = _bin_intervals(run, head_profiles(cells))
-        found = found.merge(pooled[[*key, *names]], on=key, how="left")
-        near = bucket_errors(run, NEAR_BIN_QUANTITY)
-        if near is None or near.empty:
-            return found
-        near = near.rename(columns={"value": "near", "half_width": "near_half_width"})
-        return found.merge(near[[*key, "near", "near_half_width"]], on=key, how="left")
-
-    def mean(self, run: FinishedRun, profiles: pd.DataFrame) -> pd.DataFrame:
-        """The mean over the heads of some profiles of the run; that of bins has intervals."""
-        mean = mean_profile(profiles)
-        mean = mean[mean["heads"] > 0].reset_index(drop=True)
-        rows = bucket_errors(run)
-        if not self.at_one_position or rows is None or rows.empty:
-            return mean
-        errors, bins = mean_of_buckets(rows, run.eligible_heads), mean["q_bucket"]
-        width = errors.set_index("q_bucket")["half_width"].reindex(bins).to_numpy()
-        heads = rows[rows["value"].notna()].groupby("q_bucket").size().reindex(bins)
-        known = heads.to_numpy() == mean["heads"]  # the influences of no head are missing
-        return mean.assign(half_width=np.where(known, width, np.nan))
+        profiles = self.profiles
+        others = {name: profiles_of(run, name) for name in (POOLED, NEAR) * self.at_one_position}
+        there = np.isfinite(profiles.position) | np.isfinite(profiles.texts)
+        head, bucket = np.nonzero(there | np.isfinite(profiles.values))
+        found = {
+            "layer": np.array([layer for layer, _ in profiles.heads])[head],
+            "q_head": np.array([number for _, number in profiles.heads])[head],
+            "q_bucket": profiles.buckets[bucket],
+        }
+        for name, grid in (("q_position", profiles.position), ("n_texts", profiles.texts)):
+            if np.isfinite(grid).any():
+                found[name] = grid[head, bucket]
+        named = {"plasticity": profiles, "pooled": others.get(POOLED), "near": others.get(NEAR)}
+        for name, own in named.items():
+            if own is None:
+                continue
+            found[name] = own.values[head, bucket]
+            if np.isfinite(own.half).any():
+                words = "half_width" if own is profiles else f"{name}_half_width"
+                found[words] = own.half[head, bucket]
+        return found
 
     def places(self, run: FinishedRun) -> tuple[pd.DataFrame, str]:
         """All buckets or bins with their positions, and the unit of these positions.
@@ -129,19 +112,25 @@ class ShownCells:
         return self.table.groupby("k_bucket")[f"k_{name}"].mean().combine_first(of_queries)
 
 
-def _bin_intervals(
-    run: FinishedRun, profiles: pd.DataFrame, quantity: str = BIN_QUANTITY
-) -> pd.DataFrame:
-    """Profiles of bins with `half_width`, and half widths per standard error, for cells.
+def _at_cells(profiles: Profiles, cells: pd.DataFrame) -> Any:
+    """(cells,) groups of texts behind the bin of queries of every cell."""
+    heads = pd.MultiIndex.from_tuples(profiles.heads)
+    head = heads.get_indexer(pd.MultiIndex.from_frame(cells[HEAD]))
+    return profiles.groups[head, np.searchsorted(profiles.buckets, cells["q_bucket"])]
 
-    Profiles are unchanged if the run has no influences of this quantity.
-    """
-    rows = bucket_errors(run, quantity)
-    if rows is None or rows.empty:
-        return profiles
-    rows[_PER_ERROR] = half_width(1.0, rows["n_groups"].where(rows["half_width"].notna()))
-    names = [*HEAD, "q_bucket"]
-    return profiles.merge(rows[[*names, "half_width", _PER_ERROR]], on=names, how="left")
+
+def mean_columns(profiles: Profiles) -> Columns:
+    """The mean profile over heads, with quartiles; empty if no head has a value."""
+    known = profiles.known
+    if not len(known.buckets):
+        return {}
+    low, high = known.spread(_QUARTILES)
+    found = {"q_bucket": known.buckets, "plasticity": known.mean, "low": low, "high": high}
+    if np.isfinite(known.position).any():
+        found["q_position"] = known.mean_position
+    if np.isfinite(known.influences).any():
+        found["half_width"] = known.mean_half
+    return found
 
 
 def kinds() -> dict[str, dict[str, Any]]:

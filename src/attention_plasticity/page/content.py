@@ -12,8 +12,9 @@ import pandas as pd
 from attention_plasticity.export.budget import kept_at
 from attention_plasticity.export.order import ordered_heads
 from attention_plasticity.export.settings import DEFAULT_ORDER
+from attention_plasticity.metrics import HEAD
 from attention_plasticity.page.cells import ShownCells, why_over_buckets
-from attention_plasticity.page.groups import baselines, head_groups
+from attention_plasticity.page.groups import head_groups
 from attention_plasticity.page.provenance import provenance
 from attention_plasticity.page.sentences import sentences, why_no_words
 from attention_plasticity.page.tables import (
@@ -24,6 +25,7 @@ from attention_plasticity.page.tables import (
     columns_of,
     head_columns,
     ordered,
+    singles,
     table_columns,
     word_columns,
 )
@@ -34,7 +36,6 @@ from attention_plasticity.tables.head_roles import why_unsure
 from attention_plasticity.tables.layer_types import layer_types
 from attention_plasticity.tables.main_plasticity import main_plasticity
 from attention_plasticity.tables.names import clean
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.formatting import index_ranges
 
@@ -46,27 +47,26 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     """
     path = run.path("head_metrics")
     metrics = ordered(run.head_metrics, HEAD, path)
-    require_values(metrics, main_plasticity(metrics).level, path)
+    require_values(metrics, main_plasticity(run).level, path)
     if run.influences is not None:
         ordered(run.influences, [*HEAD, "quantity", "bin"], run.path("influences"))
     cells = ShownCells.of(run)
     heads = _all_heads(metrics, cells.table)
-    profiles = cells.profiles(run)
     places, unit = cells.places(run)
     tables: Tables = {
         "heads": head_columns(heads, run.influences),
-        "cells": columns_of(cells.stored, single=True),
-        "profiles": columns_of(profiles, single=True),
+        "cells": singles(cells.columns),
+        "profiles": singles(cells.profile_columns(run)),
         "places": columns_of(places),
         "attention": attention_columns(run),
         **{name: table_columns(run, name) for name, shown in SHOWN.items() if run.has(shown.kind)},
     }
-    groups = head_groups(run, cells, profiles, tables)
+    groups, baselines = head_groups(run, cells, tables)
     about = {
         "label": label,
         "model": run.model_name,
         "groups": groups,
-        "baselines": baselines(run, cells.at_one_position, tables),
+        "baselines": baselines,
         **_architecture(run, heads),
         "unit": unit,
         "log": not cells.at_one_position

@@ -6,120 +6,115 @@ Baselines have the same groups, with means over their draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from attention_plasticity.metrics import HEAD_METRICS
-from attention_plasticity.page.cells import ShownCells
-from attention_plasticity.page.tables import Columns, Tables, columns_of
-from attention_plasticity.tables.baselines import BASELINES, mean_of_draws
+from attention_plasticity.page.cells import ShownCells, mean_columns
+from attention_plasticity.page.tables import Tables
+from attention_plasticity.tables.baselines import BASELINES, Level, levels
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import groups_of, mean_half_width, mean_over_heads
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
-from qk_toolkit.arrays import Array
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
+from attention_plasticity.tables.profiles import Profiles, over_draws, profiles_of
 from qk_toolkit.formatting import index_ranges
 
 Group = dict[str, Any]
 
 
 def head_groups(
-    run: FinishedRun, cells: ShownCells, profiles: pd.DataFrame, tables: Tables
-) -> list[dict[str, Any]]:
-    """All heads, then those of each type of layers: numbers, means, and a mean profile.
+    run: FinishedRun, cells: ShownCells, tables: Tables
+) -> tuple[list[Group], list[dict[str, Any]]]:
+    """The groups of heads of a run, all heads first, and its baselines with the same groups.
 
-    `profile` names the table of the mean profile, which is added to `tables`.
+    A group has the numbers, means, and the name of the table of its mean profile, which is added
+    to `tables`.
     """
+    parts = _parts(run)
+    means = [levels(part, HEAD_METRICS.averaged) for _, _, part in parts]
+    groups: list[Group] = []
+    for place, (name, layers, part) in enumerate(parts):
+        group = _group(part, name, layers, _means(means[place], ""), f"mean_{place}")
+        own = cells.profiles
+        if name is not None:
+            own = own.of_layers(layers, part.eligible_heads)
+        _add(tables, group, mean_columns(own))
+        groups.append(group)
+    return groups, [
+        _baseline(words, draws, parts, means, cells, tables)
+        for words, draws in run.baselines.items()
+        if (main_plasticity(*draws) is AT_ONE_POSITION) == cells.at_one_position
+    ]
+
+
+def _parts(run: FinishedRun) -> list[tuple[str | None, Sequence[int], FinishedRun]]:
+    """All heads, then those of each type of layers: its name, its layers, and their run."""
     types = layers_by_type(run.layer_types)
-    found: list[dict[str, Any]] = []
-    for name, layers in [(None, None), *types.items()]:
-        part = run if name is None or len(types) == 1 else run.select(layer_type=name)
-        of_part = profiles if layers is None else profiles[profiles["layer"].isin(layers)]
-        profile = f"mean_{len(found)}"
-        if not of_part.empty:
-            tables[profile] = columns_of(cells.mean(part, of_part))
-        found.append(
-            {
-                "name": name,
-                "words": "" if name is None else type_words(name),
-                "layers": "" if layers is None else index_ranges(layers),
-                "heads": len(part.head_metrics),
-                "eligible_heads": part.eligible_heads,
-                "means": _head_means(part),
-                "profile": profile,
-            }
-        )
+    found: list[tuple[str | None, Sequence[int], FinishedRun]] = [(None, (), run)]
+    for name, layers in types.items():
+        found.append((name, layers, run if len(types) == 1 else run.select(layer_type=name)))
     return found
 
 
-def _head_means(run: FinishedRun) -> dict[str, list[float]]:
-    """Mean over heads and half of its 95 % interval; without means whose interval is not known."""
-    names = [name for name in HEAD_METRICS.averaged if name in run.head_metrics]
-    means = {name: mean_over_heads(run, name) for name in names}
-    numbers = {name: [mean.value, mean_half_width(mean)] for name, mean in means.items()}
-    return {name: pair for name, pair in numbers.items() if all(map(math.isfinite, pair))}
+def _group(
+    part: FinishedRun, name: str | None, layers: Sequence[int], means: Any, profile: str
+) -> Group:
+    return {
+        "name": name,
+        "words": "" if name is None else type_words(name),
+        "layers": "" if name is None else index_ranges(layers),
+        "heads": len(part.head_metrics),
+        "eligible_heads": part.eligible_heads,
+        "means": means,
+        "profile": profile,
+    }
 
 
-def baselines(run: FinishedRun, at_one_position: bool, tables: Tables) -> list[dict[str, Any]]:
-    """The baselines of a run that show the same kind of plasticity; `look` is that of a line."""
-    found: list[dict[str, Any]] = []
-    for words, draws in run.baselines.items():
-        cells = [ShownCells.of(draw) for draw in draws]
-        if any(one.at_one_position != at_one_position for one in cells):
-            continue
-        of_texts = np.array([groups_of(draw) for draw in draws])
-        own: list[Tables] = [{} for _ in draws]
-        groups = [
-            head_groups(draw, one, one.profiles(draw), into)
-            for draw, one, into in zip(draws, cells, own, strict=True)
-        ]
-        for group in groups[0]:
-            name = group["profile"]
-            group["profile"] = f"baseline_{len(found)}_{name}"
-            with_bins = [number for number, into in enumerate(own) if name in into]
-            if with_bins:
-                shown = [own[number][name] for number in with_bins]
-                tables[group["profile"]] = _mean_profile(shown, of_texts[with_bins])
-        for number, group in enumerate(groups[0]):
-            group["means"] = _means([parts[number]["means"] for parts in groups], of_texts)
-        found.append(
-            {
-                "words": words,
-                "look": list(BASELINES.values()).index(words),
-                "texts": draws[0].texts.get("count"),
-                "draws": len(draws),
-                "groups": groups[0],
-            }
-        )
-    return found
+def _baseline(
+    words: str,
+    draws: Sequence[FinishedRun],
+    parts: Sequence[tuple[str | None, Sequence[int], FinishedRun]],
+    means: Sequence[Mapping[str, Mapping[str, Level]]],
+    cells: ShownCells,
+    tables: Tables,
+) -> dict[str, Any]:
+    """The groups of a baseline; `look` is that of its line."""
+    look = list(BASELINES.values()).index(words)
+    drawn = [found for draw in draws if (found := profiles_of(draw, cells.shown.level))]
+    groups: list[Group] = []
+    for (name, layers, part), known in zip(parts, means, strict=True):
+        group = _group(part, name, layers, _means(known, words), f"baseline_{look}_{len(groups)}")
+        own = drawn
+        if name is not None:
+            own = [one.of_layers(layers, part.eligible_heads) for one in drawn]
+        _add(tables, group, _over_draws([one.known for one in own]))
+        groups.append(group)
+    texts = draws[0].texts.get("count")
+    return {"words": words, "look": look, "texts": texts, "draws": len(draws), "groups": groups}
 
 
-def _means(draws: Sequence[dict[str, list[float]]], groups: Array) -> dict[str, list[float]]:
-    """Means and half widths over draws; those that every draw has."""
-    names = [name for name in draws[0] if all(name in one for one in draws)]
-    if not names:
+def _over_draws(draws: Sequence[Profiles]) -> dict[str, Any]:
+    """The mean profile over draws with a value."""
+    known = [draw for draw in draws if len(draw.buckets)]
+    if not known:
         return {}
-    numbers = np.array([[one[name] for name in names] for one in draws])  # (draws, names, 2)
-    wide = np.broadcast_to(groups[:, None], numbers.shape[:2])
-    value, half = mean_of_draws(numbers[..., 0], numbers[..., 1], wide)
-    return {name: [*map(float, pair)] for name, *pair in zip(names, value, half, strict=True)}
+    found = over_draws(known)
+    values = {"plasticity": np.array([one.value for one in found])}
+    half = np.array([one.half for one in found])
+    return {**mean_columns(known[0]), **values, **({"half_width": half} if len(half) else {})}
 
 
-def _mean_profile(draws: Sequence[Columns], groups: Array) -> Columns:
-    """The mean profile over draws. A draw without some of the bins is left out."""
-    first = draws[0]
-    size = len(first["q_bucket"])
-    kept = [number for number, one in enumerate(draws) if len(one["q_bucket"]) == size]
-    if len(kept) == 1:
-        return first
-    values = np.stack([draws[number]["plasticity"] for number in kept])  # (draws, bins)
-    if "half_width" in first:
-        half = np.stack([draws[number]["half_width"] for number in kept])
-    else:
-        half = np.full(values.shape, np.nan)
-    wide = np.broadcast_to(groups[kept, None], values.shape)
-    value, reach = mean_of_draws(values, half, wide)
-    errors = {"half_width": reach} if "half_width" in first else {}
-    return {**first, "plasticity": value, **errors}
+def _add(tables: Tables, group: Group, columns: dict[str, Any]) -> None:
+    if columns:
+        tables[group["profile"]] = columns
+
+
+def _means(known: Mapping[str, Mapping[str, Level]], name: str) -> dict[str, list[float | None]]:
+    """Mean over heads and half of its 95 % interval, None if that is not known."""
+    found = {column: level[name] for column, level in known.items() if name in level}
+    return {
+        column: [level.value, level.half if math.isfinite(level.half) else None]
+        for column, level in found.items()
+    }

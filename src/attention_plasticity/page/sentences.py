@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from attention_plasticity.metrics import ALIGNED, PHASE
+from attention_plasticity.metrics import ALIGNED, HEAD, PHASE
 from attention_plasticity.metrics import ROLES as TABLE
 from attention_plasticity.roles import (
     MIXED,
@@ -22,7 +22,6 @@ from attention_plasticity.roles import (
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import SCORES
 from attention_plasticity.tables.intervals import head_half_width, row_half_width
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.formatting import with_half
 
 FIXED_ORDER = 0.25

@@ -17,6 +17,7 @@ from attention_plasticity.metrics import (
     ALIGNED_DROP,
     DROP_DISTANCE,
     DROP_POSITION,
+    HEAD,
     HEAD_METRICS,
     TABLES,
     TableKind,
@@ -31,7 +32,6 @@ from attention_plasticity.tables.intervals import (
     quantity_groups,
     row_half_width,
 )
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.errors import ConfigError
 
 SCALE, UNKNOWN = 10_000, 65_535
@@ -147,12 +147,17 @@ def word_columns(run: FinishedRun) -> Columns:
     return {name: _stored(table[name]) for name in names}
 
 
-def columns_of(table: pd.DataFrame, *, single: bool = False) -> Columns:
-    """All columns of a table; with `single`, floats have 32 bits, and errors four digits."""
-    if not single:
-        return {str(name): table[name].to_numpy() for name in table}
-    found = {str(name): _stored(table[name]) for name in table}
-    return {name: _rounded(one) if name.endswith("_se") else one for name, one in found.items()}
+def columns_of(table: pd.DataFrame) -> Columns:
+    """All columns of a table."""
+    return {str(name): table[name].to_numpy() for name in table}
+
+
+def singles(columns: Columns) -> Columns:
+    """The columns with floats of 32 bits."""
+    return {
+        name: _single(column) if column.dtype.kind == "f" else column
+        for name, column in columns.items()
+    }
 
 
 def ordered(table: pd.DataFrame, keys: Sequence[str], source: object) -> pd.DataFrame:

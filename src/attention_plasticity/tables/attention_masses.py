@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from attention_plasticity.estimate.sizes import DISTANCES
-from attention_plasticity.metrics import MASS_COLUMNS
+from attention_plasticity.metrics import HEAD, MASS_COLUMNS
 from attention_plasticity.tables.intervals import half_width
-from attention_plasticity.tables.profiles import HEAD
 from qk_dump.positions import BucketGeometry
 from qk_toolkit.arrays import Array
 

@@ -9,26 +9,22 @@ used: their values cannot be compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Protocol
 
 from attention_plasticity.metrics import DROP_DISTANCE, DROP_POSITION, METRICS, PHASE
 from attention_plasticity.tables.head_means import MeanEstimate
-from attention_plasticity.tables.intervals import half_width, recorded_mean
+from attention_plasticity.tables.intervals import MeasuredHeads, half_width, mean_over_heads
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, PlasticityColumns
 from attention_plasticity.tables.run_info import RUN_FILE, read_run_info
 from qk_dump.manifest import json_text, plan_difference
 from qk_toolkit.debugging import show_traceback
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import read_json, write_text
 from qk_toolkit.formatting import count
 
-Array = npt.NDArray[np.float64]
 RANDOM, SHUFFLED = "random", "shuffled"
 BASELINES = {RANDOM: "random weights", SHUFFLED: "shuffled tokens"}
 """The kinds of baselines, and what they are."""
@@ -186,21 +182,6 @@ def level_of(means: Sequence[MeanEstimate | Level]) -> Level:
     return Level(value, math.sqrt(texts + between), satterthwaite(parts), heads, tuple(values))
 
 
-def mean_of_draws(values: Array, half: Array, groups: Array) -> tuple[Array, Array]:
-    """Means over draws, with half widths that have the error between draws.
-
-    All have one row per draw. One draw keeps its own half widths.
-    """
-    if len(values) == 1:
-        return values[0], half[0]
-    errors = half / half_width(1.0, groups)  # (draws, n)
-    levels = [
-        level_of([Level(*one, heads=1) for one in zip(*draws, strict=True)])
-        for draws in zip(values.T, errors.T, groups.T - 1.0, strict=True)
-    ]
-    return np.array([one.value for one in levels]), np.array([one.half for one in levels])
-
-
 def level_difference(one: Level, other: Level) -> Level:
     """`one` minus `other`, taken as independent: their texts differ in number."""
     parts = [(level.standard_error**2, level.freedom) for level in (one, other)]
@@ -217,68 +198,84 @@ def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return 1.0 / math.fsum(shares)
 
 
-def baseline_levels(run: Path, info: Mapping[str, Any], column: str) -> dict[str, Level]:
-    """The means of a run (`""`) and of its baselines by kind, for a column of the heads.
+class WithBaselines(MeasuredHeads, Protocol):
+    """A run, and the draws of its baselines."""
 
-    Baselines of other captures or settings are left out.
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Its run.json."""
+
+    @property
+    def baselines(self) -> Mapping[str, Sequence[MeasuredHeads]]:
+        """The draws of each baseline that can be compared with the run, by words."""
+
+
+def levels(run: WithBaselines, columns: Iterable[str]) -> dict[str, dict[str, Level]]:
+    """Means over heads by column: those of the run (`""`), and of its baselines by their words.
+
+    A baseline is left out where one of its draws does not have the column.
     """
-    found: dict[str, list[MeanEstimate]] = {"": [recorded_mean(info.get("means") or {}, column)]}
-    for one in baselines_of(run, info):
-        if one.fits:
-            mean = recorded_mean(one.info.get("means") or {}, column)
-            found.setdefault(one.kind, []).append(mean)
-    levels = {
-        kind: level_of([mean for mean in means if mean.heads]) for kind, means in found.items()
-    }
-    return {kind: level for kind, level in levels.items() if level.heads}
+    draws = {"": [run], **run.baselines}
+    found: dict[str, dict[str, Level]] = {}
+    for column in columns:
+        known = {
+            name: level_of([mean_over_heads(one, column) for one in own])
+            for name, own in draws.items()
+            if all(column in one.head_metrics for one in own)
+        }
+        found[column] = {name: level for name, level in known.items() if level.heads}
+    return found
 
 
-def baseline_lines(run: Path, shown: PlasticityColumns) -> list[str]:
-    """One line per kind of baseline of the run in a folder, and one about its drop from position.
+def baseline_lines(run: WithBaselines, shown: PlasticityColumns) -> list[str]:
+    """One line per kind of baseline of a run, and one about its drop from position.
 
     An error becomes a line.
     """
-    if not (run / FOLDER).is_dir():
+    if not (run.folder / FOLDER).is_dir():
         return []
+    words = {shown.level: ""}
+    if shown is AT_ONE_POSITION:
+        words |= {DROP_POSITION: ", drop from position ", DROP_DISTANCE: ", from distance "}
+        words |= {PHASE: ", rotary phase "}
     try:
-        info = read_run_info(run / RUN_FILE)
-        found = baselines_of(run, info)
-        words = {shown.level: ""}
-        if shown is AT_ONE_POSITION:
-            words |= {DROP_POSITION: ", drop from position ", DROP_DISTANCE: ", from distance "}
-            words |= {PHASE: ", rotary phase "}
-        levels = {column: baseline_levels(run, info, column) for column in words}
-    except (ConfigError, OSError) as error:
+        found = baselines_of(run.folder, run.info)
+        known = levels(run, words)
+    except (ToolkitError, OSError) as error:
         show_traceback(error)
         return [f"baselines: {error}"]
     lines = [
-        f"{BASELINES[kind]}: {_values(kind, words, levels)}; {_counts(kind, found)}"
-        for kind in BASELINES
-        if kind in levels[shown.level]
+        f"{name}: {_values(name, words, known)}; {_counts(name, found)}"
+        for name in BASELINES.values()
+        if name in known[shown.level]
     ]
-    return lines + _drop_lines(levels.get(DROP_POSITION, {})) + _not_shown(run, found)
+    return lines + _drop_lines(known.get(DROP_POSITION, {})) + _not_shown(run.folder, found)
 
 
-def _values(kind: str, words: Mapping[str, str], levels: Mapping[str, Mapping[str, Level]]) -> str:
+def _values(name: str, words: Mapping[str, str], levels: Mapping[str, Mapping[str, Level]]) -> str:
     """The means of a baseline in one line; ± is half of a 95 % interval."""
     text = ""
     for column, word in words.items():
-        level = levels[column].get(kind)
+        level = levels[column].get(name)
         if level is not None:
             text += word + METRICS[column].show_half(level.value, level.half)
     return text
 
 
-def _counts(kind: str, found: Sequence[Baseline]) -> str:
+def _counts(name: str, found: Sequence[Baseline]) -> str:
     """How many heads, texts and draws are behind the means of a kind of baseline."""
-    own = [one for one in found if one.fits and one.kind == kind]
+    own = [one for one in found if one.fits and one.words == name]
     heads = (own[0].info.get("heads") or {}).get("analysed") or 0
     texts = f", {count(own[0].texts, 'text')}" if own[0].texts else ""
-    return f"baseline, {count(heads, 'head')}{texts}{_draws_text(kind, len(own))}"
+    return f"baseline, {count(heads, 'head')}{texts}{_draws_text(name, len(own))}"
 
 
-def _draws_text(kind: str, number: int) -> str:
-    if kind != RANDOM:
+def _draws_text(name: str, number: int) -> str:
+    if name != BASELINES[RANDOM]:
         return ""
     if number > 1:
         return f", {number} draws; ± has the error between draws"
@@ -287,9 +284,9 @@ def _draws_text(kind: str, number: int) -> str:
 
 def _drop_lines(drops: Mapping[str, Level]) -> list[str]:
     """Whether the drop of a run at equal distances differs from that of shuffled tokens."""
-    if not {"", SHUFFLED} <= drops.keys():
+    if not {"", BASELINES[SHUFFLED]} <= drops.keys():
         return []
-    found = level_difference(drops[""], drops[SHUFFLED])
+    found = level_difference(drops[""], drops[BASELINES[SHUFFLED]])
     number = METRICS[DROP_POSITION].show_half(found.value, found.half)
     text = f"drop from position minus that of shuffled tokens: {number}"
     if math.isnan(found.half):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from attention_plasticity.metrics import HEAD
 from attention_plasticity.read.bins import Bins
-from attention_plasticity.tables.profiles import HEAD
 from qk_dump.positions import BucketGeometry
 
 _LARGEST = 1 << 31  # tokens of a bin

@@ -16,9 +16,8 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.special import stdtr, stdtrit
 
-from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS
+from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, HEAD
 from attention_plasticity.tables.head_means import MeanEstimate, mean_estimate
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.arrays import Array
 
 LEVEL = 0.95
@@ -306,7 +305,7 @@ def bucket_errors(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFr
 def bucket_rows(influences: pd.DataFrame, quantity: str = BIN_QUANTITY) -> pd.DataFrame:
     """The rows of `bucket_errors` from the table of influences.
 
-    `ap_bin` is plasticity at one position, `ap_bin_pooled` plasticity over the bin.
+    `ap_bin` is RoPE-aligned plasticity, `ap_bin_pooled` plasticity over the bin.
     """
     rows = influences[influences["quantity"] == quantity].rename(columns={"bin": "q_bucket"})
     groups = rows[list(GROUP_COLUMNS)]

@@ -9,7 +9,7 @@ without rotary records have the second one only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from attention_plasticity.metrics import (
     ALIGNED,
@@ -18,6 +18,7 @@ from attention_plasticity.metrics import (
     ALIGNED_LAST,
     DROP_DISTANCE,
     DROP_POSITION,
+    TableKind,
 )
 
 if TYPE_CHECKING:
@@ -60,7 +61,31 @@ AT_ONE_POSITION = PlasticityColumns(
 OVER_BUCKETS = PlasticityColumns("ap_overall", "plasticity over a bucket")
 
 
-def main_plasticity(metrics: pd.DataFrame) -> PlasticityColumns:
-    """RoPE-aligned plasticity if a head of the table has it, else plasticity over a bucket."""
-    known = ALIGNED in metrics.columns and bool(metrics[ALIGNED].notna().any())
-    return AT_ONE_POSITION if known else OVER_BUCKETS
+class WithPlasticity(Protocol):
+    """A run with its table of heads, or with a table of bins alone."""
+
+    def has(self, kind: TableKind) -> bool:
+        """Whether there is a table."""
+
+    @property
+    def head_metrics(self) -> pd.DataFrame:
+        """One row per head."""
+
+
+def main_plasticity(
+    *runs: WithPlasticity, wanted: Literal["position", "bucket"] | None = None
+) -> PlasticityColumns:
+    """RoPE-aligned plasticity if a head of every run has it, else plasticity over a bucket.
+
+    With `wanted`, the plasticity that is asked for.
+    """
+    if wanted is not None:
+        return AT_ONE_POSITION if wanted == "position" else OVER_BUCKETS
+    return AT_ONE_POSITION if runs and all(map(_at_one_position, runs)) else OVER_BUCKETS
+
+
+def _at_one_position(run: WithPlasticity) -> bool:
+    if not run.has("head_metrics"):
+        return run.has("bins")
+    heads = run.head_metrics
+    return ALIGNED in heads and bool(heads[ALIGNED].notna().any())

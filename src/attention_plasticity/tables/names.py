@@ -1,6 +1,6 @@
 """Names from files and flags as one line of printable text.
 
-The key pairs of each `pair_sampling` in words.
+The key pairs of each `pair_sampling` in words, and the name of a head.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ PAIR_WORDS = {
 
 
 def pair_words(pair_sampling: str, in_bins: bool) -> str:
-    """The key pairs in words; `in_bins`: of plasticity at one position, whose keys are in bins."""
+    """The key pairs in words; `in_bins`: of RoPE-aligned plasticity, whose keys are in bins."""
     words = PAIR_WORDS[pair_sampling]
     return words.replace("key bucket", "bin of keys") if in_bins else words
+
+
+def head_name(layer: int, head: int) -> str:
+    """`L3 H5`."""
+    return f"L{layer} H{head}"
 
 
 def clean(text: str) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attention_plasticity.metrics import ALIGNED_DROP, ATTENDED, METRICS, PHASE, POOLED
+from attention_plasticity.metrics import ALIGNED_DROP, ATTENDED, HEAD, METRICS, PHASE, POOLED
 from attention_plasticity.roles import NAMES, NO_ERRORS, REPEATED_DECIDE, UNSURE
 from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.baselines import baseline_lines
@@ -38,7 +38,6 @@ from attention_plasticity.tables.main_plasticity import (
     main_plasticity,
 )
 from attention_plasticity.tables.names import PAIR_WORDS
-from attention_plasticity.tables.profiles import HEAD
 from qk_toolkit.formatting import count, format_heads, index_ranges
 from qk_toolkit.terminal import command_console, print_line
 
@@ -68,7 +67,7 @@ def print_summary(
     analysed = run.info.get("tables") != {}
     console.print()
     if analysed:
-        shown = main_plasticity(run.head_metrics)
+        shown = main_plasticity(run)
         _print_level(run, shown, console)
         _print(_drop(run, shown), console)
         _print(_types(run, shown), console)
@@ -80,7 +79,7 @@ def print_summary(
     _print([*_missing(run), *_left_out(run)], console)
     _print_failures(run, console)
     if analysed:
-        _print(_advice(run, main_plasticity(run.head_metrics)), console)
+        _print(_advice(run, main_plasticity(run)), console)
     _print(_files(run, with_next=with_next and analysed), console)
 
 
@@ -111,7 +110,7 @@ def _print_level(run: FinishedRun, shown: PlasticityColumns, console: Console) -
         )
     if run.pair_sampling in _OTHER_PAIRS:
         console.print(f"key pairs: {PAIR_WORDS[run.pair_sampling]}")
-    for line in baseline_lines(run.folder, shown):
+    for line in baseline_lines(run, shown):
         console.print(line, markup=False)
 
 

@@ -61,7 +61,7 @@ def test_lengths_have_a_panel_per_metric(runs: list[NamedRun]) -> None:
     table = summary(runs, "length")
     figure = lengths_figure(table, runs)
     labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
-    drops = ["drop of RoPE-aligned plasticity", "drop of rotary phase"]
+    drops = ["drop", "drop of rotary phase"]
     levels = ["RoPE-aligned plasticity", "RoPE-aligned plasticity, near keys", "rotary phase"]
     assert labels == [*levels, drops[0], "drop, near keys", drops[1]]
     ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]

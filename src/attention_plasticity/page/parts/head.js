@@ -259,12 +259,11 @@ function cellsFigure(run, key) {
   const size = bucket.length;
   const z = Array.from({ length: size }, () => new Array(size).fill(null));
   const text = Array.from({ length: size }, () => new Array(size).fill(""));
-  const rows = rowsOfHead(run, "cells", key), profile = rowsOfHead(run, "profiles", key);
-  const factor = new Map(profile?.half_widths_per_error?.map((number, i) => [profile.q_bucket[i], number]));
+  const rows = rowsOfHead(run, "cells", key);
   const span = (i) => (end ? `${whole(start[i])}–${whole(end[i])}` : `${run.unit === "tokens" ? "around " : "bucket "}${whole(start[i])}`);
   for (let i = 0; i < (rows?.plasticity.length ?? 0); i++) {
     const q = place.get(rows.q_bucket[i]), k = place.get(rows.k_bucket[i]);
-    const value = rows.plasticity[i], half = rows.plasticity_se?.[i] * factor.get(rows.q_bucket[i]);
+    const value = rows.plasticity[i], half = rows.half_width?.[i] ?? NaN;
     z[k][q] = Number.isFinite(value) ? value : null;
     const pairs = rows.n_pairs ? `<br>${plural(rows.n_pairs[i], "pair")} of keys` : "";
     const pooled = Number.isFinite(rows.pooled?.[i]) ? `<br>over a bin: ${showShare(rows.pooled[i])}` : "";

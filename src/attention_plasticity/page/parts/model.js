@@ -113,7 +113,7 @@ function typeLines(run, other, metric) {
 /** The mean of a metric over the heads of a baseline, of the chosen layers, as text; null if it is not known. */
 function baselineMean(baseline, metric) {
   const found = groupOf(baseline)?.means[metric];
-  return found ? withHalf(showShare(found[0]), found[0], found[1]) : null;
+  return found ? withHalf(showShare(found[0]), found[0], found[1] ?? NaN) : null;
 }
 
 /** Lines of a card: the values of the baselines. */

@@ -16,7 +16,6 @@ import { attentionCard } from "./attention.js";
 import { metricsCard } from "./metrics.js";
 import { keyHeadsCard, provenanceCard, runsCard } from "./tables.js";
 import { readAddress, writeAddress } from "./address.js";
-import { addDownloadListeners } from "./downloads.js";
 
 /**
  * A card has an `id`, a `title`, a `place`, words of `help`, `controls` beside its title, and a `body`. It is shown if the
@@ -102,7 +101,6 @@ function fillControls() {
   fillMenu(byId("beside"), [["", "none"], ...others], state.beside ?? "");
   byId("layers-label").hidden = new Set(runsShown().flatMap(({ types }) => types.map(({ name }) => name))).size < 2;
   fillMenu(byId("layers"), [["", "all"], ...runShown().types.map(({ name, words, layers }) => [name, words, layersWords(layers)])], state.layers ?? "");
-  byId("download-head-components").disabled = !runShown().tables.components;
 }
 
 function switchRun(number) {
@@ -148,14 +146,12 @@ function addListeners() {
   matchMedia("print").addEventListener("change", ({ matches }) => setTheme(matches ? "light" : savedTheme()));
   addEventListener("hashchange", (event) => { readAddress(event.newURL); drawAll(); });
   addEventListener("keydown", onKey);
-  addEventListener("click", (event) => { if (!byId("downloads").contains(event.target)) byId("downloads").open = false; });
   let timer;
   addEventListener("resize", () => {
     document.documentElement.dataset.state = "drawing";
     clearTimeout(timer);
     timer = setTimeout(drawAll, 120);
   });
-  addDownloadListeners();
 }
 
 function onKey(event) {
@@ -165,7 +161,6 @@ function onKey(event) {
     byId("search").focus();
     byId("search").select();
   }
-  if (event.key === "Escape") byId("downloads").open = false;
 }
 
 /** Run a script from a blob, so that it is parsed off the main thread. Inline if blobs are blocked. */

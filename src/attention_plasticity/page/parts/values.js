@@ -62,8 +62,8 @@ export function showHeadValue(run, key, metric) {
 
 /** Mean over heads of all layers or of one type, and half of its 95 % interval; the half is NaN if it is not known. */
 function meanOf(run, metric, type = state.layers) {
-  const [mean, half] = groupOf(run, type)?.means[metric] ?? [spreadOf(run, metric, type)?.mean ?? NaN, NaN];
-  return { mean, half };
+  const [mean, half] = groupOf(run, type)?.means[metric] ?? [spreadOf(run, metric, type)?.mean ?? NaN];
+  return { mean, half: half ?? NaN };
 }
 
 export function showMean(run, metric, type = state.layers) {
