@@ -2,9 +2,6 @@
 
 import sys
 
-try:
-    from attention_plasticity.entry import main
-except KeyboardInterrupt:
-    sys.exit(130)
+from attention_plasticity.entry import main
 
 sys.exit(main())

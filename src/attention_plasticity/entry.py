@@ -1,35 +1,48 @@
-"""Entry points of the commands. Signals are quiet before anything else is imported."""
+"""Entry points of the commands. Ctrl-C is quiet while modules are imported, too."""
 
-import os
 import sys
+from collections.abc import Callable
 
-try:
-    from qk_toolkit.early_signals import exit_on_signals
 
-    exit_on_signals()
-    from qk_toolkit.debugging import print_without_secrets
+def run(command: Callable[[], int]) -> int:
+    """The exit code of a command that imports its modules itself."""
+    try:
+        from qk_toolkit.debugging import print_without_secrets
 
-    sys.excepthook = print_without_secrets
-except KeyboardInterrupt:
-    os._exit(130)
+        sys.excepthook = print_without_secrets
+        return command()
+    except KeyboardInterrupt:
+        return 130
 
 
 def main() -> int:
     """`attention-plasticity`."""
-    from attention_plasticity.cli import main
 
-    return main()
+    def command() -> int:
+        from attention_plasticity.cli import main
+
+        return main()
+
+    return run(command)
 
 
 def analyze() -> int:
     """`python analyze.py`."""
-    from attention_plasticity.cli import analyze
 
-    return analyze()
+    def command() -> int:
+        from attention_plasticity.cli import analyze
+
+        return analyze()
+
+    return run(command)
 
 
 def plot(kind: str, file: str) -> int:
     """`python scripts/plot_*.py`."""
-    from attention_plasticity.figures.command import script
 
-    return script(kind, file)
+    def command() -> int:
+        from attention_plasticity.figures.command import script
+
+        return script(kind, file)
+
+    return run(command)

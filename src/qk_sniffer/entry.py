@@ -1,21 +1,16 @@
-"""Entry point of `sniff-qk`. Signals are quiet before anything else is imported."""
+"""Entry point of `sniff-qk`. Ctrl-C is quiet while modules are imported, too."""
 
-import os
 import sys
-
-try:
-    from qk_toolkit.early_signals import exit_on_signals
-
-    exit_on_signals()
-    from qk_toolkit.debugging import print_without_secrets
-
-    sys.excepthook = print_without_secrets
-except KeyboardInterrupt:
-    os._exit(130)
 
 
 def main() -> int:
     """`sniff-qk`."""
-    from qk_sniffer.cli import main
+    try:
+        from qk_toolkit.debugging import print_without_secrets
 
-    return main()
+        sys.excepthook = print_without_secrets
+        from qk_sniffer.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130

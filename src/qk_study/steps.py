@@ -22,7 +22,6 @@ from qk_study.plan import ModelPlan, Part
 from qk_study.settings import StudySettings
 from qk_study.texts import chosen, record_texts, refuse_long_repeated, texts_changed
 from qk_study.weights import weights_changed
-from qk_toolkit.command_line import StdoutClosedError
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError, HubError, StoreError, ToolkitError, without_tokens
 from qk_toolkit.files import user_path
@@ -65,7 +64,7 @@ def _tried(work: Callable[[], Result], label: str) -> tuple[Result | None, str]:
     """The result of some work, or the reason why there is none."""
     try:
         return work(), ""
-    except StdoutClosedError:
+    except BrokenPipeError:  # nobody reads the output
         raise
     except Exception as error:  # code of a model, or a lack of memory: the others go on
         show_traceback(error)

@@ -9,6 +9,7 @@ import argparse
 import io
 import os
 import re
+import select
 import shutil
 import signal
 import sys
@@ -16,7 +17,6 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from qk_toolkit.debugging import FLAG, HELP, show_traceback
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qk_toolkit.settings import Settings
 
 INTERRUPTED = 130
+_SHOW_CURSOR = b"\x1b[?25h"
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -106,21 +107,23 @@ def guarded(command: Callable[[], int], interrupted: str) -> int:
     `interrupted` is printed after Ctrl-C: it says what is kept and how to continue.
     """
     signals = _Signals()
-    with safe_streams():
-        try:
-            with signals.raised_once(), allow_closed_stdout():
-                return command()
-            return 0  # standard output was closed before the end
-        except SystemExit:
+    if type(sys.stdout) is io.TextIOWrapper:  # not one of a test or a notebook
+        sys.stdout.reconfigure(errors="replace")  # characters that its encoding lacks
+    try:
+        with signals.raised_once(), allow_closed_stdout():
+            return command()
+        return 0  # standard output was closed before the end
+    except SystemExit:
+        raise
+    except BaseException as error:  # reported, or raised again
+        if not (signals.received or isinstance(error, (KeyboardInterrupt, ToolkitError, OSError))):
             raise
-        except BaseException as error:  # reported, or raised again
-            if signals.received or isinstance(error, KeyboardInterrupt):
-                show_traceback(error)
-                return _report_interruption(signals.received, interrupted)
-            if not isinstance(error, (ToolkitError, OSError)):
-                raise
-            show_traceback(error)
-            return _report_error(error)
+        with suppress(OutputError):
+            _flush()
+        show_traceback(error)
+        if signals.received or isinstance(error, KeyboardInterrupt):
+            return _report_interruption(signals.received, interrupted)
+        return _report_error(error)
 
 
 def _report_interruption(number: int | None, interrupted: str) -> int:
@@ -130,7 +133,7 @@ def _report_interruption(number: int | None, interrupted: str) -> int:
     return INTERRUPTED
 
 
-def _report_error(error: ToolkitError | OSError) -> int:
+def _report_error(error: BaseException) -> int:
     text = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         text = f"{error.filename}: {error.strerror}"
@@ -139,44 +142,37 @@ def _report_error(error: ToolkitError | OSError) -> int:
 
 
 class _Signals:
-    """Raises the first Ctrl-C or SIGTERM as an exception.
-
-    A second signal goes to the handler that was installed before. In our commands that handler
-    ends the process at once (see `early_signals`).
-    """
+    """Raises the first Ctrl-C or SIGTERM as an exception; a second one ends the process at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._previous: dict[int, Any] = {}
 
     @contextmanager
     def raised_once(self) -> Iterator[None]:
         """Handle signals during the block. Does nothing in a thread or in a nested block."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handler = signal.getsignal(number)
-            if handler is not signal.SIG_IGN and not isinstance(handler, _Signals):
-                self._previous[number] = handler
+        previous: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for replaced in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.getsignal(replaced)
+                if handler is not signal.SIG_IGN and not isinstance(handler, _Signals):
+                    previous[replaced] = handler
+                    signal.signal(replaced, self)
         try:
-            for replaced in self._previous:
-                signal.signal(replaced, self)
             yield
         finally:
-            self._restore()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def __call__(self, number: int, frame: object) -> None:
-        self._restore()
+        if self.received is not None:
+            if os.isatty(2):
+                os.write(2, _SHOW_CURSOR)  # a progress bar may have hidden it
+            os._exit(128 + number)
         self.received = number
         if number == signal.SIGINT:
             _say_stopping()
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
 
 def _say_stopping() -> None:
@@ -190,94 +186,43 @@ def _say_stopping() -> None:
         os.write(2, b"\n" + line if os.isatty(2) else line)
 
 
-class StdoutClosedError(BrokenPipeError):
-    """The reader of standard output closed the pipe, as `| head` does."""
-
-
 @contextmanager
 def allow_closed_stdout() -> Iterator[None]:
-    """End the block without an error when standard output is closed.
+    """End the block without an error when the reader of standard output is gone, as `| head` is.
 
-    A broken pipe of any other file is still an error. Output that cannot be written for another
-    reason, such as a full disk, is an `OutputError`, also if the block prints help and exits.
+    Output that cannot be written for another reason, such as a full disk, is an `OutputError`.
     """
-    with _closed_stdout_ignored():
-        try:
-            yield
-        except SystemExit:  # its exit code counts, also if nobody reads the output
-            with _closed_stdout_ignored():
-                sys.stdout.flush()
+    try:
+        yield
+    except BrokenPipeError:
+        if not _reader_is_gone():
             raise
-        sys.stdout.flush()
+        _drop_output()
+    except SystemExit:  # its exit code counts, also if nobody reads the output
+        _flush()
+        raise
+    else:
+        _flush()
 
 
-@contextmanager
-def _closed_stdout_ignored() -> Iterator[None]:
+def _flush() -> None:
     try:
-        yield
-    except StdoutClosedError:
-        _drop_output(sys.stdout.fileno())
-
-
-def _drop_output(descriptor: int) -> None:
-    """Send later output nowhere, so that what is left in a buffer is no error at the exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
-
-
-class _Output(io.FileIO):
-    """Standard output with its own exceptions for a broken pipe and for other failures."""
-
-    def write(self, content: Any) -> int:
-        try:
-            return super().write(content) or 0
-        except BrokenPipeError as error:
-            raise StdoutClosedError(*error.args) from None
-        except OSError as error:
-            _drop_output(self.fileno())
-            raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
-
-
-class _Messages(io.FileIO):
-    """Standard error that drops what cannot be written."""
-
-    def write(self, content: Any) -> int:
-        try:
-            return super().write(content) or 0
-        except OSError:
-            return len(content)
-
-
-@contextmanager
-def safe_streams() -> Iterator[None]:
-    """Use output streams that raise `StdoutClosedError` and `OutputError` only during the block.
-
-    Both are errors of standard output. Output to a closed stream is dropped. A character that the
-    encoding lacks becomes '?'.
-    """
-    original = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _safe(sys.stdout, _Output), _safe(sys.stderr, _Messages)
-    try:
-        yield
-    finally:
-        with suppress(OSError, OutputError), allow_closed_stdout():
+        if sys.stdout is not None:
             sys.stdout.flush()
-        sys.stdout, sys.stderr = original
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        _drop_output()
+        raise OutputError(f"standard output: cannot be written: {error.strerror}") from error
 
 
-def _safe(stream: Any, kind: type[io.FileIO]) -> Any:
-    if stream is None:
-        return Path(os.devnull).open("w")
-    if type(stream) is not io.TextIOWrapper:
-        return stream  # replaced by a test or a notebook
-    stream.flush()
-    raw = getattr(stream.buffer, "raw", stream.buffer)
-    if not isinstance(raw, io.FileIO) or isinstance(raw, kind):
-        return stream
-    safe: Any = kind(raw.fileno(), "wb", closefd=False)
-    return io.TextIOWrapper(
-        safe if raw is stream.buffer else io.BufferedWriter(safe),  # keep an unbuffered stream
-        encoding=stream.encoding,
-        errors="replace",
-        line_buffering=stream.line_buffering,
-        write_through=stream.write_through,
-    )
+def _reader_is_gone() -> bool:
+    """Whether standard output is a pipe that nobody reads; another pipe may be the broken one."""
+    poll = select.poll()
+    poll.register(1, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _drop_output() -> None:
+    """Send later output nowhere, so that what is left in a buffer is no error at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

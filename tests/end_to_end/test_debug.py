@@ -84,7 +84,12 @@ def test_tracebacks_of_heads_are_in_the_log(tmp_path: Path) -> None:
 
 
 def test_a_bug_shows_no_secret_either() -> None:
-    code = "import {}.entry; raise RuntimeError('s3://key:hidden@bucket')"
+    code = """
+import {0}.cli, {0}.entry
+def main():
+    raise RuntimeError('s3://key:hidden@bucket')
+{0}.cli.main = main
+{0}.entry.main()"""
     for package in ("attention_plasticity", "qk_sniffer"):
         words = [sys.executable, "-c", code.format(package)]
         ended = subprocess.run(words, capture_output=True, text=True, check=False)

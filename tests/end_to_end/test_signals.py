@@ -73,7 +73,7 @@ def ended(process: subprocess.Popen[bytes], *codes: int) -> str:
 @pytest.mark.parametrize(
     ("command", "module"),
     [
-        ("sniff-qk", "qk_toolkit.debugging"),  # the first one after the handlers
+        ("sniff-qk", "qk_toolkit.debugging"),  # the first one
         ("console script", "attention_plasticity.cli"),
     ],
 )

@@ -13,7 +13,6 @@ from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError, OutputError, StoreError
 from qk_toolkit.store import DamagedFileError, Store
 from qk_toolkit.sync import Sync, fetch_changed, fetch_missing
-from qk_toolkit.uploads import output_file, output_folder
 from qk_toolkit.urls import reason_of
 from s3_server import S3, Fault, damaged, error, expired, reset, slow, truncated
 from waiting import PATIENCE, wait_for
@@ -322,18 +321,3 @@ def test_urls_with_one_last_name_have_folders_of_their_own() -> None:
     one, other = (folder_of_url(f"s3://{bucket}/run/", "runs") for bucket in "ab")
     assert one != other
     assert folder_of_url("s3://a/run", "runs") == one
-
-
-def test_output_goes_to_a_folder_or_a_url(s3: S3, tmp_path: Path) -> None:
-    for place in (str(tmp_path / "out"), s3.url("out/")):
-        with output_folder(place) as output:
-            (output.folder / "sub").mkdir(parents=True)
-            (output.folder / "sub" / "a.txt").write_text("1")
-            assert output.shown(output.folder / "a.txt") == f"{place.rstrip('/')}/a.txt"
-        with output_file(f"{place.rstrip('/')}/b.png") as (path, output):
-            path.write_text("2")
-            path.with_suffix(".txt").write_text("3")
-            assert output.shown(path) == f"{place.rstrip('/')}/b.png"
-    assert s3.names() == ["out/b.png", "out/b.txt", "out/sub/a.txt"]
-    with pytest.raises(ConfigError, match="cannot be written to the Hub"), output_folder("hf://x"):
-        pass

@@ -99,36 +99,42 @@ def _plot_one(spec: Spec, settings: PlotSettings) -> int:
     from attention_plasticity.figures.request import draw_figure, options_of
     from attention_plasticity.figures.saving import require_target, save_figure
     from attention_plasticity.tables.finished_run import FinishedRun
-    from qk_toolkit.uploads import output_file
+    from qk_toolkit.files import user_path
 
     given = settings.given()
     options_of(spec, given)
     run = FinishedRun.open(settings.run)
     ending = settings.format or "png"
-    place = settings.output or f"{settings.run.rstrip('/')}/figures/{spec.name}.{ending}"
+    place = settings.output or f"{_folder_of_figures(settings.run)}/{spec.name}.{ending}"
     if settings.format and not place.endswith(f".{ending}"):
         place = f"{place}.{ending}"
     figure = draw_figure(spec, run, given)
-    with output_file(place) as (path, output):
-        require_target(path)
-        save_figure(figure, path)
-    print(output.shown(path))
+    path = user_path(place)
+    require_target(path)
+    save_figure(figure, path)
+    print(path)
     return 0
 
 
 def _plot_all(settings: PlotSettings) -> int:
     from attention_plasticity.figures.registry import left_out_lines, save_all
     from attention_plasticity.tables.finished_run import FinishedRun
-    from qk_toolkit.uploads import output_folder
+    from qk_toolkit.files import user_path
 
     run = FinishedRun.open(settings.run)
-    place = settings.output or f"{settings.run.rstrip('/')}/figures"
-    with output_folder(place) as output:
-        for path in save_all(run, output.folder, settings.format or "png", **settings.given()):
-            print(output.shown(path))
+    folder = user_path(settings.output or _folder_of_figures(settings.run))
+    for path in save_all(run, folder, settings.format or "png", **settings.given()):
+        print(path)
     for line in left_out_lines(run.select(settings.layers, settings.layer_type, settings.heads)):
         print(f"note: {line}", file=sys.stderr)
     return 0
+
+
+def _folder_of_figures(run: str) -> str:
+    """The folder `figures` in the folder of a run; here for a run at a URL."""
+    from qk_toolkit.urls import is_remote
+
+    return "figures" if is_remote(run) else f"{run.rstrip('/')}/figures"
 
 
 def script(name: str, file: str) -> int:
@@ -154,17 +160,17 @@ def _script(name: str, arguments: Sequence[str], file: str) -> int:
         save_figure,
         show_figure,
     )
-    from qk_toolkit.uploads import output_file
+    from qk_toolkit.files import user_path
 
     if settings.output is None:
         figure = _drawn(spec, settings)  # first: a wrong path is reported before a missing display
         require_display()
         show_figure(figure)
         return 0
-    with output_file(settings.output) as (path, output):
-        require_target(path)
-        save_figure(_drawn(spec, settings), path)
-    print(output.shown(path))
+    path = user_path(settings.output)
+    require_target(path)
+    save_figure(_drawn(spec, settings), path)
+    print(path)
     return 0
 
 

@@ -31,13 +31,15 @@ def report(arguments: Sequence[str]) -> int:
     given: dict[str, Any] = parse_flags(parser, arguments)
     from attention_plasticity.page.report import make_report, require_target
     from attention_plasticity.tables.finished_run import FinishedRun
-    from qk_toolkit.uploads import output_file
+    from qk_toolkit.files import user_path
+    from qk_toolkit.urls import is_remote
 
     runs = [FinishedRun.open(folder) for folder in given["runs"]]
-    default = f"{runs[0].place.rstrip('/')}/report.html" if len(runs) == 1 else "report.html"
+    beside = len(runs) == 1 and not is_remote(runs[0].place)
+    default = f"{runs[0].place.rstrip('/')}/report.html" if beside else "report.html"
     labels = given["labels"].split(",") if given["labels"] else None
-    with output_file(given["output"] or default) as (target, output):
-        require_target(target, runs)
-        make_report(runs, labels, given["title"]).save(target)
-    print(output.shown(target))
+    target = user_path(given["output"] or default)
+    require_target(target, runs)
+    make_report(runs, labels, given["title"]).save(target)
+    print(target)
     return 0

@@ -64,8 +64,7 @@ class RayTasks(Engine):
             future.set_exception(died)
 
     def check(self) -> None:
-        """Raise a `ClusterLostError` if the cluster does not answer, and count its CPUs."""
-        self._connection.check()
+        """Count the CPUs of the cluster."""
         now = time.monotonic()
         if now >= self._next_count:
             self.workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
@@ -73,10 +72,6 @@ class RayTasks(Engine):
         if self._note_at is not None and now >= self._note_at:
             self._note("waiting for a free CPU of the Ray cluster")
             self._note_at = float("inf")
-
-    def was_interrupted(self) -> bool:
-        """Whether the cluster did not answer for a moment, so that a task may have died of it."""
-        return self._connection.was_interrupted()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel the tasks and leave the cluster."""

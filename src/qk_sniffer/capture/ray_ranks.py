@@ -25,7 +25,7 @@ from qk_sniffer.config import CaptureConfig
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import cannot_write, user_path
-from qk_toolkit.ray_cluster import ClusterLostError, Connection, connect, death_words, import_ray
+from qk_toolkit.ray_cluster import Connection, connect, death_words, import_ray
 from qk_toolkit.watcher import Watcher
 
 RunRank = Callable[[CaptureConfig, Watcher, Ranks], CaptureResult]
@@ -33,7 +33,6 @@ RunRank = Callable[[CaptureConfig, Watcher, Ranks], CaptureResult]
 _RETRIES = 2  # of a rank whose process dies
 _SECONDS_FOR_MESSAGES = 5.0
 _SECONDS_TO_SAVE = 60.0  # for the running text, after an interruption
-_SECONDS_TO_SAVE_IN_A_HURRY = 5.0  # without the head of the cluster, Ray soon ends this process
 
 
 def run_on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> CaptureResult:
@@ -94,8 +93,7 @@ class _Ranks:
     def run(self, run_rank: RunRank, number: int) -> CaptureResult:
         """Start the ranks and wait until one of them has completed the dump.
 
-        With `overwrite`, the first one empties the folder before the others start. Raises a
-        `ClusterLostError` if the cluster no longer answers.
+        With `overwrite`, the first one empties the folder before the others start.
         """
         from ray.util.queue import Queue
 
@@ -111,10 +109,8 @@ class _Ranks:
             max_retries=_RETRIES,
             runtime_env={"env_vars": {"TQDM_DISABLE": "1", **hidden}},
         )(_run_rank)
-        seconds_to_save = _SECONDS_TO_SAVE
         try:
             while waiting or self.running:
-                self.connection.check()
                 while waiting and (not self.running or self._may_start()):
                     ranks = Ranks(waiting[0], number, knows_folder_is_shared=True)
                     given = run_rank, self.config, ranks, Path.cwd(), self.shared, messages
@@ -125,12 +121,9 @@ class _Ranks:
                     result = self._result(reference)
                     if result is not None and result.complete:
                         return result
-        except ClusterLostError:
-            seconds_to_save = _SECONDS_TO_SAVE_IN_A_HURRY
-            raise
         finally:
             self.watcher.stop()
-            self._stop(seconds_to_save)
+            self._stop()
         raise self._failure()
 
     def _may_start(self) -> bool:
@@ -147,7 +140,6 @@ class _Ranks:
             reason = " ".join(str(error.cause).split())[:300] or type(error.cause).__name__
             self.watcher.note(f"actor {rank} failed ({reason})")
         except self.ray.exceptions.RayError as error:
-            self.connection.was_interrupted()  # raises if the process is not the cause
             self.errors.append(error)
             self.watcher.note(f"actor {rank}: {death_words(error)}")
         else:
@@ -162,7 +154,6 @@ class _Ranks:
             waiting = messages.actor.get_nowait_batch.remote(number)
             found = self.ray.get(waiting, timeout=_SECONDS_FOR_MESSAGES)
         except (self.ray.exceptions.RayError, TimeoutError):
-            self.connection.was_interrupted()  # raises if the cluster is lost
             return
         for rank, name, given, named in found:
             if name == "note" and given[0] not in self.notes:
@@ -171,13 +162,13 @@ class _Ranks:
             elif name == "show" or (name != "note" and rank == first):
                 getattr(self.watcher, name)(*given, **named)
 
-    def _stop(self, seconds_to_save: float) -> None:
+    def _stop(self) -> None:
         """Interrupt the ranks that still run; they save finished texts."""
         references = list(self.running)
         for reference in references:
             self.ray.cancel(reference)
         if references:
-            self.ray.wait(references, num_returns=len(references), timeout=seconds_to_save)
+            self.ray.wait(references, num_returns=len(references), timeout=_SECONDS_TO_SAVE)
 
     def _failure(self) -> ToolkitError:
         for error in self.errors:
