@@ -16,7 +16,7 @@ from qk_toolkit.errors import ToolkitError
 from qk_toolkit.urls import is_url, without_file_scheme
 
 if TYPE_CHECKING:
-    from qk_dump.hub.pull import HeadChoice
+    from qk_dump.hub.fetch import HeadChoice
 
 _MOST_NAMES = 5  # of columns, in a note
 
@@ -75,7 +75,7 @@ def open_dump(
         path = without_file_scheme(str(source.path))
         opened = open_url if is_url(path) else open_folder
         return _noted(opened(path, source.model_dir), note)
-    from qk_dump.hub.pull import fetch_dump
+    from qk_dump.hub.fetch import fetch_dump
 
     fetched = fetch_dump(
         source.place,

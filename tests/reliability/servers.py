@@ -10,7 +10,7 @@ from typing import Any
 import hub_server
 from dumps import make_dump
 from hubs import REPO, TINY, client_of, files_of, small_dump, upload
-from qk_dump.hub.pull import fetch_dump
+from qk_dump.hub.fetch import fetch_dump
 from qk_toolkit.errors import ToolkitError
 from reliability.damaged_files import analyze, judged, tables
 from reliability.outcomes import Cases, Outcome

@@ -15,7 +15,7 @@ from attention_plasticity.run.folder import RunFolder
 from attention_plasticity.run.records import FOLDER, Records
 from attention_plasticity.tables.run_info import RUN_FILE
 from qk_dump.hub.place import is_hub_path, parse_place
-from qk_dump.hub.push import open_branch, push_files
+from qk_dump.hub.publish import open_branch, push_files
 from qk_toolkit.errors import ConfigError, HubError, StoreError
 from qk_toolkit.files import try_lock
 from qk_toolkit.store import Store

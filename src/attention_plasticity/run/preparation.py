@@ -18,7 +18,7 @@ from attention_plasticity.run.fingerprints import InputFiles, run_settings
 from attention_plasticity.run.folder import RunFolder
 from attention_plasticity.run.plan import Plan, make_plan, whole_plan
 from attention_plasticity.run.records import Records, Unit
-from qk_dump.hub.pull import HeadChoice
+from qk_dump.hub.fetch import HeadChoice
 from qk_dump.layout import Dump
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import DumpSource, open_dump

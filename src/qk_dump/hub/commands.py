@@ -46,7 +46,7 @@ def push(arguments: Sequence[str]) -> int:
     add_switch(parser, "private", "create it as a private dataset")
     given = parse_flags(parser, arguments)
     private = is_on(given, "private")
-    from qk_dump.hub.push import push_dump
+    from qk_dump.hub.publish import push_dump
     from qk_toolkit.terminal import TerminalWatcher
 
     with TerminalWatcher() as watcher:
@@ -75,8 +75,8 @@ def pull(arguments: Sequence[str]) -> int:
     parser.add_argument("--cache_dir", metavar="FOLDER", help="default: the Hub client's cache")
     parser.add_argument("--max_workers", type=int, metavar="N", help="parallel downloads [8]")
     given = parse_flags(parser, arguments)
+    from qk_dump.hub.fetch import HeadChoice, fetch_dump
     from qk_dump.hub.place import parse_place
-    from qk_dump.hub.pull import HeadChoice, fetch_dump
     from qk_toolkit.terminal import TerminalWatcher
 
     workers: object = given["max_workers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from qk_dump.hub.push import Pushed, push_dump, require_target
+from qk_dump.hub.publish import Pushed, push_dump, require_target
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.watcher import Watcher
 

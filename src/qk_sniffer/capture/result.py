@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qk_dump.hub.push import Pushed
+from qk_dump.hub.publish import Pushed
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 from dumps import make_dump
 from hub_server import WRITER, HubServer, no_waiting
 from qk_dump.card import card
+from qk_dump.hub.fetch import fetch_dump
 from qk_dump.hub.place import HubPlace
-from qk_dump.hub.pull import fetch_dump
-from qk_dump.hub.push import push_dump
+from qk_dump.hub.publish import push_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.side_files import Example, write_examples, write_tokens
 from qk_dump.source import open_dump

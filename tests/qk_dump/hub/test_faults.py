@@ -36,8 +36,8 @@ from hubs import (
     small_dump,
 )
 from qk_dump.card import overview_card
-from qk_dump.hub.pull import fetch_dump
-from qk_dump.hub.push import push_dump
+from qk_dump.hub.fetch import fetch_dump
+from qk_dump.hub.publish import push_dump
 from qk_toolkit.errors import HubError
 
 pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)

@@ -16,8 +16,8 @@ from dumps import make_dump
 from hub_server import READER, WRITER, HubServer, status
 from hubs import REPO, TINY, files_of, on_branch, push_refusal
 from odd_files import replace_by
-from qk_dump.hub.pull import fetch_dump
-from qk_dump.hub.push import push_dump
+from qk_dump.hub.fetch import fetch_dump
+from qk_dump.hub.publish import push_dump
 from qk_toolkit.errors import ToolkitError
 
 pytestmark = [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from attention_plasticity.cli import main
-from qk_dump.hub.push import push_dump
+from qk_dump.hub.publish import push_dump
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError

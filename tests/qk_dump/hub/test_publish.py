@@ -19,9 +19,9 @@ from hub_server import HubServer
 from hubs import REPO, files_of, on_branch, push_refusal, small_dump
 from qk_dump.card import is_card
 from qk_dump.heads import HeadId
+from qk_dump.hub.branch import RemoteBranch
 from qk_dump.hub.place import HubPlace
-from qk_dump.hub.push import Pushed, push_dump, push_files
-from qk_dump.hub.remote_branch import RemoteBranch
+from qk_dump.hub.publish import Pushed, push_dump, push_files
 from waiting import PATIENCE
 
 pytestmark = [

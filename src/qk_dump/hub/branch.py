@@ -1,32 +1,45 @@
-"""One branch of a dataset on the Hub: its files, and a commit that changes them."""
+"""One branch of a dataset on the Hub: its files, a commit that changes them, the list on main."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from qk_dump.card import MOST_CARD_BYTES, is_card, overview_card
-from qk_dump.heads import CARD_FILE
-from qk_dump.hub.cache import CachedCommit
+from qk_dump.card import is_card, overview_card
+from qk_dump.heads import ATTENDED, CARD_FILE, parse_head
 from qk_dump.hub.client import is_conflict, is_transient
-from qk_dump.hub.files import (
-    RemoteFile,
-    branch_commits,
-    commit_id,
-    holds_heads,
-    list_files,
-    named_files,
-)
+from qk_dump.hub.fetch import OnBytes, RemoteFile, files_in, list_files
 from qk_dump.hub.place import HubPlace
-from qk_dump.hub.published import LocalFile
 from qk_dump.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, DumpManifest, read_manifest
 from qk_toolkit.errors import ConfigError, HubError
+from qk_toolkit.files import require_regular
 
-OnBytes = Callable[[int, int], None]
 _FILES_AT_ONCE = 32  # between two steps of the progress
+
+
+class LocalFile:
+    """A file to publish, on disk or in memory."""
+
+    def __init__(self, content: Path | bytes) -> None:
+        if isinstance(content, Path):
+            require_regular(content)
+        self.content = content
+        self.size = len(content) if isinstance(content, bytes) else content.stat().st_size
+
+    def as_addition(self, path: str) -> Any:
+        """The file as an operation of the client's commits."""
+        from huggingface_hub import CommitOperationAdd
+
+        if isinstance(self.content, Path):
+            require_regular(self.content)  # the client's error for a missing file names no reason
+        return CommitOperationAdd(path, self.content)
+
+    def same_as(self, remote: RemoteFile | None) -> bool:
+        """Whether a file of the branch has the same content."""
+        return remote is not None and remote.size == self.size and remote.is_same(self.content)
 
 
 @dataclass(frozen=True)
@@ -71,15 +84,14 @@ class RemoteBranch:
                 f"{self.place.repo}: the dataset exists and is public; nothing was sent. "
                 "Make it private on its page, choose another name, or leave 'private' out"
             )
-        if self.place.revision not in branch_commits(self.api, self.place):
+        if self.place.revision not in _branch_commits(self.api, self.place):
             commits = self.api.list_repo_commits(**self._dataset)
-            start = commit_id(commits[-1].commit_id if commits else None, self.place)
-            options = {"branch": self.place.revision, "revision": start, "exist_ok": True}
-            self.api.create_branch(**self._dataset, **options)
+            options = {"branch": self.place.revision, "revision": commits[-1].commit_id}
+            self.api.create_branch(**self._dataset, **options, exist_ok=True)
 
     def state(self) -> State:
         """The branch as it is now, with the files of the place."""
-        commit = branch_commits(self.api, self.place).get(self.place.revision)
+        commit = _branch_commits(self.api, self.place).get(self.place.revision)
         if commit is None:
             raise HubError(f"{self.place}: the branch was removed; run the same command again")
         return State(commit, list_files(self.api, self.place, commit, self.place.folder))
@@ -114,7 +126,7 @@ class RemoteBranch:
                 if not any(latest.difference(files, is_old)):
                     return latest.commit, True
             raise
-        return commit_id(made.oid, self.place), True
+        return str(made.oid), True
 
     def _send(self, files: Mapping[str, LocalFile]) -> list[Any]:
         """Upload the large files; returns the operations for the commit."""
@@ -131,40 +143,64 @@ class RemoteBranch:
         return additions
 
 
+def _branch_commits(api: Any, place: HubPlace) -> dict[str, str]:
+    """The branches of the dataset, sorted by name, each with its commit."""
+    refs = api.list_repo_refs(place.repo, repo_type="dataset").branches
+    return dict(sorted((one.name, one.target_commit) for one in refs))
+
+
 def list_branches(main: RemoteBranch) -> list[str]:
     """Update the card of main: one line per branch with a dump. Returns notes for the user."""
-    commits = branch_commits(main.api, main.place)
-    commit = commits.pop(main.place.revision)
-    state = State(commit, named_files(main.api, main.place, commit, [CARD_FILE]))
+    api, place = main.api, main.place
+    commits = _branch_commits(api, place)
+    commit = commits.pop(place.revision)
     with TemporaryDirectory() as scratch:
-        copy = CachedCommit(main.place, Path(scratch), state.commit, state.files, main.api)
-        if CARD_FILE in copy.files and not _is_our_card(copy):
+        own, found = _file_of(api, place, commit, CARD_FILE, scratch)
+        if own is not None and not (found and is_card(found)):
             return ["main has a README.md that this toolkit did not write; add the branch to it"]
         manifests = {}
-        for name, commit in commits.items():
-            files = named_files(main.api, main.place, commit, [MANIFEST_NAME])
-            manifest = _manifest(replace(copy, commit=commit, files=files, checked={}))
-            if manifest or holds_heads(main.api, main.place, commit):
+        for name, of_branch in commits.items():
+            manifest = _manifest(_file_of(api, place, of_branch, MANIFEST_NAME, scratch)[1])
+            if manifest or _holds_heads(api, place, of_branch):
                 manifests[name] = manifest
-    text = overview_card(main.place.repo, manifests)
+    text = overview_card(place.repo, manifests)
+    state = State(commit, {} if own is None else {CARD_FILE: own})
     main.publish(state, {CARD_FILE: LocalFile(text.encode())}, lambda path: False)
     return []
 
 
-def _is_our_card(copy: CachedCommit) -> bool:
-    if copy.files[CARD_FILE].size > MOST_CARD_BYTES:
-        return False
-    copy.fetch([CARD_FILE])
-    return is_card(copy.local(CARD_FILE))
-
-
-def _manifest(copy: CachedCommit) -> DumpManifest | None:
-    """The `dump.json` of a commit; None when it is missing or invalid."""
-    file = copy.files.get(MANIFEST_NAME)
+def _file_of(
+    api: Any, place: HubPlace, commit: str, name: str, folder: str
+) -> tuple[RemoteFile | None, Path | None]:
+    """A small file of a commit, if it has it, and a copy of it in a local folder."""
+    options = {"repo_type": "dataset", "revision": commit}
+    file = files_in(api.get_paths_info(place.repo, [name], **options)).get(name)
     if file is None or file.size > MOST_MANIFEST_BYTES:
-        return None
-    copy.fetch([MANIFEST_NAME])
+        return file, None
+    return file, Path(api.hf_hub_download(place.repo, name, cache_dir=folder, **options))
+
+
+def _manifest(path: Path | None) -> DumpManifest | None:
+    """A `dump.json`; None when it is missing or invalid."""
     try:
-        return read_manifest(copy.local(MANIFEST_NAME))
+        return None if path is None else read_manifest(path)
     except ConfigError:  # another kind of file, or from a later version
         return None
+
+
+def _holds_heads(api: Any, place: HubPlace, commit: str) -> bool:
+    """Whether a commit has folders of heads, in its root or in the folder of a model."""
+    folders = _folders(api, place, commit)
+    if any(map(parse_head, folders)):
+        return True
+    models = [folder for folder in folders if folder != ATTENDED]
+    return any(parse_head(name) for model in models for name in _folders(api, place, commit, model))
+
+
+def _folders(api: Any, place: HubPlace, commit: str, below: str | None = None) -> list[str]:
+    """Names of the folders that are directly in a folder, or in the root."""
+    from huggingface_hub.hf_api import RepoFolder
+
+    options = {"repo_type": "dataset", "revision": commit, "recursive": False}
+    entries = api.list_repo_tree(place.repo, below, **options)
+    return [PurePosixPath(one.path).name for one in entries if isinstance(one, RepoFolder)]
