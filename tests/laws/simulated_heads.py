@@ -16,9 +16,9 @@ from scipy.special import ndtr
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.found import influence_columns
+from attention_plasticity.measure.grid import Grid
 from attention_plasticity.measure.plasticity import attended_columns, grid_of, plasticity_columns
 from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Streams
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer
@@ -127,9 +127,10 @@ def analyse(
     of_layer = (keys.layer, queries.example_id, group, None, Visible(), "")
     grid = grid_of(Queries(queries, 0, weight, *of_layer), keys)
     of_keys, of_queries = (Streams(config.seed, 0, head) for head in (0, q_head))
+    assert isinstance(grid, Grid)
     parts = (
-        plasticity_columns(grid, keys, config, Shared(), of_keys),
-        attended_columns(grid, pool, q_head, config, of_queries),
+        *plasticity_columns(grid, keys, config, of_keys),
+        *attended_columns(grid, pool, [q_head], config, [of_queries]),
     )
     metrics = {"n_text_groups": len(np.unique(group)), **parts[0].values, **parts[1].values}
     quantities = [one for part in parts for one in part.quantities]

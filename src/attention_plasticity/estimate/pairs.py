@@ -1,9 +1,10 @@
-"""The one sampler of key pairs: sorted keys, a range of partners, cumulative weights.
+"""The one sampler of key pairs: sorted keys, ranges of later keys, cumulative weights.
 
 Arrays in, arrays out; numpy only. Keys are in an order in which the partners of a key are a range
 before it. The probability of a pair is in proportion to the product of the weights of both keys
 and, if queries see keys for a limited time, to the weight of the queries that see both. Sums over
-pairs follow from cumulative sums, so no pair is listed.
+pairs follow from cumulative sums, so no pair is listed. What is drawn together is a row: some
+ranges of later keys, such as the keys of every text in a bin.
 
 Pairs are drawn at even steps of the cumulative probability, each at a random place of its step. So
 every text has its expected number of pairs up to two. If keys have equal weights and as many pairs
@@ -16,12 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qk_toolkit.arrays import Array, Bools, Ints
+from qk_toolkit.arrays import Array, Ints
 
 
 class Pairs(NamedTuple):
-    """Pairs of keys; both are numbers in the order of the keys."""
+    """Pairs of keys; keys are numbers in their order."""
 
+    row: Ints  # (pairs,) ascending
     later: Ints  # (pairs,)
     earlier: Ints  # (pairs,)
 
@@ -45,32 +47,51 @@ class PairSampler:
         number = np.arange(len(weight))
         partners = np.where(low < number, self._mass(number, number), 0.0)
         self.chance = weight * np.maximum(partners, 0.0)  # (n,) of all pairs with this later key
+        self._chances = _cumulative(self.chance)  # (n + 1,)
+        possible = _cumulative((weight > 0).astype(np.float64))  # (n + 1,)
+        partners = np.where(self.chance > 0, possible[number] - possible[low], 0.0)
+        self._pairs = _cumulative(partners)  # (n + 1,)
 
-    def draw(self, factor: Array | Bools, number: Ints, rng: np.random.Generator) -> list[Pairs]:
-        """Draw `number` (b,) pairs for every row of `factor` (b, n), or all if they are fewer.
+    def number(self, begin: Ints, end: Ints) -> Array:
+        """Number of the pairs whose later key is in a range."""
+        return np.asarray(self._pairs[end] - self._pairs[begin])
 
-        The probability of a pair is multiplied by the factor of its later key. No pair is drawn if
-        none has a probability above 0.
+    def draw(
+        self,
+        begin: Ints,
+        end: Ints,
+        number: Ints,
+        rng: np.random.Generator,
+        weight: Array | None = None,
+    ) -> Pairs:
+        """Draw `number` (rows,) pairs for every row, or as many as there are.
+
+        The later keys of a row are in the ranges from `begin` to `end` (rows, ranges). Ranges have
+        the probabilities of their `weight` (rows, ranges); without it, of all their pairs.
         """
-        chance = self.chance * factor  # (b, n)
-        ends = np.zeros((len(chance), 1 + chance.shape[1]))
-        np.cumsum(chance, axis=1, out=ends[:, 1:])
-        partners = np.arange(len(self.low)) - self.low  # (n,)
-        number = np.minimum(number, np.where(chance > 0, partners, 0).sum(axis=1))
-        bounds = np.cumsum(number)[:-1]
+        chance = self._chances[end] - self._chances[begin]  # (rows, ranges)
+        mass = chance if weight is None else np.where(chance > 0, weight, 0.0)
+        total = mass.sum(axis=1, keepdims=True)
+        mass = mass / np.where(total > 0, total, 1.0)
+        possible = np.where(mass > 0, self.number(begin, end), 0.0).sum(axis=1)
+        number = np.minimum(number, possible.astype(np.int64))
         row = np.repeat(np.arange(len(number)), number)  # (pairs,)
+        if not len(row):
+            return Pairs(row, row, row)
         step = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
-        place = (step + rng.random(len(row))) / number[row] * ends[row, -1]
-        later = np.zeros(0, np.int64)
-        if len(row):
-            last = chance.shape[1] - 1 - np.argmax(chance[:, ::-1] > 0, axis=1)  # (b,)
-            found = zip(ends, np.split(place, bounds), strict=True)
-            later = np.concatenate([np.searchsorted(own, at, side="right") for own, at in found])
-            later = np.minimum(later - 1, last[row])
-        share = np.clip((place - ends[row, later]) / chance[row, later], 0.0, 1.0)
-        earlier = self._partner(later, share)
-        parts = zip(np.split(later, bounds), np.split(earlier, bounds), strict=True)
-        return [Pairs(*own) for own in parts]
+        place = (step + rng.random(len(row))) / number[row]  # in [0, 1)
+        ends = np.cumsum(mass, axis=1)
+        starts = np.arange(len(mass))[:, None] + (ends - mass)  # of one row after the other
+        found = np.searchsorted(starts.ravel(), row + place, side="right") - 1
+        last = mass.shape[1] - 1 - np.argmax(mass[:, ::-1] > 0, axis=1)  # (rows,)
+        used = row, np.minimum(found - row * mass.shape[1], last[row])  # range of every pair
+        share = np.clip((place - (ends - mass)[used]) / mass[used], 0.0, 1.0)
+        low, high = self._chances[begin[used]], self._chances[end[used]]
+        value = np.minimum(low + share * (high - low), np.nextafter(high, -np.inf))
+        later = np.searchsorted(self._chances, value, side="right") - 1
+        later = np.clip(later, begin[used], end[used] - 1)
+        share = np.clip((value - self._chances[later]) / self.chance[later], 0.0, 1.0)
+        return Pairs(row, later, self._partner(later, share))
 
     def _partner(self, later: Ints, share: Array) -> Ints:
         """(pairs,) the partner at a share in [0, 1] of the cumulative weight of all partners."""

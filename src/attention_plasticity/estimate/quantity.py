@@ -9,7 +9,7 @@ standard error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from attention_plasticity.estimate.sizes import GROUPS
 from qk_toolkit.arrays import Array, Bools, Ints
 
+F = TypeVar("F", np.float32, np.float64)
 MIN_GROUPS = 4  # with fewer groups of texts, a value has no standard error
 
 
@@ -61,10 +62,10 @@ def without_errors(value: float) -> Quantity:
     return Quantity(value, np.full(GROUPS, np.nan), 0)
 
 
-def leave_one_out(sums: Array) -> Array:
-    """(1 + g, …) the total of `sums` (g, …), then the total without each group."""
-    total = sums.sum(axis=0)
-    return np.concatenate([total[None], total - sums])
+def leave_one_out(sums: npt.NDArray[F], axis: int = 0) -> npt.NDArray[F]:
+    """(1 + g, …) the total of `sums` (g, …), then the total without each group, along an axis."""
+    total = sums.sum(axis=axis, keepdims=True)
+    return np.concatenate([total, total - sums], axis=axis)
 
 
 def quantity(replicates: npt.ArrayLike, present: npt.ArrayLike) -> Quantity:

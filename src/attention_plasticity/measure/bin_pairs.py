@@ -9,13 +9,12 @@ query to the position τ of the bin: w·R(t − τ)q = (R(τ − t)w)·q.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from attention_plasticity.estimate.blocks import LARGE_BLOCK, row_blocks
 from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.grid import Grid
@@ -30,25 +29,45 @@ FEWEST_PAIRS = 64  # that the queries of a bin must see through a window
 
 @dataclass(frozen=True)
 class SortedKeys:
-    """Keys with a weight above 0, by text and position."""
+    """Keys by text and position."""
 
     keys: Keys
     rows: Ints  # (n,)
     weight: Array  # (n,) only ratios within a text matter, or all ratios
-    text: Ints  # (n,) number of the text, from 0
+    text: Ints  # (n,) number of the text among `texts`
+    texts: Ints  # (t,) ids
     position: Array  # (n,)
     code: Ints  # (n,) number of the bin among `bins`
     bins: Ints  # (cells,) numbers of the bins with keys
 
     @classmethod
     def of(cls, keys: Keys, weight: Array, bins: Bins) -> SortedKeys:
-        """The keys whose `weight` (keys,) is above 0."""
-        order = np.lexsort((keys.position, keys.text))
-        rows = order[weight[order] > 0]
-        own = weight[rows] / weight[rows].max() if len(rows) else weight[rows]
-        text = np.unique(keys.text[rows], return_inverse=True)[1]
+        """The keys with `weight` (keys,); those with weight 0 are in no pair."""
+        rows = np.lexsort((keys.position, keys.text))
+        texts, text = np.unique(keys.text[rows], return_inverse=True)
         numbers, code = np.unique(bins.of(keys.position[rows]), return_inverse=True)
-        return cls(keys, rows, own, text, keys.position[rows], code, numbers)
+        found = cls(keys, rows, weight, text, texts, keys.position[rows], code, numbers)
+        return found.with_weight(weight)
+
+    def with_weight(self, weight: Array) -> SortedKeys:
+        """The same with other weights (keys,)."""
+        own = weight[self.rows]
+        return replace(self, weight=own / (own.max(initial=0.0) or 1.0))
+
+    def in_units_of_text(self, weight: Array) -> Array:
+        """(keys,) weights over the largest one of their text."""
+        if not len(self.rows):
+            return weight
+        largest = np.maximum.reduceat(weight[self.rows], self.before(0)[0])[self.text]  # (n,)
+        found = np.zeros(len(weight))
+        found[self.rows] = weight[self.rows] / np.where(largest > 0, largest, 1.0)
+        return found
+
+    def before(self, code: int | Ints) -> Ints:
+        """(…, t) the first key of every text that is of bin `code` (…) or a later one."""
+        cells = len(self.bins) + 1
+        wanted = np.arange(len(self.texts)) * cells + np.atleast_1d(code)[:, None]
+        return np.asarray(np.searchsorted(self.text * cells + self.code, wanted))
 
     def first_partners(self, sampling: PairSampling, max_rel_dist: float) -> Ints:
         """(n,) the first key before each that it may be paired with."""
@@ -105,19 +124,17 @@ def bin_pairs(
     if sampling == "context":
         return _context_pairs(sorted_keys, grid, sampler, eligible, most, None, rng)
     share = -(-most // np.maximum(eligible.sum(axis=1), 1))  # (b,) pairs of a bin in each cell
-    drawn: list[Pairs] = []
+    numbers = share[:, None] * eligible  # (b, cells)
+    codes = np.arange(len(sorted_keys.bins))
+    begin, end = sorted_keys.before(codes), sorted_keys.before(codes + 1)  # (cells, t)
+    pairs = sampler.draw(begin, end, numbers.sum(axis=0), rng)
     of_bin: list[list[Ints]] = [[np.zeros(0, np.int64)] for _ in range(len(grid))]
-    begin = 0
-    for code in range(len(sorted_keys.bins)):
-        numbers = share * eligible[:, code]  # (b,)
-        (part,) = sampler.draw(sorted_keys.code[None] == code, numbers.sum(keepdims=True), rng)
-        for place, own in enumerate(dealt(len(part.later), numbers, rng)):
-            of_bin[place].append(begin + own)
-        drawn.append(part)
-        begin += len(part.later)
-    later, earlier = _joined(drawn)
+    starts = np.searchsorted(pairs.row, np.arange(len(codes) + 1))
+    for code, (start, stop) in enumerate(pairwise(starts.tolist())):
+        for place, own in enumerate(dealt(stop - start, numbers[:, code], rng)):
+            of_bin[place].append(start + own)
     own_pairs = tuple(np.concatenate(parts) for parts in of_bin)
-    return _finished(sorted_keys, later, earlier, own_pairs, eligible, of_cells=True)
+    return _finished(sorted_keys, pairs, own_pairs, eligible, of_cells=True)
 
 
 def attended_pairs(
@@ -126,7 +143,7 @@ def attended_pairs(
     """Pairs of any two keys; texts in proportion to the weight of their queries in the bin."""
     low = sorted_keys.first_partners("context", 0.0)
     most = np.full(len(grid), number)
-    texts = _text_weights(sorted_keys, grid)  # (b, texts)
+    texts = _text_weights(sorted_keys, grid)  # (b, t)
     if visible.is_limited:
         return _seen_pairs(sorted_keys, grid, visible, low, most, texts, rng)
     eligible = sorted_keys.bins[None, :] < grid.number[:, None]
@@ -144,13 +161,9 @@ def _context_pairs(
     rng: np.random.Generator,
 ) -> BinPairs:
     """Pairs of any two earlier keys of a text, drawn for every bin of queries."""
-    parts: list[Pairs] = []
-    for bins in row_blocks(len(grid), len(own.rows), LARGE_BLOCK):
-        factor = eligible[bins][:, own.code].astype(np.float64)  # (b, n)
-        if texts is not None:
-            factor *= _text_factor(sampler.chance * factor, own.text, texts[bins])
-        parts += sampler.draw(factor, most[bins], rng)
-    return _of_parts(own, parts, eligible)
+    end = own.before(np.searchsorted(own.bins, grid.number))  # (b, t)
+    begin = np.broadcast_to(own.before(0), end.shape)
+    return _of_rows(own, sampler.draw(begin, end, most, rng, texts), eligible)
 
 
 def _seen_pairs(
@@ -165,7 +178,9 @@ def _seen_pairs(
     """Pairs that queries of a bin see, each with a query that sees both keys."""
     end = visible.end(own.position)  # (n,) queries from here on do not see a key
     eligible = np.zeros((len(grid), len(own.bins)), np.bool_)
-    parts, seen_rows = [], []
+    first_keys, last_keys = own.before(0), own.before(len(own.bins))  # (1, t) of every text
+    none = np.zeros(0, np.int64)
+    parts, seen_rows = [Pairs(none, none, none)], [none]
     for place in range(len(grid)):
         rows = grid.rows[place]
         rows = rows[np.argsort(grid.queries.position[rows], kind="stable")]
@@ -176,20 +191,20 @@ def _seen_pairs(
         first = np.searchsorted(own.text * span + seen.end, own.text * span + seen.start, "right")
         sampler = PairSampler(own.weight, np.maximum(low, first), seen)
         possible = np.flatnonzero(sampler.chance > 0)
-        pairs = int((possible - sampler.low[possible]).sum())
-        if pairs >= FEWEST_PAIRS and len(np.unique(own.text[possible])) >= grid.fewest_texts:
+        enough = sampler.number(first_keys, last_keys).sum() >= FEWEST_PAIRS
+        if enough and len(np.unique(own.text[possible])) >= grid.fewest_texts:
             eligible[place, np.unique(own.code[seen.end > seen.start])] = True
-        factor = np.full((1, len(own.rows)), float(eligible[place].any()))
-        if texts is not None:
-            factor *= _text_factor(sampler.chance[None], own.text, texts[place, None])
-        (drawn,) = sampler.draw(factor, most[place, None], rng)
+        used = most[place : place + 1] * eligible[place].any()
+        weight = None if texts is None else texts[place : place + 1]
+        drawn = sampler.draw(first_keys, last_keys, used, rng, weight)
         left, right = seen.start[drawn.later], seen.end[drawn.earlier]
         value = left + rng.random(len(drawn.later)) * (right - left)
         chosen = np.clip(np.searchsorted(before, value, side="right") - 1, 0, len(rows) - 1)
-        parts.append(drawn)
+        parts.append(drawn._replace(row=drawn.row + place))
         seen_rows.append(rows[chosen])
-    found = _of_parts(own, parts, eligible)
-    query = np.concatenate([np.zeros(0, np.int64), *seen_rows])  # (pairs,)
+    pairs = Pairs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    found = _of_rows(own, pairs, eligible)
+    query = np.concatenate(seen_rows)  # (pairs,)
     turned, record = found.W, own.keys.layer.rotation.record
     if record is not None and len(query):
         target = np.repeat(grid.target, [len(part) for part in found.of_bin])  # (pairs,)
@@ -199,35 +214,19 @@ def _seen_pairs(
     return BinPairs(**{**vars(found), "turned": turned, **query_facts})
 
 
-def _of_parts(own: SortedKeys, parts: Sequence[Pairs], eligible: Bools) -> BinPairs:
-    """Pairs that were drawn for each bin of queries."""
-    later, earlier = _joined(parts)
-    ends = np.cumsum([len(part.later) for part in parts])
-    cell = own.code[later]
-    numbers = np.split(np.arange(len(later)), ends[:-1]) if parts else []
-    of_bin = tuple(one[np.argsort(cell[one], kind="stable")] for one in numbers)
-    return _finished(own, later, earlier, of_bin, eligible, of_cells=False)
-
-
-def _joined(parts: Sequence[Pairs]) -> Pairs:
-    """All pairs, one part after the other."""
-    none = np.zeros(0, np.int64)
-    later = np.concatenate([none, *(part.later for part in parts)])
-    return Pairs(later, np.concatenate([none, *(part.earlier for part in parts)]))
+def _of_rows(own: SortedKeys, pairs: Pairs, eligible: Bools) -> BinPairs:
+    """Pairs that were drawn for each bin of queries, a row of the draw."""
+    order = np.lexsort((own.code[pairs.later], pairs.row))
+    of_bin = np.split(order, np.searchsorted(pairs.row, np.arange(1, len(eligible))))
+    return _finished(own, pairs, tuple(of_bin[: len(eligible)]), eligible, of_cells=False)
 
 
 def _finished(
-    own: SortedKeys,
-    later: Ints,
-    earlier: Ints,
-    of_bin: tuple[Ints, ...],
-    eligible: Bools,
-    *,
-    of_cells: bool,
+    own: SortedKeys, pairs: Pairs, of_bin: tuple[Ints, ...], eligible: Bools, *, of_cells: bool
 ) -> BinPairs:
     """The pairs with the differences of their keys."""
-    keys, first = own.keys, own.rows[later]
-    second = own.rows[earlier]
+    keys, later = own.keys, pairs.later
+    first, second = own.rows[later], own.rows[pairs.earlier]
     W = np.subtract(keys.after[first], keys.after[second], dtype=np.float32)
     group = np.zeros(len(first), np.int64) if keys.group is None else keys.group[first]
     position = np.bincount(own.code, own.position) / np.bincount(own.code)
@@ -249,26 +248,14 @@ def _finished(
 
 
 def _text_weights(own: SortedKeys, grid: Grid) -> Array:
-    """(b, texts) sums of the weights of the queries of every bin, for the texts of the keys."""
+    """(b, t) sums of the weights of the queries of every bin, for the texts of the keys."""
     assert grid.queries.text is not None
-    ids = np.unique(own.keys.text[own.rows])
-    if not len(ids):
-        return np.zeros((len(grid), 0))
-    place = np.minimum(np.searchsorted(ids, grid.queries.text), len(ids) - 1)
-    weight = np.where(ids[place] == grid.queries.text, grid.queries.weight, 0.0)
-    sums = np.zeros((len(grid), len(ids)))
-    for total, rows in zip(sums, grid.rows, strict=True):
-        total += np.bincount(place[rows], weight[rows], len(ids))
-    return sums
-
-
-def _text_factor(chance: Array, text: Ints, weight: Array) -> Array:
-    """(b, n) factors of keys with which texts have the probabilities of their `weight` (b, texts).
-
-    `chance` (b, n) are those of keys without the factors.
-    """
-    if not len(text):
-        return np.zeros(chance.shape)
-    total = np.add.reduceat(chance, np.flatnonzero(np.diff(text, prepend=-1)), axis=1)
-    factor = np.where(total > 0, weight / np.where(total > 0, total, 1.0), 0.0)  # (b, texts)
-    return np.asarray(factor[:, text])
+    text, number = grid.queries.text, len(own.texts)
+    rows = np.concatenate([np.zeros(0, np.int64), *grid.rows])
+    bins = np.repeat(np.arange(len(grid)), [len(one) for one in grid.rows])
+    if not (number and len(rows)):
+        return np.zeros((len(grid), number))
+    place = np.minimum(np.searchsorted(own.texts, text[rows]), number - 1)
+    weight = np.where(own.texts[place] == text[rows], grid.queries.weight[rows], 0.0)
+    sums = np.bincount(bins * number + place, weight, len(grid) * number).astype(np.float64)
+    return sums.reshape(len(grid), number)

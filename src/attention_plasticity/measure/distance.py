@@ -48,10 +48,11 @@ class ByDistance:
 
 @dataclass(frozen=True)
 class Distances:
-    """The distances of cells, in bins."""
+    """The distances of cells, in bins. They are the same for all heads at the same places."""
 
     number: Ints  # (distances,) of those that queries see
     member: Array  # (b · cells, distances) 1 where a cell has a distance
+    columns: dict[str, npt.NDArray[np.generic]]  # of the table, without plasticity
 
     @classmethod
     def of(cls, grid: Grid, pairs: BinPairs) -> Distances:
@@ -59,7 +60,7 @@ class Distances:
         between = grid.number[:, None] - pairs.cells[None, :]  # (b, cells)
         number = np.unique(between[pairs.eligible])
         member = (between.reshape(-1, 1) == number) & pairs.eligible.reshape(-1, 1)
-        return cls(number, member.astype(np.float64))
+        return cls(number, member.astype(np.float64), _columns(grid, pairs, number, member))
 
     def sums(self, values: Array) -> Array:
         """(1 + g, distances) sums of `values` (1 + g, b, cells)."""
@@ -67,7 +68,7 @@ class Distances:
 
 
 def drop_parts(
-    grid: Grid, pairs: BinPairs, aligned: Scored, drop: Quantity
+    grid: Grid, distance: Distances, aligned: Scored, drop: Quantity
 ) -> tuple[Quantity, Quantity]:
     """The parts of the drop from the first to the last fifth: from position, from distance.
 
@@ -75,7 +76,6 @@ def drop_parts(
     shares of their cells, they are Σ w₁(A₁ − A₅) and Σ (w₁ − w₅)A₅. Distances that one fifth lacks
     belong to the second part. The sum of both parts is the drop.
     """
-    distance = Distances.of(grid, pairs)
     first, last = _fifth(grid, aligned, distance, 0), _fifth(grid, aligned, distance, FIFTHS - 1)
     common = (first.share > 0) & (last.share > 0)  # (1 + g, distances)
     if math.isnan(drop.value) or not common[0].any():
@@ -83,7 +83,7 @@ def drop_parts(
     parts = np.where(common, first.share * (first.plasticity - last.plasticity), 0.0)
     position = np.where(common.any(axis=1), parts.sum(axis=1), np.nan)  # (1 + g,)
     known = ~np.isnan(aligned.profile[0])
-    weight = grid.weight_of_fifth(0) + grid.weight_of_fifth(FIFTHS - 1)
+    weight = grid.weight_of_fifths[0] + grid.weight_of_fifths[FIFTHS - 1]
     found = quantity(position, (weight[:, known].sum(axis=1) > 0) & grid.has_errors)
     of_position = found._replace(groups=min(found.groups, drop.groups))
     return of_position, drop.minus(of_position)
@@ -109,41 +109,47 @@ def near_profile(grid: Grid, pairs: BinPairs, aligned: Scored) -> Array:
 
 
 def distance_columns(
-    grid: Grid, pairs: BinPairs, aligned: Scored, pooled: Scored
-) -> tuple[Columns, Quantity, Ints]:
-    """The table of distances; plasticity at each with its errors, and the distances in bins."""
-    distance, bins = Distances.of(grid, pairs), grid.bins
+    grid: Grid, distance: Distances, aligned: Scored, pooled: Scored
+) -> tuple[Columns, Quantity]:
+    """The table of distances, and plasticity at each of them with its errors."""
     tokens = leave_one_out(grid.weight)[:, :, None]  # (1 + g, b, 1)
     present = _present(grid, aligned, distance, grid.weight)
     found = {}
     for name, scored in (("plasticity", aligned), ("pooled", pooled)):
         weight = tokens * (scored.share > 0)
         found[name] = quantity(ByDistance.of(scored.cells, weight, distance).plasticity, present)
-    number = distance.number
-    most = math.inf if pairs.reach is None else pairs.reach - 1
-    last = np.minimum((number + 1) * bins.size - 1, min(most, bins.context - 1))
-    columns: dict[str, npt.NDArray[np.generic]] = {
-        "distance_bin": number,
-        "first_distance": np.maximum((number - 1) * bins.size + 1, 0),
-        "last_distance": last.astype(np.int64),
-        "distance": _mean_distance(grid, pairs, distance),
-        "n_pairs": _numbers(pairs, distance),
-        "n_groups": np.asarray(found["plasticity"].groups),
-    }
+    columns = distance.columns | {"n_groups": np.asarray(found["plasticity"].groups)}
     for name, one in found.items():
         columns |= {name: one.value, f"{name}_se": one.standard_error}
     for name, fifth in (("first20", 0), ("last20", FIFTHS - 1)):
         own = _fifth(grid, aligned, distance, fifth)
-        there = _present(grid, aligned, distance, grid.weight_of_fifth(fifth))
+        there = _present(grid, aligned, distance, grid.weight_of_fifths[fifth])
         value = quantity(own.plasticity, there)
         columns |= {name: value.value, f"{name}_se": value.standard_error}
         columns[f"{name}_share"] = own.share[0]
-    return {name: column.tolist() for name, column in columns.items()}, found["plasticity"], number
+    return {name: column.tolist() for name, column in columns.items()}, found["plasticity"]
+
+
+def _columns(
+    grid: Grid, pairs: BinPairs, number: Ints, member: Bools
+) -> dict[str, npt.NDArray[np.generic]]:
+    """What the table says of distances `number` (distances,) of cells."""
+    bins = grid.bins
+    most = math.inf if pairs.reach is None else pairs.reach - 1
+    last = np.minimum((number + 1) * bins.size - 1, min(most, bins.context - 1))
+    used = [np.bincount(pairs.cell[own], minlength=len(pairs.cells)) for own in pairs.of_bin]
+    return {
+        "distance_bin": number,
+        "first_distance": np.maximum((number - 1) * bins.size + 1, 0),
+        "last_distance": last.astype(np.int64),
+        "distance": _mean_distance(grid, pairs, number),
+        "n_pairs": np.asarray(np.reshape(used, -1) @ member, np.int64),
+    }
 
 
 def _fifth(grid: Grid, aligned: Scored, distance: Distances, fifth: int) -> ByDistance:
     """The cells of a fifth of the context, with their weights in its mean over tokens."""
-    tokens = leave_one_out(grid.weight_of_fifth(fifth))[:, :, None]  # (1 + g, b, 1)
+    tokens = leave_one_out(grid.weight_of_fifths[fifth])[:, :, None]  # (1 + g, b, 1)
     return ByDistance.of(aligned.cells, tokens * aligned.share, distance)
 
 
@@ -154,21 +160,15 @@ def _present(grid: Grid, aligned: Scored, distance: Distances, weight: Array) ->
     return np.asarray(((weight > 0) @ bins) & grid.has_errors)
 
 
-def _mean_distance(grid: Grid, pairs: BinPairs, distance: Distances) -> Array:
+def _mean_distance(grid: Grid, pairs: BinPairs, number: Ints) -> Array:
     """(distances,) tokens from the query to the middle of the keys of a pair, as a mean."""
-    sums, numbers = np.zeros((2, len(distance.number)))
+    sums, numbers = np.zeros((2, len(number)))
     tokens = grid.weight.sum(axis=0)  # (b,)
     for place, used in enumerate(pairs.of_bin):
         away = pairs.distances(used, float(grid.target[place]))  # (pairs,)
-        slot = np.searchsorted(distance.number, grid.number[place] - pairs.cells[pairs.cell[used]])
+        slot = np.searchsorted(number, grid.number[place] - pairs.cells[pairs.cell[used]])
         of_bin = np.bincount(slot, minlength=len(sums))
         total = np.bincount(slot, away, len(sums))
         sums += tokens[place] * np.where(of_bin > 0, total / np.maximum(of_bin, 1), 0.0)
         numbers += tokens[place] * (of_bin > 0)
     return np.where(numbers > 0, sums / np.where(numbers > 0, numbers, 1.0), np.nan)
-
-
-def _numbers(pairs: BinPairs, distance: Distances) -> Ints:
-    """(distances,) numbers of pairs that bins of queries use."""
-    used = [np.bincount(pairs.cell[own], minlength=len(pairs.cells)) for own in pairs.of_bin]
-    return np.asarray(np.reshape(used, -1) @ distance.member, np.int64)

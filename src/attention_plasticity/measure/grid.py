@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from attention_plasticity.estimate.quantity import Quantity, leave_one_out, quantity
-from attention_plasticity.estimate.score import Centred
-from attention_plasticity.estimate.sizes import GROUPS
+from attention_plasticity.estimate.score import Singles
+from attention_plasticity.estimate.sizes import FIFTHS, GROUPS
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.rows import Queries
 from qk_dump.rotary import rotate
 from qk_toolkit.arrays import Array, Bools, Ints
 
-MOST_QUERIES = 1024  # of a bin that are scored; the error comes from keys and pairs
+MOST_QUERIES = 512  # of a bin that are scored; the error comes from keys and pairs
 FEWEST_TEXTS = 4  # behind a bin
+
+
+def equal_places(queries: Mapping[int, Queries]) -> list[list[int]]:
+    """Query heads with queries at the same places, in lists: usually all heads of a key head."""
+    found: list[list[int]] = []
+    for q_head, own in queries.items():
+        for others in found:
+            if _equal(own, queries[others[0]]):
+                others.append(q_head)
+                break
+        else:
+            found.append([q_head])
+    return found
+
+
+def _equal(one: Queries, other: Queries) -> bool:
+    if (one.visible, one.text is None) != (other.visible, other.text is None):
+        return False
+    texts = one.text is None or other.text is None or np.array_equal(one.text, other.text)
+    places = np.array_equal(one.position, other.position)
+    return texts and places and np.array_equal(one.weight, other.weight)
 
 
 @dataclass(frozen=True)
 class Grid:
     """Bins with two or more queries. Without known texts, the group of all queries is 0."""
 
-    queries: Queries
+    heads: tuple[Queries, ...]  # query heads with queries at the same places
     bins: Bins
     number: Ints  # (b,) numbers of the bins
     rows: tuple[Ints, ...]  # rows of all queries of each bin, by text and position
@@ -32,8 +54,12 @@ class Grid:
     group: Ints  # (n,) of the text of each query
 
     @classmethod
-    def of(cls, queries: Queries, bins: Bins, *, with_first: bool) -> Grid:
-        """The bins of queries. Those of bin 0 see no earlier bin, only their own."""
+    def of(cls, heads: Sequence[Queries], bins: Bins, *, with_first: bool) -> Grid:
+        """The bins of the queries of some heads at the same places.
+
+        Queries of bin 0 see no earlier bin, only their own.
+        """
+        queries = heads[0]
         position = queries.position
         code = bins.of(position)  # (n,)
         text = np.zeros(len(code), np.int64) if queries.text is None else queries.text
@@ -43,10 +69,15 @@ class Grid:
         rows = tuple(order[starts[one] : starts[one] + counts[one]] for one in kept)
         target = [position[one[0]] + (position[one] - position[one[0]]).mean() for one in rows]
         group = np.zeros(len(code), np.int64) if queries.group is None else queries.group
-        return cls(queries, bins, number[kept], rows, np.array(target), group)
+        return cls(tuple(heads), bins, number[kept], rows, np.array(target), group)
 
     def __len__(self) -> int:
         return len(self.number)
+
+    @property
+    def queries(self) -> Queries:
+        """The places of the queries; their vectors are those of the first head."""
+        return self.heads[0]
 
     @cached_property
     def chosen(self) -> tuple[Ints, ...]:
@@ -57,25 +88,28 @@ class Grid:
             for rows in self.rows
         )
 
-    def captured(self, place: int) -> Centred:
-        """The chosen queries of a bin as they enter the attention."""
-        rows = self.chosen[place]
-        return Centred.of(self.queries.after[rows], self.group[rows])
+    def captured(self, place: int) -> Singles:
+        """(heads, n, d) the chosen queries of a bin as they enter the attention."""
+        return np.stack([queries.after[self.chosen[place]] for queries in self.heads])
 
-    def turned(self, place: int) -> Centred:
-        """The same, turned to the mean position of the bin."""
+    def turned(self, place: int) -> Singles:
+        """(heads, n, d) the same, turned to the mean position of the bin."""
         return self._turned[place]
 
+    def turned_of(self, head: int) -> Callable[[int], Singles]:
+        """The same of one head alone, (1, n, d)."""
+        return lambda place: self._turned[place][head : head + 1]
+
     @cached_property
-    def _turned(self) -> tuple[Centred, ...]:
+    def _turned(self) -> list[Singles]:
         record = self.queries.layer.rotation.record
         if record is None or not self.chosen:
-            return tuple(self.captured(place) for place in range(len(self)))
+            return [self.captured(place) for place in range(len(self))]
         sizes, rows = [len(one) for one in self.chosen], np.concatenate(self.chosen)
-        target = np.repeat(self.target, sizes)
-        Q = rotate(self.queries.after[rows], self.queries.position[rows], target, record)
-        parts = zip(np.split(Q, np.cumsum(sizes)[:-1]), self.chosen, strict=True)
-        return tuple(Centred.of(own, self.group[rows]) for own, rows in parts)
+        position, target = self.queries.position[rows], np.repeat(self.target, sizes)
+        turned = [rotate(one.after[rows], position, target, record) for one in self.heads]
+        found: list[Singles] = np.split(np.stack(turned), np.cumsum(sizes)[:-1], axis=1)
+        return found
 
     @cached_property
     def texts(self) -> Ints | None:
@@ -103,10 +137,11 @@ class Grid:
         """(g, b) tokens that the queries of every group and bin stand for."""
         return self._weights(self.queries.weight)
 
-    def weight_of_fifth(self, fifth: int) -> Array:
-        """(g, b) the same in a fifth of the longest text; a bin can be in two."""
-        inside = self.bins.fifths(self.queries.position) == fifth
-        return self._weights(self.queries.weight * inside)
+    @cached_property
+    def weight_of_fifths(self) -> list[Array]:
+        """(g, b) each, the same in every fifth of the longest text; a bin can be in two."""
+        fifths = self.bins.fifths(self.queries.position)
+        return [self._weights(self.queries.weight * (fifths == one)) for one in range(FIFTHS)]
 
     @cached_property
     def counts(self) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from attention_plasticity.measure.attention import KnownAttention, attention_col
 from attention_plasticity.measure.bands import band_columns
 from attention_plasticity.measure.drift import Frame, drift_row
 from attention_plasticity.measure.found import Found, head_row, influence_columns
+from attention_plasticity.measure.grid import Grid, equal_places
 from attention_plasticity.measure.key_heads import key_head_counts, key_head_row
 from attention_plasticity.measure.plasticity import (
     attended_columns,
     grid_of,
+    no_plasticity,
     plasticity_columns,
 )
 from attention_plasticity.measure.position import (
@@ -57,6 +60,27 @@ class _OfKeyHead:
         self.before = moments_before(group.keys)
         self.after = moments_after(group.keys)
         self.shared = Shared()
+        self.grids: dict[int, Grid | Unknown] = {}
+        self.plasticity: dict[int, list[Found]] = {}
+        for q_heads in equal_places(group.queries):
+            self._add_plasticity(q_heads)
+
+    def _add_plasticity(self, q_heads: list[int]) -> None:
+        """Plasticity in bins of query heads with queries at the same places."""
+        group, config = self.group, self.group.config
+        first, *others = (group.queries[q_head] for q_head in q_heads)
+        grid = grid_of(first, group.keys, *others)
+        if isinstance(grid, Unknown):
+            found = [no_plasticity(grid.reason) for _ in q_heads]
+        else:
+            found = plasticity_columns(grid, group.keys, config, self.streams)
+        streams = [Streams(config.seed, group.layer, q_head) for q_head in q_heads]
+        attended = attended_columns(grid, group.pool, q_heads, config, streams)
+        for q_head, *both in zip(q_heads, found, attended, strict=True):
+            alone = grid
+            if isinstance(grid, Grid):
+                alone = replace(grid, heads=(group.queries[q_head],))
+            self.grids[q_head], self.plasticity[q_head] = alone, both
 
 
 def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadResult:
@@ -68,9 +92,6 @@ def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadRes
     seeds = seed_columns(
         queries, keys, of_keys.seed_keys, config, pair_seed(config.seed, layer, q_head)
     )
-    grid = grid_of(queries, keys)
-    plasticity = plasticity_columns(grid, keys, config, shared, of_keys.streams)
-    attended = attended_columns(grid, group.pool, q_head, config, streams)
     before, after = moments_before(queries), moments_after(queries)
     position = position_columns(queries, keys, before, of_keys.before)
     frames = Frame(after, of_keys.after), Frame(before, of_keys.before)
@@ -82,14 +103,14 @@ def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadRes
     words = word_columns(known, group.words)
     counts = key_head_counts(
         queries,
-        grid,
+        of_keys.grids[q_head],
         keys,
         group.pool,
         far_attention(attention),
         shared,
         (of_keys.streams, streams),
     )
-    parts = [facts, seeds, plasticity, attended, position, drift, bands, attention, roles]
+    parts = [facts, seeds, *of_keys.plasticity[q_head], position, drift, bands, attention, roles]
     tables = {kind: columns for part in parts for kind, columns in part.tables.items()}
     for part in (drift, roles):
         if part.values:

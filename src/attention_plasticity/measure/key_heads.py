@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from attention_plasticity.estimate.quantity import Quantity, mean_of, quantity, ratio_of_means
-from attention_plasticity.estimate.score import means_of_cells, score_sums
+from attention_plasticity.estimate.score import score_sums
 from attention_plasticity.estimate.sizes import GROUPS, SINK_TOKENS
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.found import FEW_GROUPS
@@ -146,9 +146,10 @@ def aligned_counts(
     count = np.zeros((len(bins), GROUPS), np.int64)
     for one in np.unique(place[known]).tolist():
         own = np.flatnonzero(known & (place == one))
-        sums = score_sums(W[own], grid.turned(one))
-        doubled[own] = np.rint(2.0 * sums.preferred.T)
-        count[own] = sums.queries.T
+        group = grid.group[grid.chosen[one]]
+        sums = score_sums(W[own], grid.turned(one), group, GROUPS)
+        doubled[own] = np.rint(2.0 * sums.preferred[0].T)
+        count[own] = sums.queries[:, :1].T
     return {
         "group": _text(keys.group[pairs.first]),
         "doubled": _text(doubled),
@@ -318,8 +319,10 @@ def _mean_of_pairs(doubled: Ints, queries: Ints, group: Ints) -> Quantity:
     known = ~np.isnan(values[:, 0])
     if not known.any():
         return quantity(np.full(1 + GROUPS, np.nan), np.zeros(GROUPS, np.bool_))
-    cell = np.zeros(int(known.sum()), np.int64)
-    means = means_of_cells(values[known].T, cell, 1, group[known])[:, 0]
+    kept = np.ones(values[known].shape, np.bool_)  # (p, 1 + g)
+    kept[np.arange(len(kept)), 1 + group[known]] = False
+    with np.errstate(invalid="ignore"):
+        means = np.where(kept, values[known], 0.0).sum(axis=0) / kept.sum(axis=0)
     return quantity(means, queries[:, known].sum(axis=(0, 1)) > 0)
 
 

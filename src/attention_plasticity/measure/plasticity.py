@@ -8,6 +8,7 @@ scores both; they differ in the frame of the queries and, for attended pairs, in
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from attention_plasticity.measure.bin_pairs import (
 )
 from attention_plasticity.measure.distance import (
     NO_COMMON_DISTANCE,
+    Distances,
     distance_columns,
     drop_parts,
     near_profile,
@@ -33,7 +35,6 @@ from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.grid import Grid
 from attention_plasticity.measure.result import Columns
 from attention_plasticity.measure.scores import Scored, score
-from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.metrics import (
     ALIGNED,
@@ -85,8 +86,11 @@ COLUMNS = (
 )
 
 
-def grid_of(queries: Queries, keys: Keys) -> Grid | Unknown:
-    """The queries in the bins of the run, or why bins cannot be used."""
+def grid_of(queries: Queries, keys: Keys, *others: Queries) -> Grid | Unknown:
+    """The queries in the bins of the run, with those of other heads at the same places.
+
+    If bins cannot be used, the reason.
+    """
     bins, rotation = keys.texts.bins, keys.layer.rotation
     if bins is None:
         return Unknown(NO_BINS)
@@ -101,32 +105,43 @@ def grid_of(queries: Queries, keys: Keys) -> Grid | Unknown:
         return Unknown(
             f"bins of {bins.size:,} tokens are too many: {number:,}; set a larger bin_size"
         )
-    return Grid.of(queries, bins, with_first=queries.visible.is_limited)
+    return Grid.of((queries, *others), bins, with_first=queries.visible.is_limited)
+
+
+def no_plasticity(why: str) -> Found:
+    """The columns of a head whose bins are not known."""
+    found = Found()
+    found.add_unknown(COLUMNS, why)
+    return found
 
 
 def plasticity_columns(
-    grid: Grid | Unknown, keys: Keys, config: RunnerConfig, shared: Shared, streams: Streams
-) -> Found:
-    """Plasticity at one position and over a bin; `streams` are those of the key head."""
-    found = Found()
-    if isinstance(grid, Unknown):
-        found.add_unknown(COLUMNS, grid.reason)
-        return found
+    grid: Grid, keys: Keys, config: RunnerConfig, streams: Streams
+) -> list[Found]:
+    """Plasticity of every head at one position and over a bin; `streams` are of the key head."""
     assert isinstance(grid.queries.visible, Visible)
-    visible = grid.queries.visible
+    own = SortedKeys.of(keys, keys.weight, grid.bins)
+    rng, number = streams.rng(Purpose.BIN_PAIRS), config.num_pairs_per_bin
+    how = config.pair_sampling, config.max_rel_dist, number, rng
+    pairs = bin_pairs(own, grid, grid.queries.visible, *how)
+    if keys.layer.rotation.record is None:
+        [aligned] = score(grid, pairs, pairs.turned, [grid.turned])
+        pooled = aligned
+    elif pairs.turned is pairs.W:
+        aligned, pooled = score(grid, pairs, pairs.W, [grid.turned, grid.captured])
+    else:
+        [aligned] = score(grid, pairs, pairs.turned, [grid.turned])
+        [pooled] = score(grid, pairs, pairs.W, [grid.captured], counted=False)
+    distance = Distances.of(grid, pairs)
+    return [_found(grid, pairs, distance, *both) for both in zip(aligned, pooled, strict=True)]
 
-    def make() -> BinPairs:
-        own = SortedKeys.of(keys, keys.weight, grid.bins)
-        rng, number = streams.rng(Purpose.BIN_PAIRS), config.num_pairs_per_bin
-        sampling, near = config.pair_sampling, config.max_rel_dist
-        return bin_pairs(own, grid, visible, sampling, near, number, rng)
 
-    pairs = shared.get("bin pairs", grid.queries, make)
-    aligned = score(grid, pairs, pairs.turned, grid.turned)
-    pooled = aligned
-    if keys.layer.rotation.record is not None:
-        pooled = score(grid, pairs, pairs.W, grid.captured, counted=False)
-    _add_means(found, grid, pairs, aligned, pooled)
+def _found(
+    grid: Grid, pairs: BinPairs, distance: Distances, aligned: Scored, pooled: Scored
+) -> Found:
+    """The columns of one head."""
+    found = Found()
+    _add_means(found, grid, (pairs, distance), aligned, pooled)
     profiles = {
         BIN_QUANTITY: aligned.profile,
         POOLED_BIN_QUANTITY: pooled.profile,
@@ -136,9 +151,8 @@ def plasticity_columns(
         _add_places(found, grid, name, grid.of_bins(profile), grid.number)
     if pairs.eligible.any():
         found.tables["bins"] = _bin_columns(grid, pairs, aligned, pooled)
-        columns, values, distances = distance_columns(grid, pairs, aligned, pooled)
-        found.tables["distances"] = columns
-        _add_places(found, grid, DISTANCE_QUANTITY, values, distances)
+        found.tables["distances"], values = distance_columns(grid, distance, aligned, pooled)
+        _add_places(found, grid, DISTANCE_QUANTITY, values, distance.number)
     return found
 
 
@@ -148,11 +162,14 @@ def _add_places(found: Found, grid: Grid, name: str, values: Quantity, places: I
         found.quantities += [(name, n, values.at(i)) for i, n in enumerate(places.tolist())]
 
 
-def _add_means(found: Found, grid: Grid, pairs: BinPairs, aligned: Scored, pooled: Scored) -> None:
+def _add_means(
+    found: Found, grid: Grid, drawn: tuple[BinPairs, Distances], aligned: Scored, pooled: Scored
+) -> None:
     """Means over tokens: of the head, of its first and last fifth, counted, and the phase."""
+    pairs, distance = drawn
     whole = grid.mean(aligned.profile, grid.weight)
-    first = grid.mean(aligned.profile, grid.weight_of_fifth(0))
-    last = grid.mean(aligned.profile, grid.weight_of_fifth(FIFTHS - 1))
+    first = grid.mean(aligned.profile, grid.weight_of_fifths[0])
+    last = grid.mean(aligned.profile, grid.weight_of_fifths[FIFTHS - 1])
     over = grid.mean(pooled.profile, grid.weight)
     counted = grid.mean(aligned.counted, grid.weight)
     none = math.isnan(whole.value)
@@ -168,7 +185,7 @@ def _add_means(found: Found, grid: Grid, pairs: BinPairs, aligned: Scored, poole
         no_drop = why if none else _why_no_drop(first, last)
         no_part = no_drop if math.isnan(drop.value) else NO_COMMON_DISTANCE
         found.add_quantity(ALIGNED_DROP, drop, no_drop, no_errors)
-        of_position, of_distance = drop_parts(grid, pairs, aligned, drop)
+        of_position, of_distance = drop_parts(grid, distance, aligned, drop)
         found.add_quantity(DROP_POSITION, of_position, no_part, no_errors)
         found.add_quantity(DROP_DISTANCE, of_distance, no_part, no_errors)
     found.add_quantity(ALIGNED_COUNTED, counted, why if none else NO_COUNTS, no_errors)
@@ -230,30 +247,35 @@ def _cells(grid: Grid, values: Array, q: Ints) -> Quantity:
 
 
 def attended_columns(
-    grid: Grid | Unknown, pool: KeyPool | None, q_head: int, config: RunnerConfig, streams: Streams
-) -> Found:
+    grid: Grid | Unknown,
+    pool: KeyPool | None,
+    q_heads: Sequence[int],
+    config: RunnerConfig,
+    streams: Sequence[Streams],
+) -> list[Found]:
     """Plasticity at one position of pairs in proportion to the attention that keys receive.
 
-    `streams` are those of the query head.
+    `q_heads` are those of the grid, and `streams` theirs.
     """
-    found = Found()
     problem = _no_attended(grid, pool, config)
+    found = [Found() for _ in q_heads]
     if problem is not None:
-        found.add_unknown((ATTENDED,), problem)
+        for one in found:
+            one.add_unknown((ATTENDED,), problem)
         return found
     assert isinstance(grid, Grid)
     assert isinstance(grid.queries.visible, Visible)
     assert pool is not None
-    weight = pool.pair_weight(pool.attention(q_head))
-    own = SortedKeys.of(pool.keys, _in_units_of_text(weight, pool.keys), grid.bins)
-    rng = streams.rng(Purpose.ATTENDED_PAIRS)
-    pairs = attended_pairs(own, grid, grid.queries.visible, _ATTENDED_PAIRS, rng)
-    scored = score(grid, pairs, pairs.turned, grid.turned, counted=False)
-    limited = grid.queries.visible.is_limited
-    why = FEW_VISIBLE if limited else NO_ATTENDED_PAIRS
-    found.add_quantity(
-        ATTENDED, grid.mean(scored.profile, grid.weight), why, grid.queries.no_errors
-    )
+    own = SortedKeys.of(pool.keys, pool.keys.weight, grid.bins)
+    visible = grid.queries.visible
+    why = FEW_VISIBLE if visible.is_limited else NO_ATTENDED_PAIRS
+    for place, q_head in enumerate(q_heads):
+        weight = own.in_units_of_text(pool.pair_weight(pool.attention(q_head)))
+        rng = streams[place].rng(Purpose.ATTENDED_PAIRS)
+        pairs = attended_pairs(own.with_weight(weight), grid, visible, _ATTENDED_PAIRS, rng)
+        [[scored]] = score(grid, pairs, pairs.turned, [grid.turned_of(place)], counted=False)
+        mean = grid.mean(scored.profile, grid.weight)
+        found[place].add_quantity(ATTENDED, mean, why, grid.queries.no_errors)
     return found
 
 
@@ -269,11 +291,3 @@ def _no_attended(grid: Grid | Unknown, pool: KeyPool | None, config: RunnerConfi
         return NO_ATTENDED_KEYS
     common = np.isin(grid.queries.text, pool.keys.text)
     return None if common.any() else NO_COMMON_TEXT
-
-
-def _in_units_of_text(weight: Array, keys: Keys) -> Array:
-    """(keys,) weights over the largest one of their text."""
-    text = np.unique(keys.text, return_inverse=True)[1]
-    largest = np.zeros(int(text.max(initial=-1)) + 1)
-    np.maximum.at(largest, text, weight)
-    return np.asarray(weight / np.where(largest > 0, largest, 1.0)[text])

@@ -78,10 +78,10 @@ def text_pairs(
     """Pairs in proportion to the product of the weights (keys,) of both keys within a text."""
     own = _Order.of(keys, weight, visible)
     sampler = PairSampler(own.weight, own.low)
-    tokens = np.bincount(own.text, keys.weight[own.rows])  # (texts,)
-    total = np.bincount(own.text, sampler.chance)
-    factor = np.where(total > 0, tokens / np.where(total > 0, total, 1.0), 0.0)
-    ((later, earlier),) = sampler.draw(factor[None, own.text], np.array([most]), rng)
+    tokens = np.bincount(own.text, keys.weight[own.rows]).astype(np.float64)  # (texts,)
+    start = np.searchsorted(own.text, np.arange(len(tokens) + 1))  # (texts + 1,)
+    begin, end = start[None, :-1], start[None, 1:]
+    _, later, earlier = sampler.draw(begin, end, np.array([most]), rng, tokens[None])
     return TextPairs(own.rows[later], own.rows[earlier])
 
 

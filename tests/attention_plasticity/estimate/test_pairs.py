@@ -18,10 +18,20 @@ SWEEP = 120
 weights = st.floats(0.1, 1000.0) | st.just(0.0) | st.just(1.0)
 
 
-def draw(sampler: PairSampler, factor: np.ndarray, number: int, rng: Any) -> Pairs:
-    """The pairs of one row of factors."""
-    (found,) = sampler.draw(factor[None], np.array([number]), rng)
+def draw(
+    sampler: PairSampler, ranges: np.ndarray, number: int, rng: Any, weight: Any = None
+) -> Pairs:
+    """The pairs of one row of ranges (ranges, 2), which may have weights (ranges,)."""
+    begin, end = ranges.T[:, None]
+    weight = None if weight is None else weight[None]
+    found = sampler.draw(begin, end, np.array([number]), rng, weight)
+    assert not found.row.any()
     return found
+
+
+def whole(sampler: PairSampler) -> np.ndarray:
+    """One range with all keys."""
+    return np.array([[0, len(sampler.weight)]])
 
 
 def normed(law: Law) -> Law:
@@ -29,22 +39,26 @@ def normed(law: Law) -> Law:
     return {pair: value / total for pair, value in law.items() if value > 0}
 
 
-def shares(sampler: PairSampler, factor: np.ndarray, number: int, sweep: int = SWEEP) -> Law:
+def shares(
+    sampler: PairSampler, ranges: np.ndarray, number: int, weight: Any = None, sweep: int = SWEEP
+) -> Law:
     """The share of the places of all steps at which each pair is drawn; steps are even."""
     found: Counter[tuple[int, int]] = Counter()
     for place in (np.arange(sweep) + 0.5) / sweep:
-        drawn = draw(sampler, factor, number, Even(place))
+        drawn = draw(sampler, ranges, number, Even(place), weight)
         found.update(zip(drawn.later.tolist(), drawn.earlier.tolist(), strict=True))
     total = sum(found.values())
     return {pair: count / total for pair, count in found.items()}
 
 
-def assert_law(sampler: PairSampler, factor: np.ndarray, law: Law, number: int) -> None:
+def assert_law(
+    sampler: PairSampler, ranges: np.ndarray, law: Law, number: int, weight: Any = None
+) -> None:
     """Every pair has its probability, up to the two ends of its part of the places."""
     if not law:
-        assert not len(draw(sampler, factor, number, np.random.default_rng(0)).later)
+        assert not len(draw(sampler, ranges, number, np.random.default_rng(0), weight).later)
         return
-    found = shares(sampler, factor, number)
+    found = shares(sampler, ranges, number, weight)
     possible = sum(one > 0 for one in law.values())
     assert set(found) <= {pair for pair, value in law.items() if value > 0}
     for pair, value in law.items():
@@ -53,24 +67,42 @@ def assert_law(sampler: PairSampler, factor: np.ndarray, law: Law, number: int) 
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weights and first partners of keys, and factors of later keys."""
+def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Weights and first partners of keys, ranges of later keys, and weights of ranges."""
     n = draw(st.integers(0, 9))
     weight = np.array([draw(weights) for _ in range(n)], float)
     low = np.array([draw(st.integers(0, i)) for i in range(n)], np.int64)
-    return weight, low, np.array([draw(weights) for _ in range(n)], float)
+    ends = sorted(draw(st.lists(st.integers(0, n), min_size=2, max_size=6)))
+    ranges = np.stack([ends[:-1], ends[1:]], axis=1)
+    return weight, low, ranges, np.array([draw(weights) for _ in ranges], float)
 
 
 @settings(max_examples=40)
-@given(case=cases(), number=st.integers(1, 12))
-def test_pairs_have_the_product_of_their_weights(case: tuple[np.ndarray, ...], number: int) -> None:
-    weight, low, factor = case
-    law = {
-        (later, earlier): weight[later] * weight[earlier] * factor[later]
-        for later in range(len(weight))
-        for earlier in range(low[later], later)
-    }
-    assert_law(PairSampler(weight, low), factor, normed(law), number)
+@given(case=cases(), number=st.integers(1, 12), weighted=st.booleans())
+def test_pairs_have_the_product_of_their_weights(
+    case: tuple[np.ndarray, ...], number: int, weighted: bool
+) -> None:
+    """Ranges have their own weights, or those of all their pairs."""
+    weight, low, ranges, of_ranges = case
+    law: Law = {}
+    for (begin, end), own in zip(ranges.tolist(), of_ranges, strict=True):
+        pairs = {(i, j): weight[i] * weight[j] for i in range(begin, end) for j in range(low[i], i)}
+        total = sum(pairs.values())
+        factor = (own / total if total else 0.0) if weighted else 1.0
+        law |= {pair: factor * value for pair, value in pairs.items()}
+    if not any(law.values()):
+        law = {}
+    sampler = PairSampler(weight, low)
+    assert_law(sampler, ranges, normed(law), number, of_ranges if weighted else None)
+
+
+def test_rows_are_drawn_one_after_the_other() -> None:
+    sampler = PairSampler(np.ones(12), np.repeat([0, 6], 6))
+    begin, end = np.array([[0, 6], [3, 6], [0, 6]]), np.array([[6, 6], [3, 12], [6, 12]])
+    found = sampler.draw(begin, end, np.array([4, 0, 99]), np.random.default_rng(0))
+    assert found.row.tolist() == [0] * 4 + [2] * 30  # all pairs of the last row
+    assert found.later[:4].max() < 6
+    assert len(set(zip(found.later[4:].tolist(), found.earlier[4:].tolist(), strict=True))) == 30
 
 
 @settings(max_examples=50)
@@ -89,8 +121,8 @@ def test_equal_weights_give_every_pair_once(
     seen = Seen(np.zeros(n), np.full(n, 3.0)) if windowed else None
     sampler, rng = PairSampler(np.full(n, weight), low, seen), np.random.default_rng(seed)
     for number in (len(every), len(every) + 1, 10**9):
-        drawn = draw(sampler, np.ones(n), number, rng)
-        assert sorted(zip(*(x.tolist() for x in drawn), strict=True)) == every
+        drawn = draw(sampler, whole(sampler), number, rng)
+        assert sorted(zip(*(x.tolist() for x in drawn[1:]), strict=True)) == every
 
 
 @settings(max_examples=50)
@@ -99,7 +131,7 @@ def test_every_text_has_its_expected_number_of_pairs_up_to_two(seed: int, number
     rng = np.random.default_rng(seed)
     text = np.sort(rng.integers(0, 5, 40))
     sampler = PairSampler(rng.uniform(0.1, 5, 40), run_starts(text))
-    drawn = draw(sampler, np.ones(40), number, rng)
+    drawn = draw(sampler, whole(sampler), number, rng)
     expected = np.bincount(text, sampler.chance, 5) / sampler.chance.sum() * number
     found = np.bincount(text[drawn.later], minlength=5)
     assert (np.abs(found - expected) < 2).all()  # one at each end
@@ -112,9 +144,7 @@ def test_one_key_with_almost_all_weight_and_many_other_texts() -> None:
     own = np.array([3e-9, 1e-9, 1.0, 0.0, 1.0])
     weight = np.concatenate([np.ones(1000), own])
     low = np.concatenate([np.arange(1000), np.full(5, 1000)])  # the others have no partners
-    factor = np.zeros(1005)
-    factor[1002] = 1.0
-    found = shares(PairSampler(weight, low), factor, 2, 1000)
+    found = shares(PairSampler(weight, low), np.array([[1002, 1003]]), 2, sweep=1000)
     assert found == pytest.approx({(1002, 1000): 0.75, (1002, 1001): 0.25}, abs=0.003)
 
 

@@ -12,11 +12,12 @@ from scipy import stats
 
 from attention_plasticity.estimate import score
 from attention_plasticity.estimate.score import (
-    Centred,
+    CellSums,
+    ScoreSums,
     counted_plasticity,
+    fast_plasticity_of,
     gaussian_plasticity,
-    means_of_cells,
-    pairs_of_cells,
+    joined,
     plasticity_of,
     score_sums,
 )
@@ -31,6 +32,11 @@ def sample(seed: int, n: int = 50, d: int = 6, pairs: int = 9, groups: int = 5) 
     group = rng.integers(0, groups, n) * 3 % GROUPS
     Q = rng.standard_normal((n, d)) + 0.5 + 0.5 * rng.standard_normal((GROUPS, d))[group]
     return rng.standard_normal((pairs, d)).astype(np.float32), Q.astype(np.float32), group
+
+
+def sums_of(W: np.ndarray, Q: np.ndarray, group: np.ndarray) -> ScoreSums:
+    """The sums of one head."""
+    return score_sums(W, Q[None], group, GROUPS)
 
 
 def kept_groups(group: np.ndarray) -> list[np.ndarray]:
@@ -72,7 +78,7 @@ def test_plasticity_is_that_of_the_moments_of_the_kept_queries(
     """Also with fewer queries than dimensions."""
     W, Q, group = sample(seed, n, d)
     Q = Q * np.float32(size)
-    found = gaussian_plasticity(score_sums(W, Centred.of(Q, group)))
+    [found] = gaussian_plasticity(sums_of(W, Q, group))
     for row, kept in zip(found, kept_groups(group), strict=True):
         if kept.sum() >= 3:  # the variance of two equal queries is a rounding error
             np.testing.assert_allclose(row, plain_gaussian(W, Q[kept]), rtol=1e-3, atol=1e-5)
@@ -91,30 +97,50 @@ def test_counts_are_those_of_all_queries_of_different_groups(
         half = rng.integers(-2, 3, (8, 3))
         W = rng.integers(-2, 3, (4, 3)).astype(np.float32)
         Q = np.concatenate([half, -half]).astype(np.float32)
-    found = counted_plasticity(score_sums(W, Centred.of(Q, group)))
+    [found] = counted_plasticity(sums_of(W, Q, group))
     for row, kept in zip(found, kept_groups(group), strict=True):
         if len(set(group[kept].tolist())) < 2:
             assert np.isnan(row).all()
         else:
-            np.testing.assert_allclose(row, plain_count(W, Q[kept], group[kept]), atol=1e-12)
+            np.testing.assert_allclose(row, plain_count(W, Q[kept], group[kept]), atol=2e-7)
 
 
 def test_few_queries_have_no_value() -> None:
     W, Q, _ = sample(3, 3)
     group = np.array([0, 4, 4])
-    found = gaussian_plasticity(score_sums(W, Centred.of(Q, group)))
+    [found] = gaussian_plasticity(sums_of(W, Q, group))
     assert np.isnan(found).all(axis=1).nonzero()[0].tolist() == [5]  # one query is left
-    counted = counted_plasticity(score_sums(W, Centred.of(Q, group)))
+    [counted] = counted_plasticity(sums_of(W, Q, group))
     assert np.isnan(counted).all(axis=1).nonzero()[0].tolist() == [1, 5]  # one group is left
-    assert np.isnan(counted_plasticity(score_sums(W, Centred.of(Q, np.full(3, 7))))).all()
+    assert np.isnan(counted_plasticity(sums_of(W, Q, np.full(3, 7)))).all()
 
 
 def test_blocks_of_pairs_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     W, Q, group = sample(4, pairs=40)
-    whole = score_sums(W, Centred.of(Q, group))
+    whole = sums_of(W, Q, group)
     monkeypatch.setattr(score, "_BLOCK", 1)
-    for one, other in zip(score_sums(W, Centred.of(Q, group)), whole, strict=True):
+    for one, other in zip(sums_of(W, Q, group), whole, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("counted", [0, 2, 3])
+def test_heads_of_a_stack_have_the_bytes_that_they_have_alone(counted: int) -> None:
+    W, Q, group = sample(5, pairs=70)
+    stack = np.stack([Q, 2 * Q[::-1] - 1, Q**2])
+    together = score_sums(W, stack, group, GROUPS, counted)
+    assert len(together.preferred) == counted
+    for place in range(3):
+        alone = sums_of(W, stack[place], group)
+        for name in ("mean", "first", "second", "preferred")[: 4 if place < counted else 3]:
+            assert (getattr(together, name)[place] == getattr(alone, name)[0]).all(), name
+
+
+def test_bins_are_joined_one_after_the_other() -> None:
+    parts = [sums_of(*sample(seed, n=30 + seed, pairs=5 + seed)) for seed in (6, 7)]
+    for plasticity in (gaussian_plasticity, counted_plasticity):
+        found = plasticity(joined(parts))
+        expected = np.concatenate([plasticity(part) for part in parts], axis=-1)
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_plasticity_falls_to_zero_and_never_below() -> None:
@@ -127,36 +153,43 @@ def test_plasticity_falls_to_zero_and_never_below() -> None:
     assert plasticity_of(np.array([20.0]))[0] > 0  # 1 - p alone would have rounded to 0
 
 
+def test_the_fast_plasticity_is_that_of_double_precision() -> None:
+    z = np.concatenate([np.linspace(-8, 8, 4001), [np.inf, -np.inf, 1e30, -1e30, 60.0, 0.0]])
+    value = fast_plasticity_of(z.astype(np.float32))
+    assert ((value >= 0) & (value <= 1)).all()
+    assert (value[-6:] == [0, 0, 0, 0, 0, 1]).all()
+    np.testing.assert_allclose(value, plasticity_of(z), rtol=2e-5, atol=3e-7)
+    assert fast_plasticity_of(np.full(1, 12.0, np.float32))[0] > 0
+    assert np.isnan(fast_plasticity_of(np.full(1, np.nan, np.float32))).all()
+
+
 @settings(max_examples=20)
-@given(seed=st.integers(0, 10**6), pairs=st.integers(0, 30), both=st.booleans())
-def test_means_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
+@given(seed=st.integers(0, 10**6), pairs=st.integers(1, 30), both=st.booleans())
+def test_sums_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
     """A pair is left out with the group of its keys, and with that of the query that sees it."""
     rng = np.random.default_rng(seed)
-    values = rng.standard_normal((1 + GROUPS, pairs))
-    values[3] = np.nan  # without group 2 there is no value
+    values = rng.standard_normal((2, 1 + GROUPS, pairs)).astype(np.float32)
     cell = np.sort(rng.integers(0, 4, pairs))
     groups = [rng.integers(0, 5, pairs) for _ in range(2 if both else 1)]
-    found = means_of_cells(values, cell, 4, *groups)
-    numbers = pairs_of_cells(cell, 4, 1 + GROUPS, *groups)
-    for row, c in product(range(1 + GROUPS), range(4)):
+    sums = CellSums(cell, GROUPS, *groups)
+    found = sums.of(values)
+    assert sums.cells.tolist() == sorted(set(cell.tolist()))
+    for row, (place, c) in product(range(1 + GROUPS), enumerate(sums.cells)):
         own = [
-            values[row, pair]
+            pair
             for pair in range(pairs)
             if cell[pair] == c and all(row - 1 != group[pair] for group in groups)
         ]
-        if not own or row == 3:
-            assert np.isnan(found[row, c]) or row == 3
-        else:
-            assert found[row, c] == pytest.approx(np.mean(own))
-        if row != 3:
-            assert numbers[row, c] == len(own)
+        assert sums.pairs[row, place] == len(own)
+        expected = values[:, row, own].sum(axis=1)
+        np.testing.assert_allclose(found[:, row, place], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_mean_score_keeps_its_digits_if_queries_have_a_large_mean() -> None:
     """Terms of a product of large vectors cancel; a sum in double precision is the reference."""
     W, Q, group = sample(0, n=400, d=64)
     Q += np.float32(1000)
-    sums = score_sums(W, Centred.of(Q, group))
+    sums = sums_of(W, Q, group)
     expected = (Q.astype(float) @ W.T.astype(float)).mean(axis=0)  # (pairs,)
-    found = sums.mean + sums.first.sum(axis=0) / len(Q)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    found = sums.mean[0] + sums.first[0].sum(axis=0) / len(Q)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)

@@ -50,7 +50,7 @@ def head(seed: int, share: float) -> dict[str, Any]:
 def keys_and_grid(visible: Visible) -> tuple[Keys, Grid]:
     keys = Keys(**head(1, 0.3), texts=DumpTexts(bins=BINS))
     queries = Queries(**head(2, 0.8), window=visible.size, visible=visible, no_errors="")
-    return keys, Grid.of(queries, BINS, with_first=visible.is_limited)
+    return keys, Grid.of([queries], BINS, with_first=visible.is_limited)
 
 
 def rows_of(pairs: BinPairs) -> list[tuple[int, int]]:
