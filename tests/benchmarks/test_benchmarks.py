@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,15 +35,16 @@ def _cells(printed: str) -> list[list[str]]:
 def test_analysis_against_the_floor_and_another_version(
     options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(analysis, "cases", lambda data: {"tiny": (make_dump(data, TINY), 2)})
+    case = analysis.Case(make_dump(options().data, replace(TINY, layers=2)), "0", "0-1", 2, 2)
+    monkeypatch.setattr(analysis, "cases", lambda data: {"tiny": case})
     analysis.benchmark(options())
-    analysis.benchmark(options(earlier=Path(__file__).parents[2] / "src"))
-    rows = _cells(capsys.readouterr().out)
-    assert [row[2] for row in rows if row[1] == "this version"] == [
-        "the floor",
-        "the earlier version",
-    ]
-    assert all(float(row[3]) > 0 for row in rows if row[1] != "this version")
+    analysis.benchmark(options(earlier=analysis.SOURCE))
+    heading, row, both, of_both = _cells(capsys.readouterr().out)
+    assert heading == ["rows used, dimensions", "this version", "the floor", "ratio"]
+    assert both[2:] == ["the earlier version", "ratio", "the floor", "ratio"]
+    for cells in (row, of_both):
+        assert cells[0] == "tiny"
+        assert all(one.endswith(" ms") for one in (cells[1], *cells[2::2]))
 
 
 def test_capture_against_bare_forwards(
