@@ -14,8 +14,6 @@ from rich.table import Table
 from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
-from qk_sniffer.capture.speeds import capture_seconds
-from qk_toolkit.cpus import available_cpus
 from qk_toolkit.formatting import duration, index_ranges
 from qk_toolkit.terminal import command_console
 from qk_toolkit.watcher import Watcher
@@ -130,10 +128,8 @@ def _add_vllm(table: Table, config: CaptureConfig, found: Estimate) -> None:
     ranks = config.vllm.tensor_parallel
     where = "on one device" if ranks == 1 else f"divided among {ranks} devices"
     table.add_row("memory in vLLM", f"{', '.join(parts)}; {where}")
-    if found.texts is not None:
-        operations = found.operations_per_text * found.texts
-        gpu, cpu = (duration(max(1, one)) for one in capture_seconds(operations, available_cpus()))
-        table.add_row("time", f"about {gpu} on one H200, {cpu} on these CPUs (transformers' speed)")
+    if (seconds := found.seconds) is not None:
+        table.add_row("time", f"about {duration(max(1, seconds))} with transformers")
 
 
 def _per_kind(rows: dict[Kind, float], form: str, wanted: Sequence[WantedLayer]) -> str:

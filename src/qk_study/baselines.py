@@ -21,10 +21,10 @@ from attention_plasticity.tables.baselines import (
     baseline_words,
 )
 from attention_plasticity.tables.finished_run import FinishedRun
+from qk_sniffer.capture.differences import other_files
 from qk_sniffer.config import Dtype, make_config
 from qk_study.plan import Part
 from qk_study.settings import StudySettings
-from qk_study.weights import require_same_weights
 from qk_toolkit.errors import ConfigError
 
 QUERIES_PER_BUCKET = 128  # from all texts; a capture with more queries is made smaller
@@ -115,7 +115,12 @@ def baseline_values(
     model = _model(_part(recorded, "model"))
     if content.baseline_model is not None:
         model |= {"name": content.baseline_model, "revision": None}
-    require_same_weights(run.place, recorded, model)
+    if other_files(recorded, model):
+        raise ConfigError(
+            f"{run.place}: {model['name']} has other files now than when it was captured, so the "
+            "baselines would be of another model. Give the model of the run as baseline_model, or "
+            "make the run anew"
+        )
     shared = {**_part(content.capture, "model"), **_part(settings.sections["capture"], "model")}
     model |= _chosen(shared, ("device_map", "trust_remote_code"))
     dataset = _chosen(_part(recorded, "dataset"), ("path", *_DATASET))

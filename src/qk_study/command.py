@@ -77,13 +77,13 @@ def run_study(settings: StudySettings) -> int:
     from qk_study.outputs import refuse_other_study, write_study
     from qk_study.plan import make_plans
     from qk_study.results import StudyResults
-    from qk_study.steps import study_models
+    from qk_study.steps import refuse_other_settings, study_models
 
     wanted, plans = wanted_figures(settings), make_plans(settings)
     refuse_other_output(settings.folder, "study", "output_dir")
     refuse_other_study(settings)
     for plan in plans:
-        plan.refuse_other_settings()
+        refuse_other_settings(plan)
     if settings.content.dry_run:
         return dry_run(settings, plans)
     _refuse_several_processes()

@@ -1,40 +1,30 @@
-"""`--dry_run`: what would be done for each model, with rows, bytes and hours. Writes nothing.
+"""`--dry_run`: what would be done for each model, with rows, bytes and time. Writes nothing.
 
-Hours come from speeds that were measured on one machine (docs/scale.md). They tell minutes
-from days, no more.
+The time is that of this machine: a forward of the first layers of the model, and the analysis of a
+head of the embedded sample, are measured and scaled.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cache
 
 from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
-from attention_plasticity.config import RunnerConfig
+from attention_plasticity.run.differences import is_finished
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.run_info import RUN_FILE
 from qk_dump.hub.place import is_hub_path
 from qk_dump.remote import size_of
-from qk_sniffer.capture.speeds import CORE_SPEED, GPU_SPEED
-from qk_sniffer.config import CaptureConfig
 from qk_study.baselines import baseline_plans, recorded_places
 from qk_study.plan import ModelPlan, Part
 from qk_study.settings import StudySettings
-from qk_study.steps import (
-    analysed_dump,
-    failure_text,
-    has_finished_tables,
-    has_run_alone,
-    is_analysed,
-    is_captured,
-    require_same_inputs,
-)
-from qk_study.texts import chosen, refuse_long_repeated
+from qk_study.steps import CaptureState, failure_text, has_run_alone, state_of, to_begin
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
@@ -42,13 +32,8 @@ from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count, duration
 from qk_toolkit.terminal import command_console
 
-HEAD_SECONDS = 0.6
-ROW_SECONDS = 8e-6
-"""Core seconds of the analysis: for every query head, and for every row of queries and keys.
-
-Heads of SmolLM2-135M with all tables took 0.45 to 0.85 s, with 2,700 to 8,200 rows per query head.
-"""
-_HEADINGS = ("model", "what", "heads", "texts", "rows", "size", "on a GPU", "on this machine")
+_HEADINGS = ("model", "what", "heads", "texts", "rows", "size", "time")
+_TOLD = "without loading models and drawing figures"
 
 
 @dataclass
@@ -60,30 +45,18 @@ class Work:
     texts: int | None = None
     rows: float | None = None
     size: float | None = None  # bytes
-    operations: float = 0.0  # of the forwards of a capture
-    core_seconds: float = 0.0  # of an analysis
+    seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-
-    def with_analysis(self, heads: int = 1) -> Work:
-        """The same with the time of an analysis of its rows, and of its heads this many times."""
-        seconds = heads * (self.heads or 0) * HEAD_SECONDS + (self.rows or 0.0) * ROW_SECONDS
-        return replace(self, core_seconds=seconds)
-
-    def seconds(self, *, gpu: bool) -> float:
-        """The time with captures on one H200, or on the CPU cores of this machine."""
-        speed = GPU_SPEED if gpu else CORE_SPEED * available_cpus()
-        return self.operations / speed + self.core_seconds / available_cpus()
 
     @property
     def cells(self) -> list[str]:
         """The cells of its row."""
         numbers = (self.heads, self.texts, self.rows)
-        times = (self.seconds(gpu=gpu) for gpu in (True, False))
         return [
             self.what,
             *("" if number is None else f"{number:,.0f}" for number in numbers),
             "" if self.size is None else decimal(round(self.size)),
-            *(hours(time) if time else "" for time in times),
+            hours(self.seconds) if self.seconds else "",
         ]
 
 
@@ -97,27 +70,24 @@ def tell_time(settings: StudySettings, plans: Sequence[ModelPlan]) -> None:
 
     Wrong settings of the only model are raised, before anything is written.
     """
-    captured = all(is_captured(part) for plan in plans for part in plan.captures)
-    if captured and not settings.content.baselines:
+    left = [_has_captures_left(plan) for plan in plans]
+    if not any(left) and not settings.content.baselines:
         return
-    from qk_sniffer.capture.ranks import Ranks
-    from qk_sniffer.extras import capture_extra
-
     seconds = 0.0
-    with capture_extra():
-        on_gpu = Ranks().device != "cpu"
-    for plan in plans:
+    for plan, begins in zip(plans, left, strict=True):
         try:
-            seconds += sum(work.seconds(gpu=on_gpu) for work in _work(settings, plan))
+            seconds += sum(work.seconds for work in _work(settings, plan))
         except Exception as error:  # code of a model; it fails again when its turn comes
-            begins = not all(is_captured(part) for part in plan.captures)
             if begins and len(plans) == 1 and isinstance(error, ConfigError):
                 raise
             show_traceback(error)
-    if not seconds:
-        return
-    told = f"{hours(seconds)} on this machine, roughly (--dry_run has the parts)"
-    print(f"time: {told}", file=sys.stderr)
+    if seconds:
+        told = f"{hours(seconds)} on this machine, roughly (--dry_run has the parts)"
+        print(f"time: {told}", file=sys.stderr)
+
+
+def _has_captures_left(plan: ModelPlan) -> bool:
+    return not all(state_of(part, plan).is_captured for part in plan.captures)
 
 
 def dry_run(settings: StudySettings, plans: Sequence[ModelPlan]) -> int:
@@ -139,14 +109,9 @@ def dry_run(settings: StudySettings, plans: Sequence[ModelPlan]) -> int:
         for number, work in enumerate(found):
             table.add_row("" if number else plan.label, *work.cells)
     command_console(wrap=False).print(table)
-    on_gpu, own = (sum(work.seconds(gpu=gpu) for work in works) for gpu in (True, False))
-    if own:
-        print(
-            f"Time: {hours(on_gpu)} with captures on one H200, {hours(own)} on "
-            f"{count(available_cpus(), 'CPU core')} of this machine, without loading models and "
-            "drawing figures. This is a rough estimate from speeds that were measured on other "
-            "machines."
-        )
+    if seconds := sum(work.seconds for work in works):
+        cores = count(available_cpus(), "CPU core")
+        print(f"Time: {hours(seconds)} on this machine with {cores}, roughly, {_TOLD}.")
     for line in notes:
         print(line)
     for text in failures:
@@ -156,44 +121,73 @@ def dry_run(settings: StudySettings, plans: Sequence[ModelPlan]) -> int:
 
 
 def _work(settings: StudySettings, plan: ModelPlan) -> Iterator[Work]:
+    """The parts of a model that are left, and those that are there."""
     if plan.analysis is None or has_run_alone(plan):
         run = FinishedRun.open(plan.run)
         yield Work("read", len(run.head_metrics), run.texts.get("count"))
         yield from _baselines_of_run(settings, run)
         return
-    estimated: list[Work] = []
-    for part in plan.captures:
-        if is_captured(part):
-            yield Work("captured already")
-        else:
-            estimated.append(
-                _capture(part, analysed_dump(plan), again=settings.content.capture_again)
-            )
-            yield estimated[-1]
-    if not estimated:
-        work = _analysis(plan.analysis)
-        yield work
+    captures = [_capture(settings, part, state_of(part, plan)) for part in plan.captures]
+    yield from captures
+    left = [work for work in captures if work.heads is not None]
+    number = settings.content.baselines
+    if not left:
+        yield _analysis(plan.analysis)
         if (user_path(plan.run) / RUN_FILE).is_file():
             yield from _baselines_of_run(settings, FinishedRun.open(plan.run))
-        elif number := settings.content.baselines:
-            note = "sizes are known when the run is there"
-            yield Work(count(number + 1, "baseline"), notes=[f"baselines: {note}"])
+        elif number:
+            note = "baselines: sizes are known when the run is there"
+            yield Work(count(number + 1, "baseline"), notes=[note])
         return
-    first = estimated[0]
-    yield replace(first, what="analysis", size=None, operations=0.0, notes=[]).with_analysis()
-    if number := settings.content.baselines:
-        texts = min(settings.content.baseline_texts, first.texts or 0)
-        share = (number + 1) * texts / max(1, first.texts or 0)
-        most = replace(  # they have no more rows than the run
-            first,
-            what=count(number + 1, "baseline"),
-            texts=texts,
-            rows=None if first.rows is None else (number + 1) * first.rows,
-            size=None if first.size is None else (number + 1) * first.size,
-            operations=share * first.operations,
-            notes=[],
-        )
-        yield most.with_analysis(heads=number + 1)
+    first = replace(left[0], notes=[])
+    yield _analysed(first, "analysis")
+    if number:
+        yield _baselines_of_capture(first, number, settings.content.baseline_texts)
+
+
+def _capture(settings: StudySettings, part: Part, state: CaptureState) -> Work:
+    """The capture, from the shape of the model and the first texts."""
+    if state.is_captured:
+        return Work("captured already")
+    from qk_sniffer.extras import capture_extra
+
+    with capture_extra():
+        from qk_sniffer.capture.estimate import estimate
+
+        part, told = to_begin(part, state, again=settings.content.capture_again)
+        found = estimate(part.capture)
+        seconds = found.seconds
+    work = Work(part.kind, sum(len(layer.q) for layer in found.setup.wanted), found.texts)
+    work.notes += [*([] if told is None else [told]), *found.notes]
+    if found.few_rows is not None:
+        work.notes.append(f"warning: {found.few_rows}")
+    if found.texts is None or seconds is None:
+        work.notes.append("the number of texts is not known (streaming), so rows are not known")
+        return work
+    work.rows = (found.rows_of_all_heads + found.attended_of_all_heads) * found.texts
+    work.size = found.bytes_per_text * found.texts
+    work.seconds = seconds
+    return work
+
+
+def _analysed(work: Work, what: str, times: int = 1) -> Work:
+    """The analysis of a capture, so many times."""
+    seconds = times * (work.heads or 0) * head_seconds() / available_cpus()
+    return replace(work, what=what, size=None, seconds=seconds, notes=[])
+
+
+def _baselines_of_capture(first: Work, number: int, most: int) -> Work:
+    """The baselines of a run that is not there yet. They have no more rows than the run."""
+    times, texts = number + 1, min(most, first.texts or 0)
+    seconds = times * texts / max(1, first.texts or 0) * first.seconds
+    analysed = _analysed(first, count(times, "baseline"), times)
+    return replace(
+        analysed,
+        texts=texts,
+        rows=None if first.rows is None else times * first.rows,
+        size=None if first.size is None else times * first.size,
+        seconds=analysed.seconds + seconds,
+    )
 
 
 def _baselines_of_run(settings: StudySettings, run: FinishedRun) -> Iterator[Work]:
@@ -201,62 +195,50 @@ def _baselines_of_run(settings: StudySettings, run: FinishedRun) -> Iterator[Wor
     if not settings.content.baselines:
         return
     for baseline in baseline_plans(settings, run):
-        if is_captured(baseline.capture):
+        state = state_of(baseline.capture)
+        if state.is_captured:
             yield Work(f"{baseline.words}: captured already")
             continue
         with recorded_places():
-            again = settings.content.capture_again
-            work = _capture(baseline.capture, {}, again=again)
-            yield replace(work, what=baseline.words).with_analysis()
-
-
-def _capture(part: Part, analysed: Mapping[str, Any], *, again: bool) -> Work:
-    """The capture, from the shape of the model and the first texts."""
-    from qk_sniffer.extras import capture_extra
-
-    with capture_extra():
-        from qk_sniffer.capture.estimate import estimate
-
-        refuse_long_repeated(part)
-        changed = require_same_inputs(part, analysed, again=again)
-        part, told = chosen(part, again=changed)
-        assert isinstance(part.config, CaptureConfig)
-        found = estimate(part.config.model_copy(update={"overwrite": changed}))
-    work = Work(part.kind, sum(len(layer.q) for layer in found.setup.wanted), found.texts)
-    work.notes += [*([] if told is None else [told]), *found.notes]
-    if found.few_rows is not None:
-        work.notes.append(f"warning: {found.few_rows}")
-    if found.texts is None:
-        work.notes.append("the number of texts is not known (streaming), so rows are not known")
-        return work
-    work.rows = (found.rows_of_all_heads + found.attended_of_all_heads) * found.texts
-    work.size = found.bytes_per_text * found.texts
-    work.operations = found.operations_per_text * found.texts
-    return work
+            work = _capture(settings, baseline.capture, state)
+        seconds = work.seconds + _analysed(work, "").seconds
+        yield replace(work, what=baseline.words, seconds=seconds)
 
 
 def _analysis(part: Part) -> Work:
     """The analysis of a dump that exists. A dump on the Hub is not fetched for this."""
+    from attention_plasticity.run.compute import tasks_of
     from attention_plasticity.run.plan import estimate
     from attention_plasticity.run.preparation import prepare
 
-    config = part.config
-    assert isinstance(config, RunnerConfig)
+    config = part.analysis
     on_hub = is_hub_path(str(config.dataset_local_root))
-    if has_finished_tables(part) if on_hub else is_analysed(part):
-        finished = len(FinishedRun.open(part.folder).head_metrics)
-        note = "whether its dump on the Hub has changed is not checked here"
-        return Work("analysed already", finished, notes=[note] if on_hub else [])
-    if on_hub:
+    finished = is_finished(config, user_path(part.folder))
+    if on_hub and not finished:
         return Work("analysis", notes=["its dump is on the Hub; sizes are known when it is here"])
-    run = prepare(config)
-    dump, plan = run.dump, run.plan
-    found = estimate(dump, plan, config)
-    work = Work("analysis", len(plan.heads), rows=found.rows_used)
-    work.texts = None if dump.manifest is None else dump.manifest.num_examples
-    layers = {layer for layer, _ in plan.heads}
-    heads = [head for head in dump.all_folders if head.layer in layers]
-    work.size = sum(size_of(file) for head in heads for file in dump.files(head))
-    work.core_seconds = len(plan.heads) * HEAD_SECONDS + found.rows_used * ROW_SECONDS
+    run = None if on_hub else prepare(config)
+    if finished and (run is None or not tasks_of(run, workers=1)):
+        heads = len(FinishedRun.open(part.folder).head_metrics)
+        note = "whether its dump on the Hub has changed is not checked here"
+        return Work("analysed already", heads, notes=[note] if on_hub else [])
+    assert run is not None
+    found = estimate(run.dump, run.plan, config)
+    texts = None if run.dump.manifest is None else run.dump.manifest.num_examples
+    work = _analysed(Work("", len(run.plan.heads), texts, found.rows_used), "analysis")
+    layers = {layer for layer, _ in run.plan.heads}
+    heads_of = [head for head in run.dump.all_folders if head.layer in layers]
+    work.size = sum(size_of(file) for head in heads_of for file in run.dump.files(head))
     work.notes += [f"will fail: {problem}" for problem in found.problems]
     return work
+
+
+@cache
+def head_seconds() -> float:
+    """Seconds of one core for the analysis of a head, measured with one of the sample."""
+    from attention_plasticity.demo.sample import open_sample
+    from attention_plasticity.head_analysis import analyze_head
+
+    dump = open_sample()
+    began = time.process_time()
+    analyze_head(*dump.query_heads[0], dump=dump)
+    return time.process_time() - began

@@ -1,23 +1,21 @@
 """What is done for every model of a study: the settings of its captures and of its analysis.
 
-The settings of each part are also files in `settings/`. A part can be repeated alone with its file,
-and a later command compares them with its own settings.
+The settings of each part are also files in `settings/`, with which a part can be repeated alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from attention_plasticity.config import ANALYSIS_FIELDS, TABLE_PATHS, RunnerConfig
+from attention_plasticity.config import TABLE_PATHS, RunnerConfig
 from qk_sniffer.config import CaptureConfig
 from qk_study.settings import REPEATED_LENGTH, StudyModel, StudySettings
-from qk_toolkit.errors import ConfigError, in_short
-from qk_toolkit.files import read_bounded, same_place, user_path, write_text
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.files import user_path, write_text
 from qk_toolkit.settings import merged, validated
-from qk_toolkit.strict_yaml import MOST_CHARACTERS, parse_yaml, yaml_text
+from qk_toolkit.strict_yaml import yaml_text
 
 _PUBLISH = "publish a finished dump with attention-plasticity push"
 _GIVEN_BY_CAPTURES = {
@@ -37,16 +35,6 @@ _GIVEN_BY_ANALYSES = {
     **dict.fromkeys(("output_dir", *TABLE_PATHS), "tables are in the folders of the runs"),
     "dry_run": "give it to the study",
 }
-_PLACEMENT_OF_CAPTURES = (  # fields that change where and how fast a capture runs
-    *("engine", "ray_address", "num_actors", "num_gpus", "model.device_map"),
-    "dataset.streaming",
-)
-_COMPARED_OF_ANALYSES = (*ANALYSIS_FIELDS, "dataset_local_root", "model_dir", "rotary", "repeated")
-_PLACES = (
-    *("dataset.path", "dataset.synthetic.texts", "model.name", "tokenizer.name"),
-    *("dataset_local_root", "rotary", "repeated"),
-)
-"""Settings that may be paths."""
 LENGTH, REPEATED = "tokenizer.max_length", "dataset.synthetic.length"
 """Fields of captures that the study chooses from the texts and the vocabulary."""
 _SAME_HEADS = ("layers", "heads", "head_sampling", "full_attention_only")
@@ -69,16 +57,21 @@ class Part:
         verb = "analyze" if isinstance(self.config, RunnerConfig) else "capture"
         return ("attention-plasticity", verb, "--config", self.file)
 
+    @property
+    def capture(self) -> CaptureConfig:
+        """The settings of a capture."""
+        assert isinstance(self.config, CaptureConfig)
+        return self.config
+
+    @property
+    def analysis(self) -> RunnerConfig:
+        """The settings of an analysis."""
+        assert isinstance(self.config, RunnerConfig)
+        return self.config
+
     def write_settings(self) -> None:
         """Write the file of the settings."""
         write_text(user_path(self.file), yaml_text(self.values))
-
-    @property
-    def recorded_choice(self) -> int | None:
-        """The value of the chosen field in the file of an earlier command."""
-        recorded = None if self.chosen is None else self._recorded()
-        value = None if recorded is None else _dotted(recorded.model_dump(), str(self.chosen))
-        return value if isinstance(value, int) else None
 
     def with_choice(self, value: int | None) -> Part:
         """The part with a value of the field that the study chooses."""
@@ -89,48 +82,6 @@ class Part:
             change = {name: change}
         values = merged(self.values, change)
         return replace(self, values=values, config=validated(type(self.config), values))
-
-    def refuse_other_settings(self, label: str) -> None:
-        """Raise a `ConfigError` if the settings in their file are others."""
-        if changes := self.changed_settings():
-            done = "analysed" if isinstance(self.config, RunnerConfig) else "captured"
-            listed = ", ".join(
-                f"{name} ({in_short(then)} then, {in_short(now)} now)"
-                for name, (then, now) in changes.items()
-            )
-            raise ConfigError(
-                f"{label}: {self.folder} was {done} with other settings: {listed}. Repeat the "
-                "command with the settings of then, or give the study another output_dir"
-            )
-
-    def changed_settings(self) -> dict[str, tuple[Any, Any]] | None:
-        """Settings of the file that are others now: (then, now). None if it cannot be read."""
-        recorded = self._recorded()
-        if recorded is None:
-            return None
-        then, now = self._compared(recorded), self._compared(self.config)
-        both = {name: (then.get(name), now.get(name)) for name in {**then, **now}}
-        return {name: pair for name, pair in both.items() if not _equal(name, *pair)}
-
-    def _compared(self, config: CaptureConfig | RunnerConfig) -> dict[str, Any]:
-        """The settings that decide what is in the folder, by dotted names."""
-        if isinstance(config, RunnerConfig):
-            return config.model_dump(include={*_COMPARED_OF_ANALYSES})
-        found = dict(_flat(config.model_dump(exclude={"overwrite", "dry_run"})))
-        left_out = {*_PLACEMENT_OF_CAPTURES, self.chosen}
-        return {name: found[name] for name in found if name not in left_out}
-
-    def _recorded(self) -> CaptureConfig | RunnerConfig | None:
-        """The settings in the file; None if there is none that can be read.
-
-        The capture and the analysis then compare the settings with their own records.
-        """
-        path: Path = user_path(self.file)
-        try:
-            content = parse_yaml(read_bounded(path, MOST_CHARACTERS).decode("utf-8"))
-            return validated(type(self.config), content) if isinstance(content, dict) else None
-        except (OSError, ValueError, ConfigError):
-            return None
 
 
 @dataclass(frozen=True)
@@ -155,16 +106,6 @@ class ModelPlan:
     def parts(self) -> list[Part]:
         """The captures and the analysis, as far as the study makes them."""
         return [*self.captures, *([] if self.analysis is None else [self.analysis])]
-
-    def refuse_other_settings(self) -> None:
-        """Raise a `ConfigError` if a part that was begun had other settings.
-
-        A run keeps the settings of its captures also after its dumps were removed.
-        """
-        for part in self.parts:
-            later = dict.fromkeys([part.folder, self.run])
-            if any(user_path(folder).exists() for folder in later):
-                part.refuse_other_settings(self.label)
 
 
 def make_plans(settings: StudySettings) -> list[ModelPlan]:
@@ -222,8 +163,7 @@ def _capture_of_repeated(
 
     Scores on these tokens come from the attention of queries; keys are not needed.
     """
-    content, config = settings.content, texts.config
-    assert isinstance(config, CaptureConfig)
+    content, config = settings.content, texts.capture
     given = (shared.values("analysis", model).get("repeated"), config.dataset.made)
     with_attention = config.capture.attention and config.capture.capture_queries
     if not content.repeated_texts or given != (None, None) or not with_attention:
@@ -288,7 +228,7 @@ class _Shared:
         flags = self.settings.sections[kind]
         for values in (shared, own, flags):
             for name, remedy in (given or {}).items():
-                if _dotted(values, name) is not None:
+                if dotted(values, name) is not None:
                     raise ConfigError(
                         f"{self._source(kind, model)(name)}: is set by the study; {remedy}"
                     )
@@ -299,35 +239,19 @@ class _Shared:
         file, flags = self.settings.file, self.settings.sections[kind]
 
         def source(name: str) -> str:
-            if _dotted(flags, name) is not None:
+            if dotted(flags, name) is not None:
                 return f"--{name}"
             own = {} if model is None else getattr(model.entry, kind)
-            of_model = model is not None and _dotted(own, name) is not None
+            of_model = model is not None and dotted(own, name) is not None
             return f"{file}: {f'{model.label}: ' if of_model and model else ''}{kind}: {name}"
 
         return source
 
 
-def _equal(name: str, then: Any, now: Any) -> bool:
-    """Whether two values of a setting are the same; a path may be written in several ways."""
-    if name in _PLACES and isinstance(then, str) and isinstance(now, str):
-        return same_place(then, now)
-    return bool(then == now)
-
-
-def _dotted(values: Any, name: str) -> Any:
+def dotted(values: Any, name: str) -> Any:
     """The value of a dotted name in nested mappings; None if there is none."""
     for part in name.split("."):
         if not isinstance(values, Mapping):
             return None
         values = values.get(part)
     return values
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested sections by dotted names."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and name not in ("config_overrides",):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -107,7 +107,7 @@ class StudyFlags(_Section):
     dry_run: bool = Field(
         title=_STUDY,
         default=False,
-        description="print what would be done, with rows, bytes and hours, and stop",
+        description="print what would be done, with rows, bytes and time, and stop",
     )
 
 

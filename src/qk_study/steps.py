@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import gc
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attention_plasticity.config import RunnerConfig
+from attention_plasticity.run import differences as of_run
 from attention_plasticity.tables.baselines import record_capture
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_dump.hub.place import is_hub_path
-from qk_dump.layout import UNFINISHED
-from qk_dump.manifest import MANIFEST_NAME
-from qk_sniffer.config import CaptureConfig
+from qk_sniffer.capture.differences import differences
+from qk_sniffer.capture.folder import plan_in
 from qk_study.baselines import baseline_plans, recorded_places
-from qk_study.plan import ModelPlan, Part
+from qk_study.plan import LENGTH, ModelPlan, Part, dotted
 from qk_study.settings import StudySettings
-from qk_study.texts import chosen, record_texts, refuse_long_repeated, texts_changed
-from qk_study.weights import weights_changed
+from qk_study.texts import chosen, record_texts, texts_changed
 from qk_toolkit.debugging import show_traceback
-from qk_toolkit.errors import ConfigError, HubError, StoreError, ToolkitError, without_tokens
+from qk_toolkit.errors import (
+    ConfigError,
+    HubError,
+    StoreError,
+    ToolkitError,
+    in_short,
+    without_tokens,
+)
 from qk_toolkit.files import user_path
 from qk_toolkit.formatting import count
+from qk_toolkit.settings import load_yaml
 from qk_toolkit.terminal import TerminalWatcher
 from qk_toolkit.urls import is_remote
 
@@ -98,7 +103,7 @@ def _run_of(settings: StudySettings, plan: ModelPlan, title: str) -> FinishedRun
         print(f"{title}: {plan.run} is analysed already; its dump was removed", file=sys.stderr)
     else:
         for part in plan.captures:
-            capture(part, title, analysed_dump(plan), again=settings.content.capture_again)
+            capture(part, title, plan, again=settings.content.capture_again)
         if plan.analysis is not None:
             analyse(plan.analysis, title)
     run = FinishedRun.open(plan.run)
@@ -106,71 +111,122 @@ def _run_of(settings: StudySettings, plan: ModelPlan, title: str) -> FinishedRun
     return run
 
 
+@dataclass(frozen=True)
+class CaptureState:
+    """What the folder of a capture has, and what is other now."""
+
+    complete: bool
+    choice: int | None  # the value of the field that the study chooses, as the capture has it
+    setting: str | None  # the first setting that differs, with both values
+    inputs: str  # the texts, the files of the model, both; empty if they are the same
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the dump is finished, and of these texts and this model."""
+        return self.complete and not self.inputs
+
+
+def state_of(part: Part, plan: ModelPlan | None = None) -> CaptureState:
+    """Compare a capture with its folder. The model is not loaded for this.
+
+    The run of the plan says what its dump was, if the dump was removed.
+    """
+    folder = user_path(part.folder)
+    recorded = _recorded_plan(plan) if plan is not None and part is plan.captures[0] else None
+    begun = plan_in(folder) or recorded
+    choice = None if part.chosen is None else dotted(begun, part.chosen)
+    found = differences(part.with_choice(choice).capture, folder, recorded)
+    inputs = {"the texts": texts_changed(part), "the files of the model": found.model}
+    setting = found.setting or (_cut_then(part) if begun is not None else None)
+    changed = " and ".join(name for name, one in inputs.items() if one)
+    return CaptureState(found.complete, choice, setting, changed)
+
+
+def _recorded_plan(plan: ModelPlan) -> Mapping[str, Any] | None:
+    """The plan of the dump of a run, as its run.json has it."""
+    try:
+        found = FinishedRun.open(plan.run).dump.get("capture")
+    except ConfigError:
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+def _cut_then(part: Part) -> str | None:
+    """That texts were cut when they were captured and are not cut now.
+
+    A plan does not tell this: without a length it has the context of the model.
+    """
+    if part.chosen is not None or part.capture.tokenizer.max_length is not None:
+        return None
+    try:
+        then = dotted(load_yaml(user_path(part.file)), LENGTH)
+    except ConfigError:
+        return None
+    return None if then is None else f"{LENGTH} ({then} then, null now)"
+
+
+def refuse_other_settings(plan: ModelPlan) -> None:
+    """Raise a `ConfigError` if a part that was begun had other settings.
+
+    A run keeps the settings of its captures also after its dumps were removed.
+    """
+    found = [(part.folder, "captured", state_of(part, plan).setting) for part in plan.captures]
+    if plan.analysis is not None:
+        changed = of_run.differences(plan.analysis.analysis, user_path(plan.run))
+        words = (
+            f"{name} ({in_short(then)} then, {in_short(now)} now)"
+            for name, (then, now) in changed.items()
+        )
+        found.append((plan.run, "analysed", ", ".join(words)))
+    for folder, done, changes in found:
+        if changes:
+            raise ConfigError(
+                f"{plan.label}: {folder} was {done} with other settings: {changes}. Repeat the "
+                "command with the settings of then, or give the study another output_dir"
+            )
+
+
 def has_run_alone(plan: ModelPlan) -> bool:
     """Whether the dump was removed after its analysis, which had the same settings as now."""
     if plan.analysis is None:
         return False
-    config = plan.analysis.config
-    assert isinstance(config, RunnerConfig)
-    dump = str(config.dataset_local_root)
+    dump = str(plan.analysis.analysis.dataset_local_root)
     if is_hub_path(dump) or is_remote(dump) or user_path(dump).exists():
         return False
-    if any(part.changed_settings() != {} for part in plan.parts):
+    if not of_run.is_finished(plan.analysis.analysis, user_path(plan.run)):
         return False
-    if not has_finished_tables(plan.analysis):
-        return False
-    return not any(changed_inputs(part, analysed_dump(plan)) for part in plan.captures)
+    states = [state_of(part, plan) for part in plan.captures]
+    return not any(state.setting or state.inputs for state in states)
 
 
-def analysed_dump(plan: ModelPlan) -> Mapping[str, Any]:
-    """What the run says about its dump, which may have been removed; empty without a run."""
-    try:
-        return FinishedRun.open(plan.run).dump
-    except ConfigError:
-        return {}
+def to_begin(part: Part, state: CaptureState, *, again: bool) -> tuple[Part, str | None]:
+    """The part as it begins or continues, and a sentence about what the study has chosen.
 
-
-def changed_inputs(part: Part, analysed: Mapping[str, Any] | None = None) -> str:
-    """What has changed since the capture began: the texts, the model, both; empty if nothing."""
-    changes = {
-        "the texts": texts_changed(part),
-        "the files of the model": weights_changed(part, analysed),
-    }
-    return " and ".join(name for name, changed in changes.items() if changed)
-
-
-def is_captured(part: Part) -> bool:
-    """Whether the dump of a capture is complete. The model is not loaded for this."""
-    folder = user_path(part.folder)
-    complete = (folder / MANIFEST_NAME).is_file() and not (folder / UNFINISHED).exists()
-    return complete and not changed_inputs(part)
-
-
-def require_same_inputs(part: Part, analysed: Mapping[str, Any], *, again: bool) -> bool:
-    """Whether the dump is made again because texts or model have changed.
-
-    Raises a `ConfigError` unless this was asked for: the dump may have taken hours.
+    Raises a `ConfigError` if texts or model have changed, unless the dump is made `again`: it may
+    have taken hours.
     """
-    changed = changed_inputs(part, analysed)
-    if changed and not again:
+    if state.inputs and not again:
         raise ConfigError(
-            f"{part.folder}: {changed} have changed since it was captured. Give --capture_again to "
-            "replace it, or give the study another output_dir"
+            f"{part.folder}: {state.inputs} have changed since it was captured. Give "
+            "--capture_again to replace it, or give the study another output_dir"
         )
-    return bool(changed)
+    if state.choice is not None and not state.inputs:
+        return part.with_choice(state.choice), None
+    found, told = chosen(part)
+    config = found.capture.model_copy(update={"overwrite": bool(state.inputs)})
+    return replace(found, config=config), told
 
 
-def capture(
-    part: Part, title: str, analysed: Mapping[str, Any] | None = None, *, again: bool = False
-) -> None:
+def capture(part: Part, title: str, plan: ModelPlan | None = None, *, again: bool = False) -> None:
     """Make the dump of a part, or complete it.
 
-    With `again`, the dump of other texts or of another model is replaced. `analysed` is what its
-    run says about it.
+    With `again`, the dump of other texts or of another model is replaced.
     """
-    if is_captured(part):
+    state = state_of(part, plan)
+    if state.is_captured:
         print(f"{title}: {part.folder} is captured already", file=sys.stderr)
-        part.with_choice(part.recorded_choice).write_settings()
+        if not user_path(part.file).exists():
+            part.with_choice(state.choice).write_settings()
         record_texts(part)
         return
     from qk_sniffer.extras import capture_extra
@@ -179,81 +235,39 @@ def capture(
         from qk_sniffer.capture.run import run_capture
 
         print(f"{title}: {part.kind} in {part.folder}", file=sys.stderr)
-        changed = require_same_inputs(part, analysed or {}, again=again)
-        if changed:
+        begun, told = to_begin(part, state, again=again)
+        if state.inputs:
             print(f"{title}: texts or model have changed: captured again", file=sys.stderr)
-        refuse_long_repeated(part)
-        part, told = chosen(part, again=changed)
         if told is not None:
             print(f"{title}: {told}", file=sys.stderr)
-        part.write_settings()
+        begun.write_settings()
         record_texts(part)
-        assert isinstance(part.config, CaptureConfig)
         with TerminalWatcher() as watcher:
-            run_capture(part.config.model_copy(update={"overwrite": changed}), watcher)
+            run_capture(begun.capture, watcher)
 
 
 def analyse(part: Part, title: str) -> None:
-    """Analyse the dump, or complete the analysis. Heads that failed are tried again."""
-    assert isinstance(part.config, RunnerConfig)
-    if is_analysed(part):
-        print(f"{title}: {part.folder} is analysed already", file=sys.stderr)
-        part.write_settings()
-        return
+    """Analyse the dump, or complete the analysis. Heads that failed are tried again.
+
+    A finished run is not written again. It is also used if its dump is at a place that cannot be
+    reached.
+    """
     from attention_plasticity.run.runner import run_analysis
 
-    print(f"{title}: analysis in {part.folder}", file=sys.stderr)
+    finished = of_run.is_finished(part.analysis, user_path(part.folder))
+    if not finished:
+        print(f"{title}: analysis in {part.folder}", file=sys.stderr)
     part.write_settings()
-    outcome = run_analysis(part.config, TerminalWatcher())
+    try:
+        outcome = run_analysis(part.analysis, TerminalWatcher())
+    except (HubError, StoreError) as error:
+        if not finished:
+            raise
+        used = "the dump was not compared with the finished analysis, which is used"
+        print(f"{part.folder}: {used}: {failure_text(error)}", file=sys.stderr)
+        return
+    if finished:
+        print(f"{title}: {part.folder} is analysed already", file=sys.stderr)
     for failure in outcome.failures[:1]:
         heads = count(len(outcome.failures), "head")
         print(f"{title}: {heads} failed, the first: {failure.reason}", file=sys.stderr)
-
-
-def is_analysed(part: Part) -> bool:
-    """Whether a run is finished, with these settings and from the present files of the dump.
-
-    A finished run is not written again, so that its run.json stays the same. It is also used if its
-    dump is at a place that cannot be reached.
-    """
-    from attention_plasticity.run.compute import tasks_of
-    from attention_plasticity.run.preparation import prepare
-
-    config = part.config
-    assert isinstance(config, RunnerConfig)
-    if not has_finished_tables(part):
-        return False
-    try:
-        return not tasks_of(prepare(config, TerminalWatcher()), workers=1)
-    except (HubError, StoreError) as error:
-        used = "the dump was not compared with the finished analysis, which is used"
-        print(f"{part.folder}: {used}: {failure_text(error)}", file=sys.stderr)
-        return True
-
-
-def has_finished_tables(part: Part) -> bool:
-    """Whether a run with these settings has all its tables as they were written.
-
-    The dump is not read for this.
-    """
-    from attention_plasticity.run.run_json import recorded_config
-    from attention_plasticity.tables.run_info import RUN_FILE, sha256_of
-
-    config = part.config
-    assert isinstance(config, RunnerConfig)
-    if not (user_path(part.folder) / RUN_FILE).is_file():
-        return False
-    try:
-        run = FinishedRun.open(part.folder)
-    except ConfigError:  # run.json is damaged
-        return False
-    if not run.info.get("tables") or run.info.get("failures"):
-        return False
-    if run.settings != json.loads(json.dumps(recorded_config(config))):
-        return False
-    if run.info.get("not_analysed") and config.layers is None and config.heads is None:
-        return False
-    return all(
-        sha256_of(run.folder / name) == (run.info.get("sha256") or {}).get(kind)
-        for kind, name in run.info["tables"].items()
-    )

@@ -58,22 +58,21 @@ def one_length(lengths: Sequence[int]) -> OneLength:
     return OneLength(ordered[texts - 1], texts, len(lengths))
 
 
-def chosen(part: Part, *, again: bool = False) -> tuple[Part, str | None]:
-    """The part with the value that the study chooses, and a sentence about it.
-
-    A value that an earlier command has chosen is kept, except with `again`.
-    """
-    if part.chosen is None:
-        return part, None
-    recorded = None if again else part.recorded_choice
-    if recorded is not None:
-        return part.with_choice(recorded), None
-    assert isinstance(part.config, CaptureConfig)
+def chosen(part: Part) -> tuple[Part, str | None]:
+    """The part with the value that the study chooses, and a sentence about it."""
     if part.chosen == LENGTH:
-        found = one_length(_lengths(part.config)).of_whole_buckets
+        found = one_length(_lengths(part.capture)).of_whole_buckets
         return part.with_choice(found.tokens), found.describe()
-    assert part.chosen == REPEATED
-    return part.with_choice(_repeated_length(part.config)), None
+    if part.chosen == REPEATED:
+        return part.with_choice(_repeated_length(part.capture)), None
+    made = part.capture.dataset.made
+    if made is not None and made.texts is None and made.tokens > _repeated_length(part.capture):
+        allowed = _repeated_length(part.capture)
+        raise ConfigError(
+            f"repeated_length: {made.tokens:,} given, but the vocabulary and the context of the "
+            f"model allow {allowed:,}; give at most {allowed}, or leave it out"
+        )
+    return part, None
 
 
 def _lengths(config: CaptureConfig) -> list[int]:
@@ -92,20 +91,6 @@ def _repeated_length(config: CaptureConfig) -> int:
     _, encoder = texts_and_encoder(config)
     most = min(encoder.max_length or config.dataset.synthetic.tokens, 2 * len(encoder.plain_tokens))
     return min(config.dataset.synthetic.tokens, most // 2 * 2)
-
-
-def refuse_long_repeated(part: Part) -> None:
-    """Raise a `ConfigError` if a given length of repeated tokens is more than the model has."""
-    config = part.config
-    assert isinstance(config, CaptureConfig)
-    made = config.dataset.made
-    if part.chosen is None and made is not None and made.texts is None:
-        allowed = _repeated_length(config)
-        if made.tokens > allowed:
-            raise ConfigError(
-                f"repeated_length: {made.tokens:,} given, but the vocabulary and the context of "
-                f"the model allow {allowed:,}; give at most {allowed}, or leave it out"
-            )
 
 
 def fingerprint(dataset: DatasetSettings) -> str | None:
@@ -131,19 +116,17 @@ def texts_changed(part: Part) -> bool:
 
     Texts that are not there any more are not changed texts.
     """
-    assert isinstance(part.config, CaptureConfig)
     try:
         recorded = read_json(user_path(_record(part)))["sha256"]
     except (OSError, ValueError, TypeError, KeyError):
         return False
-    found = fingerprint(part.config.dataset)
+    found = fingerprint(part.capture.dataset)
     return found is not None and found != recorded
 
 
 def record_texts(part: Part) -> None:
     """Record the texts of a capture that begins."""
-    assert isinstance(part.config, CaptureConfig)
-    found = fingerprint(part.config.dataset)
+    found = fingerprint(part.capture.dataset)
     if found is not None:
         write_text(user_path(_record(part)), f'{{"sha256": "{found}"}}\n')
 

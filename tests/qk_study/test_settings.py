@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -10,12 +12,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attention_plasticity.config import ANALYSIS_FIELDS
 from qk_dump.heads import parse_head
 from qk_study.figures import wanted_figures
 from qk_study.labels import folder_names
-from qk_study.plan import ModelPlan, make_plans
+from qk_study.plan import ModelPlan, Part, make_plans
 from qk_study.reading import read_study
 from qk_study.settings import StudySettings
+from qk_study.steps import refuse_other_settings
 from qk_toolkit.errors import ConfigError
 
 DUMP = {"label": "B", "dump": "dump"}
@@ -119,9 +123,14 @@ models:
 
 
 def plan_of(
-    folder: Path, capture: dict[str, Any], analysis: dict[str, Any], texts: str = "texts"
+    folder: Path,
+    capture: dict[str, Any],
+    analysis: dict[str, Any],
+    texts: str = "texts",
+    **more: Any,
 ) -> ModelPlan:
     content = {
+        **more,
         "output_dir": str(folder / "out"),
         "texts": {"path": texts},
         "capture": capture,
@@ -133,16 +142,40 @@ def plan_of(
     return plan
 
 
+CONTEXT = 512  # of the model
+
+
 def begin(plan: ModelPlan) -> None:
-    """The files that a study leaves when it has begun the parts of a model."""
+    """What a study leaves when it has begun the parts of a model."""
     for part in plan.parts:
-        Path(part.folder).mkdir(parents=True)
         part.write_settings()
+        if part.kind == "analysis":
+            records = Path(part.folder) / ".heads" / "0"
+            records.mkdir(parents=True)
+            settings = part.analysis.model_dump(include={*ANALYSIS_FIELDS})
+            (records / "settings.json").write_text(json.dumps(settings))
+            continue
+        unfinished = Path(part.folder) / ".capture"
+        unfinished.mkdir(parents=True)
+        (unfinished / "plan.json").write_text(json.dumps(recorded(part)))
+
+
+def recorded(part: Part) -> dict[str, Any]:
+    """The settings as the plan of a capture has them."""
+    plan = part.capture.model_dump(
+        include={"dataset", "model", "tokenizer", "inference", "capture"}
+    )
+    del plan["dataset"]["streaming"], plan["dataset"]["synthetic"], plan["model"]["device_map"]
+    if made := part.capture.dataset.made:
+        plan["dataset"]["synthetic"] = made.as_record()
+    plan["model"] |= {"dtype": "float32", "attn_implementation": "sdpa"}
+    plan["tokenizer"]["max_length"] = plan["tokenizer"]["max_length"] or CONTEXT
+    return {**plan, "output": {"vector_dtype": part.capture.output.vector_dtype}}
 
 
 def refusal(plan: ModelPlan) -> str:
     try:
-        plan.refuse_other_settings()
+        refuse_other_settings(plan)
     except ConfigError as error:
         return str(error)
     return ""
@@ -151,8 +184,17 @@ def refusal(plan: ModelPlan) -> str:
 @pytest.mark.parametrize(
     ("then", "now", "words"),
     [
-        ({"capture": {"head_sampling": {"count": 3}}}, {}, "capture.head_sampling.count (3 then"),
-        ({}, {"tokenizer": {"max_length": 9}}, "tokenizer.max_length (null then, 9 now)"),
+        ({"capture": {"head_sampling": {"count": 3}}}, {}, "capture.head_sampling ("),
+        ({}, {"tokenizer": {"max_length": 9}}, "tokenizer.max_length (512 then, 9 now)"),
+        ({}, {"model": {"dtype": "float16"}}, 'model.dtype ("float32" then, "float16" now)'),
+        ({}, {"model": {"dtype": "float32", "attn_implementation": "sdpa"}}, ""),
+        ({}, {"model": {"attn_implementation": "eager"}}, "model.attn_implementation ("),
+        ({}, {"inference": {"batch_size": 2}}, ""),  # some models are run text by text
+        ({"inference": {"batch_size": 3}}, {}, "inference.batch_size (3 then, 1 now)"),
+        ({}, {"capture": {"sampler": {"seed": 1}}}, "capture.sampler.seed (0 then, 1 now)"),
+        ({"capture": {"sampler": {"type": "all"}}}, {}, 'capture.sampler.type ("all" then'),
+        ({}, {"capture": {"min_bucket_size": 8}}, "capture.min_bucket_size ("),
+        ({}, {"output": {"vector_dtype": "float16"}}, "output.vector_dtype ("),
         ({}, {"model": {"device_map": "cuda"}}, ""),
         ({"capture": {"layers": "0-2"}}, {"capture": {"layers": [2, 1, 0]}}, ""),
         ({}, {"pair_sampling": "context"}, "pair_sampling ('bucket' then, 'context' now)"),
@@ -172,15 +214,22 @@ def test_other_settings_are_refused_if_they_matter(
 def test_a_removed_folder_may_be_made_with_other_settings(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, {}, {})
     begin(plan)
-    Path(plan.captures[0].folder).rmdir()
     changed = plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})
-    told = refusal(changed)  # the run is of a capture with the settings of then
+    told = refusal(changed)
     assert told.startswith(
         f"A: {plan.captures[0].folder} was captured with other settings: tokenizer"
     )
     assert told.endswith("settings of then, or give the study another output_dir")
-    Path(plan.run).rmdir()
+    shutil.rmtree(plan.captures[0].folder)
     assert refusal(changed) == ""
+
+
+def test_whole_texts_after_texts_that_were_cut_are_refused(tmp_path: Path) -> None:
+    """The plan of a capture has the context of the model, if no length is given."""
+    begin(plan_of(tmp_path, {"tokenizer": {"max_length": CONTEXT}}, {}))
+    assert refusal(plan_of(tmp_path, {}, {})) == ""  # the study chooses: the length of then
+    told = refusal(plan_of(tmp_path, {}, {}, one_length=False))
+    assert "other settings: tokenizer.max_length (512 then, null now)" in told
 
 
 def test_a_path_may_be_written_in_several_ways(
@@ -197,12 +246,12 @@ def test_a_path_may_be_written_in_several_ways(
     assert "emove" not in told  # nobody is told to remove hours of work
 
 
-@pytest.mark.parametrize("content", ["", "- 1\n", "{", "unknown: 1\n", "\x00"])
-def test_a_damaged_record_is_left_to_the_capture(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize("content", ["", "- 1\n", "{"])
+def test_a_damaged_record_is_left_to_the_analysis(tmp_path: Path, content: str) -> None:
     plan = plan_of(tmp_path, {}, {})
     begin(plan)
-    Path(plan.captures[0].file).write_text(content)
-    assert refusal(plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})) == ""
+    Path(plan.run, ".heads", "0", "settings.json").write_text(content)
+    assert refusal(plan_of(tmp_path, {}, {"pair_sampling": "context"})) == ""
 
 
 def test_names_of_usual_labels() -> None:

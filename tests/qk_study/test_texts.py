@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qk_sniffer.capture.description import capture_plan
+from qk_sniffer.capture.ranks import Ranks
+from qk_sniffer.capture.setup import prepare
 from qk_study.plan import Part, make_plans
 from qk_study.reading import read_study
-from qk_study.texts import (
-    chosen,
-    one_length,
-    record_texts,
-    refuse_long_repeated,
-    texts_changed,
-)
+from qk_study.steps import state_of, to_begin
+from qk_study.texts import chosen, one_length, record_texts, texts_changed
 from qk_toolkit.errors import ConfigError
 from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
 
@@ -61,31 +60,44 @@ def captures_of(folder: Path, **flags: str) -> list[Part]:
 def test_choices_are_made_once_and_kept(parts: list[Part], tmp_path: Path) -> None:
     texts = parts[0]
     with chdir(tmp_path):
-        found, told = chosen(texts)
+        found, told = begun(texts)
         config: Any = found.config
         assert told is not None
         assert f"texts are cut to {config.tokenizer.max_length} tokens" in told
-        found.write_settings()
-        assert texts.recorded_choice == config.tokenizer.max_length
-        assert texts.changed_settings() == {}
+        plan = tmp_path / texts.folder / ".capture" / "plan.json"
+        plan.parent.mkdir(parents=True)
+        plan.write_text(json.dumps(capture_plan(prepare(config, Ranks()))))
+        record_texts(texts)
+        state = state_of(texts)
+        assert (state.choice, state.setting, state.inputs) == (
+            config.tokenizer.max_length,
+            None,
+            "",
+        )
+        assert begun(texts) == (found, None)
         save_texts(tmp_path / "texts", [20] * 5)
-        assert chosen(texts)[0].config == config
-        again: Any = chosen(texts, again=True)[0].config
-        assert again.tokenizer.max_length == 21  # with a begin token
+        again, _ = begun(texts, again=True)
+        assert again.capture.tokenizer.max_length == 21  # with a begin token
+        assert again.capture.overwrite
+        with pytest.raises(ConfigError, match="out/dumps/model: the texts have changed"):
+            begun(texts)
+
+
+def begun(part: Part, *, again: bool = False) -> tuple[Part, str | None]:
+    return to_begin(part, state_of(part), again=again)
 
 
 def test_repeated_tokens_fit_a_small_vocabulary(parts: list[Part], tmp_path: Path) -> None:
     with chdir(tmp_path):
-        made: Any = chosen(parts[1])[0].config
-        length = made.dataset.made.tokens
+        made: Any = chosen(parts[1])[0].capture.dataset.made
+        length = made.tokens
         tokenizer = tiny_tokenizer()
         special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
         assert length == 2 * len(set(tokenizer.get_vocab().values()) - special) < 512
-        refuse_long_repeated(parts[1])
-        refuse_long_repeated(captures_of(tmp_path, repeated_length=str(length))[1])
+        chosen(captures_of(tmp_path, repeated_length=str(length))[1])
         long = captures_of(tmp_path, repeated_length=str(length + 2))[1]
         with pytest.raises(ConfigError, match=f"^repeated_length: .* give at most {length}"):
-            refuse_long_repeated(long)
+            chosen(long)
 
 
 def test_replaced_texts_are_noticed(parts: list[Part], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from qk_sniffer.capture.folder import plan_in
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.setup import Setup, number_of_texts, prepare
+from qk_sniffer.capture.timing import operations, speed, weights_of
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model_config, precision_of
@@ -128,22 +129,20 @@ class Estimate:
 
     @property
     def operations_per_text(self) -> float:
-        """Floating-point operations of a forward, on average.
-
-        Every weight takes two per token, except those of the embedding; of a mixture of experts all
-        weights are counted, so it is too many. A pair of a query and a key that it sees takes four
-        per dimension: half for the logit, half for the weighted sum of values.
-        """
-        decoder: Any = decoder_of(self._model)
-        embedding = {id(one) for one in decoder.get_input_embeddings().parameters()}
-        weights: int = sum(one.numel() for one in decoder.parameters() if id(one) not in embedding)
-        total = 2.0 * weights * sum(self.lengths)
-        for layer in self.setup.layout.layers:
-            for length in self.lengths:
-                seen = min(layer.window or length, length)  # keys of a late query
-                pairs = length * seen - seen**2 / 2
-                total += 4.0 * layer.q_heads * layer.width * pairs
+        """Floating-point operations of a forward, on average."""
+        weights = weights_of(decoder_of(self._model))
+        total = operations(weights, self.setup.layout.layers, self.lengths)
         return total / len(self.lengths)
+
+    @property
+    def seconds(self) -> float | None:
+        """Time of the forwards of all texts on this machine, from one that is measured."""
+        if self.texts is None:
+            return None
+        settings, layers = self.setup.config.model, self.setup.layout.layers
+        device = "cpu" if settings.device_map == "cpu" else Ranks().device
+        found = speed(settings, layers, device, round(self.tokens_per_text))
+        return self.operations_per_text * self.texts / found
 
     @property
     def _model(self) -> Any:

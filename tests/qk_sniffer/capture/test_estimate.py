@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from qk_sniffer.capture.estimate import estimate
+from qk_sniffer.capture.timing import _first_layers, speed, weights_of
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.engines.hf.loading import load_model
 from qk_sniffer.sampling.positions import PositionSampler
@@ -157,7 +158,21 @@ def test_memory_and_time_in_vllm(
     print_estimate(config, estimate(config))
     told = " ".join(capsys.readouterr().out.split())
     assert "memory in vLLM" in told
-    assert "on one H200" in told
+    assert "time about 1 s with transformers" in told
+
+
+def test_the_time_is_that_of_a_forward_of_the_model(model: Path, texts: Path) -> None:
+    """The operations of two layers are scaled to those of all four, and to all texts."""
+    found = estimate(config_for(model, texts))
+    settings, layers = found.setup.config.model, found.setup.layout.layers
+    measured = speed(settings, layers, "cpu", round(mean(TOKENS)))
+    assert found.seconds == found.operations_per_text * len(TOKENS) / measured
+    part = _first_layers(settings, "cpu")
+    whole = load_model(settings, "cpu").model
+    assert len(part.layers) == 2
+    assert weights_of(whole) == pytest.approx(2 * weights_of(part), rel=0.01)
+    assert {one.device.type for one in (*part.parameters(), *part.buffers())} == {"cpu"}
+    assert part.dtype == whole.dtype
 
 
 def test_weights_are_not_read_also_where_the_code_asks_for_values(

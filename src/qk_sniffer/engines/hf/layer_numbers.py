@@ -39,7 +39,7 @@ class LayerRecorder:
 
     def __init__(self, decoder: nn.Module) -> None:
         self.runs: list[LayerRun] = []
-        self._lists = list(_outermost_lists(decoder))
+        self._lists = list(outermost_lists(decoder))
         self._running: list[int] = []
         self._stack = ExitStack()
 
@@ -72,16 +72,16 @@ class LayerRecorder:
         self._stack.callback(layer.register_forward_hook(end, always_call=True).remove)
 
 
-def _outermost_lists(module: nn.Module) -> Iterator[Sequence[nn.Module]]:
+def outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList | nn.Sequential]:
     """The module lists that are not inside an element of another list."""
     for child in module.children():
         if isinstance(child, nn.ModuleList | nn.Sequential) and len(child):
             if isinstance(child[0], nn.ModuleList | nn.ModuleDict):
-                yield from _outermost_lists(child)
+                yield from outermost_lists(child)
             else:
-                yield list(child)
+                yield child
         else:
-            yield from _outermost_lists(child)
+            yield from outermost_lists(child)
 
 
 def number_layers(
