@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from attention_plasticity.compare.baselines import baseline_summary
-from attention_plasticity.compare.cautions import (
-    Caution,
-    cautions_of,
-    cautions_table,
-    obstacles,
-)
-from attention_plasticity.compare.runs import NamedRun, main_of, named_runs
-from attention_plasticity.compare.summary import key_head_summary, summary
-from attention_plasticity.compare.tables import (
-    headings_of,
-    key_heads_table,
-    plasticity_tables,
-    rows_of,
-)
+from attention_plasticity.compare.cautions import cautions_table, obstacles
+from attention_plasticity.compare.runs import named_runs
+from attention_plasticity.compare.several import SeveralRuns
+from attention_plasticity.compare.tables import tables_of
 from attention_plasticity.compare.writers import (
     Table,
     csv_text,
@@ -31,15 +19,9 @@ from attention_plasticity.compare.writers import (
     markdown_text,
     print_lines,
     print_table,
-    summary_table,
     table_files,
 )
 from attention_plasticity.tables.finished_run import AnyRun
-from attention_plasticity.tables.main_plasticity import (
-    AT_ONE_POSITION,
-    OVER_BUCKETS,
-    PlasticityColumns,
-)
 from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import count
@@ -48,9 +30,10 @@ if TYPE_CHECKING:  # tables do not need matplotlib, which is slow to import
     from matplotlib.figure import Figure
     from rich.console import Console
 
+_SHOWN = ("means", "differences", "layer_types", "baselines", "key_heads")
 
-@dataclass(frozen=True, repr=False, eq=False)
-class Comparison:
+
+class Comparison(SeveralRuns):
     """Several runs side by side. Notebooks show the tables.
 
     `runs` are the runs with their names. `summary` has the means over heads of every run and their
@@ -58,56 +41,21 @@ class Comparison:
     that have baselines, and `notes` the cautions about these numbers.
     """
 
-    runs: tuple[NamedRun, ...]
-
-    @cached_property
+    @property
     def summary(self) -> pd.DataFrame:
         """Means over all heads, and the differences from the first run."""
-        return summary(self.runs)
-
-    @cached_property
-    def layer_types(self) -> pd.DataFrame:
-        """The same by types of layers; empty if every run has one type."""
-        if all(len(one.layers) == 1 for one in self.runs):
-            return self.summary.iloc[:0]
-        return summary(self.runs, "layer_type")
-
-    @cached_property
-    def key_heads(self) -> pd.DataFrame:
-        """Means over the key heads of every run that has their table."""
-        return key_head_summary(self.runs)
-
-    @cached_property
-    def baselines(self) -> pd.DataFrame:
-        """Runs with baselines, their baselines, and the runs minus their baselines."""
-        return baseline_summary(self.runs)
-
-    @property
-    def baselines_table(self) -> Table:
-        """The same for readers."""
-        headings = headings_of(AT_ONE_POSITION)
-        caption = "RoPE-aligned plasticity of runs and of their baselines."
-        return summary_table(rows_of(self.baselines, headings), caption, headings=headings)
-
-    @cached_property
-    def cautions(self) -> tuple[Caution, ...]:
-        """What a reader must know about these numbers."""
-        return tuple(cautions_of(self.runs))
+        return self.by(None)
 
     @property
     def notes(self) -> pd.DataFrame:
         """The cautions: what they concern, which runs, and the text."""
         return cautions_table(self.cautions)
 
-    @property
-    def shown(self) -> PlasticityColumns:
-        """The plasticity of figures and first tables: RoPE-aligned, if every run has it."""
-        return main_of(self.runs)
-
     @cached_property
     def tables(self) -> list[Table]:
         """The tables for readers."""
-        return list(_tables(self))
+        found = (one for one in tables_of(self) if one.name in _SHOWN)
+        return [table for one in found for table in one.shown]
 
     def __repr__(self) -> str:
         names = ", ".join(run.label for run in self.runs)
@@ -165,17 +113,6 @@ def compare_runs(
         reasons = "; ".join(caution.text for caution in found)
         raise ConfigError(f"these runs cannot be compared: {reasons}. force=True shows them anyway")
     return Comparison(tuple(named))
-
-
-def _tables(data: Comparison) -> Iterator[Table]:
-    """Means and differences of each kind of plasticity, of types of layers, and of key heads."""
-    kinds = (data.shown, OVER_BUCKETS if data.shown is AT_ONE_POSITION else AT_ONE_POSITION)
-    for shown in kinds:
-        yield from plasticity_tables(data.summary, data.layer_types, shown)
-    if not data.baselines.empty:
-        yield data.baselines_table
-    if not data.key_heads.empty:
-        yield key_heads_table(data.key_heads)
 
 
 def print_comparison(data: Comparison, console: Console) -> None:

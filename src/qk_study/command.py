@@ -179,15 +179,15 @@ def _locked(folder: Path) -> FileLock:
 
 def _print_end(results: StudyResults, failures: Sequence[str]) -> None:
     from attention_plasticity.compare.writers import print_lines
-    from attention_plasticity.comparison import Comparison, print_comparison
+    from attention_plasticity.comparison import print_comparison
     from attention_plasticity.tables.summary import print_summary
     from qk_study.outputs import PAGE, README
     from qk_toolkit.terminal import command_console
 
     folder = results.settings.folder
     console = command_console()
-    if len(results.runs) > 1:
-        print_comparison(Comparison(tuple(results.runs)), console)
+    if len(results.finished) > 1:
+        print_comparison(results.comparison, console)
         print()
     elif results.finished:
         print_summary(results.finished[0][1], console, with_next=False)

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from attention_plasticity.compare.matched import matched_heads, role_counts
-from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures import of_model_heads, of_models
 from attention_plasticity.figures.registry import file_names, left_out, save_all
 from qk_study.results import StudyResults
@@ -41,46 +39,46 @@ class DrawnFigures:
 
 def _shown(table: pd.DataFrame, results: StudyResults) -> pd.DataFrame:
     """The rows of a table with the metrics of figures, in the order of these metrics."""
-    places = {name: place for place, name in enumerate(results.map_metrics)}
+    places = {name: place for place, name in enumerate(results.comparison.map_metrics)}
     own = table[table["metric"].isin(places)]
     return own.sort_values("metric", key=lambda names: names.map(places), kind="stable")
 
 
 def _profiles(results: StudyResults) -> Figure | str:
-    return "needs two models" if len(results.runs) < 2 else of_models.profiles_figure(results.runs)
+    runs = results.runs
+    return "needs two models" if len(runs) < 2 else of_models.profiles_figure(runs)
 
 
 def _lengths(results: StudyResults) -> Figure | str:
-    table = summary(results.runs, "length", None, [])
+    table = results.comparison.by("length")
     if table.empty:
         return "needs RoPE-aligned plasticity"
     return of_models.lengths_figure(table, results.runs)
 
 
 def _depth(results: StudyResults) -> Figure | str:
-    table = summary(results.runs, "depth", results.metrics, [])
-    return of_models.depth_figure(_shown(table, results), results.runs)
+    return of_models.depth_figure(_shown(results.comparison.by("depth"), results), results.runs)
 
 
 def _roles(results: StudyResults) -> Figure | str:
-    table = role_counts(results.runs)
+    table = results.comparison.role_counts
     if table.empty:
         return "needs attention columns in a dump"
     return of_models.roles_figure(table, results.runs)
 
 
 def _bands(results: StudyResults) -> Figure | str:
-    table = summary(results.runs, "band", None, results.pairs)
+    table = results.comparison.by("band")
     if table.empty:
         return "needs the rotary embedding in a dump"
     return of_models.bands_figure(table, results.runs)
 
 
 def _matched(results: StudyResults) -> Figure | str:
-    if not results.pairs:
+    runs = results.comparison
+    if not runs.pairs:
         return "needs two models of one family and architecture"
-    table = matched_heads(results.pairs, results.map_metrics)
-    return of_model_heads.matched_figure(table, results.pairs, results.map_metrics[0])
+    return of_model_heads.matched_figure(runs.matched, runs.pairs, runs.map_metrics[0])
 
 
 FIGURES: dict[str, Draw] = {

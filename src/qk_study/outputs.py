@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_plasticity import __version__
+from attention_plasticity.compare.tables import NAMES_OF_TABLES, NamedTable, tables_of
 from attention_plasticity.compare.writers import markdown_table, markdown_text
 from attention_plasticity.page.report import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -26,7 +27,6 @@ from qk_study.figures import DrawnFigures, draw_figures
 from qk_study.results import StudyResults
 from qk_study.settings import StudySettings
 from qk_study.steps import StudiedModel
-from qk_study.tables import StudyTable, write_tables
 from qk_toolkit.errors import ConfigError, in_short, without_secrets
 from qk_toolkit.files import DRAFT_PATTERN, read_json, same_place, write_text
 from qk_toolkit.formatting import count
@@ -39,6 +39,7 @@ _TIMES = ("finished", "seconds")
 _MAIN_TABLES = ("means", "differences", "baselines", "lengths", "band_shares", "role_shares")
 """Tables of which the README shows the first part, with the figures of the same names."""
 _MAIN_FIGURES = ("profile", "map-plasticity")
+_ENDINGS = ("csv", "md", "tex")  # of tables
 _SHOWN_AS = (".png", ".svg")
 _WHAT = {
     "model": "captured from {place}, and analysed",
@@ -50,12 +51,12 @@ _WHAT = {
 def write_study(results: StudyResults, wanted: Sequence[str] | None) -> DrawnFigures:
     """Write all files."""
     folder, drawn = results.settings.folder, DrawnFigures()
-    tables: list[StudyTable] = []
+    tables: list[NamedTable] = []
     for draft in folder.glob(f"**/{DRAFT_PATTERN}"):  # of a killed command
         if draft.relative_to(folder).parts[0] not in ("dumps", "repeated", "runs"):
             draft.unlink(missing_ok=True)
     if results.finished:
-        tables = write_tables(results, folder / "tables")
+        tables = _write_tables(results, folder / "tables")
         drawn = draw_figures(results, folder / "figures", wanted, _show)
         _show("page")
         runs = [_without_times(run) for _, run in results.finished]
@@ -63,6 +64,18 @@ def write_study(results: StudyResults, wanted: Sequence[str] | None) -> DrawnFig
     write_text(folder / RECORD, _record(results))
     write_text(folder / README, "\n".join(_readme(results, tables, drawn)).rstrip() + "\n")
     return drawn
+
+
+def _write_tables(results: StudyResults, folder: Path) -> list[NamedTable]:
+    """Write all tables. Tables of an earlier command that this study does not have are removed."""
+    tables = list(tables_of(results.comparison))
+    files = {name: text for one in tables for name, text in one.files.items()}
+    for name, text in files.items():
+        write_text(folder / name, text)
+    for name in (f"{one}.{end}" for one in NAMES_OF_TABLES for end in _ENDINGS):
+        if name not in files:
+            (folder / name).unlink(missing_ok=True)
+    return tables
 
 
 def refuse_other_study(settings: StudySettings) -> None:
@@ -148,7 +161,7 @@ def _model_record(one: StudiedModel) -> dict[str, Any]:
 
 
 def _readme(
-    results: StudyResults, tables: Sequence[StudyTable], drawn: DrawnFigures
+    results: StudyResults, tables: Sequence[NamedTable], drawn: DrawnFigures
 ) -> Iterator[str]:
     """README.md: main results, models, failures, cautions, commands, and files."""
     content, words = results.settings.content, results.settings.words
@@ -191,7 +204,7 @@ def _list(title: str, texts: Iterable[str]) -> Iterator[str]:
     yield from _section(title, [*found, ""] if found else [])
 
 
-def _main_results(tables: Sequence[StudyTable], drawn: DrawnFigures) -> Iterator[str]:
+def _main_results(tables: Sequence[NamedTable], drawn: DrawnFigures) -> Iterator[str]:
     """The main tables and figures; the others are listed below."""
     known = {table.name: markdown_table(table.shown[0]) for table in tables if table.shown}
     figures = {Path(name).stem: name for name in drawn.of_study if name.endswith(_SHOWN_AS)}

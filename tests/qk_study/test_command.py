@@ -134,7 +134,7 @@ def test_a_repeated_command_changes_no_file(
     assert (made / "runs" / "tiny" / "run.json").read_bytes() == info
     told = capsys.readouterr()
     assert "model 1 of 3, tiny: results/study/dumps/tiny is captured already" in told.err
-    assert "RoPE-aligned plasticity: differences from tiny." in told.out
+    assert "Every model minus tiny, with 95 % intervals." in told.out
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -171,12 +171,19 @@ def _methods(runs: Sequence[NamedRun]) -> Iterator[Caution]:
     if any(run.run.settings.get("pair_sampling") == "local" for run in runs):
         names += _METHOD_OF_LOCAL_PAIRS
     for name in names:
-        values = {run.label: run.run.settings.get(name) for run in runs}
-        known = {label: value for label, value in values.items() if value is not None}
-        if len(set(known.values())) > 1:
-            listed = ", ".join(f"{label} {value}" for label, value in known.items())
-            text = f"{name} differs: {listed}; analyse the dumps again with the same {name}"
-            yield Caution(text, tuple(values))
+        if found := _different(runs, lambda run, name=name: run.run.settings.get(name)):  # type: ignore[misc]
+            text = f"{name} differs: {found[0]}; analyse the dumps again with the same {name}"
+            yield Caution(text, _labels(runs))
+
+
+def _different(
+    runs: Sequence[NamedRun], setting: Callable[[NamedRun], Any]
+) -> tuple[str, tuple[str, ...]] | None:
+    """The values of a setting and the runs that have one, if they differ: `a 32, b 64`."""
+    known = {run.label: value for run in runs if (value := setting(run)) is not None}
+    if len(set(map(str, known.values()))) < 2:
+        return None
+    return ", ".join(f"{label} {value}" for label, value in known.items()), tuple(known)
 
 
 def _contexts(runs: Sequence[NamedRun]) -> Iterator[Caution]:
@@ -224,24 +231,9 @@ def _layer_types(runs: Sequence[NamedRun]) -> Iterator[Caution]:
 
 def _samples(runs: Sequence[NamedRun]) -> Iterator[Caution]:
     """What differs in the samples of the runs: buckets, bins, samplers, and chosen heads."""
-    consequences = {
-        "bins": "Values of aligned plasticity by bins are not over the same positions.",
-        "buckets": "Plasticity over a bucket grows with the size of the bucket.",
-        "samplers": "Means over captured queries weight positions differently.",
-        "chosen heads": "The means go over different layers or heads.",
-    }
-    facts: dict[str, dict[str, Any]] = {
-        "bins": {run.label: run.run.info.get("bin_size") for run in runs},
-        "buckets": {run.label: _buckets(run) for run in runs},
-        "samplers": {run.label: _sampler(run) for run in runs},
-        "chosen heads": {run.label: chosen_heads(run) for run in runs},
-    }
-    for name, values in facts.items():
-        known = {label: str(value) for label, value in values.items() if value is not None}
-        if len(set(known.values())) > 1:
-            listed = ", ".join(f"{label} {value}" for label, value in known.items())
-            text = f"The runs have different {name} ({listed}). {consequences[name]}"
-            yield Caution(text, tuple(known))
+    for name, setting, consequence in _OF_SAMPLES:
+        if found := _different(runs, setting):
+            yield Caution(f"The runs have different {name} ({found[0]}). {consequence}", found[1])
 
 
 def _buckets(run: NamedRun) -> str | None:
@@ -287,3 +279,16 @@ def _unknown_settings(runs: Sequence[NamedRun]) -> Iterator[Caution]:
 
 def _labels(runs: Sequence[NamedRun]) -> tuple[str, ...]:
     return tuple(run.label for run in runs)
+
+
+_OF_SAMPLES: tuple[tuple[str, Callable[[NamedRun], Any], str], ...] = (
+    (
+        "bins",
+        lambda run: run.run.info.get("bin_size"),
+        "Values of aligned plasticity by bins are not over the same positions.",
+    ),
+    ("buckets", _buckets, "Plasticity over a bucket grows with the size of the bucket."),
+    ("samplers", _sampler, "Means over captured queries weight positions differently."),
+    ("chosen heads", chosen_heads, "The means go over different layers or heads."),
+)
+"""Settings of samples, how a run has them, and what follows if they differ."""

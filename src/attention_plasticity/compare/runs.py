@@ -21,12 +21,15 @@ _CONTEXT_RATIO = 1.1  # of the largest and the smallest context that count as eq
 
 @dataclass(frozen=True)
 class NamedRun:
-    """A run and its name. Checkpoints have the family and the number."""
+    """A run and its name, and what is known of its model. Checkpoints have family and number."""
 
     label: str
     run: FinishedRun
     family: str = ""
     checkpoint: float | None = None  # steps or tokens
+    size: float | None = None  # number of parameters
+    phase: str = ""  # of the training
+    source: str = "run"  # what a study made the run from: `model`, `dump` or `run`
 
     @cached_property
     def layers(self) -> dict[str, list[int]]:

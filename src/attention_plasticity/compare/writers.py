@@ -32,7 +32,6 @@ _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~&$#@!]")  # special characters of GitHu
 _FORMULA = ("=", "+", "-", "@")  # a spreadsheet reads text with these first characters as a formula
 _NUMBER = re.compile(r"[-+±[\](),.\d\s]*\d[-+±[\](),.\d\s]*")
 _MOST_INTERVALS = 5  # columns; more with `[low, high]` are wider than a page
-_COLUMN_OF_ARTICLE = 55  # characters of a small table
 _LONGEST_LINE = 100
 _LATEX = str.maketrans(
     {
@@ -67,11 +66,6 @@ class Table:
     headings: tuple[str, ...]
     lines: tuple[tuple[str, ...], ...]
     note: str = ""  # below the table
-
-    @property
-    def widths(self) -> list[int]:
-        """The characters of the widest cell of every column."""
-        return [max(map(len, cells)) for cells in zip(self.headings, *self.lines, strict=True)]
 
 
 def number_words(
@@ -152,13 +146,11 @@ def markdown_table(table: Table) -> str:
 def latex_table(table: Table, label: str) -> str:
     """A floating table with booktabs: caption, label, tabular, and the note in small text.
 
-    A tabular that is wider than the text is resized to its width. A float with many characters
-    spans both columns of an article.
+    A tabular that is wider than the text is resized to its width.
     """
-    kind = "table*" if sum(table.widths) > _COLUMN_OF_ARTICLE else "table"
     kinds = "l" + "r" * (len(table.headings) - 1)
     lines = [
-        rf"\begin{{{kind}}}",
+        r"\begin{table}",
         r"\centering\sloppy",
         rf"\caption{{{latex_text(table.caption)}}}",
     ]
@@ -175,7 +167,7 @@ def latex_table(table: Table, label: str) -> str:
     if table.note:
         lines += ["", r"\medskip", r"\begin{minipage}{\linewidth}"]
         lines += [rf"\footnotesize\raggedright {latex_text(table.note)}\par", r"\end{minipage}"]
-    return "\n".join([*lines, rf"\end{{{kind}}}"]) + "\n"
+    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
 def _latex_row(cells: Iterable[str]) -> str:
@@ -224,8 +216,10 @@ def print_table(table: Table, console: Console) -> None:
     from rich.text import Text
 
     grid = Grid(box=box.HORIZONTALS, padding=0, pad_edge=False, show_edge=False)
-    for place, heading in enumerate(table.headings):
-        grid.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for place, (heading, *cells) in enumerate(zip(table.headings, *table.lines, strict=True)):
+        width = max(map(len, (*cells, *heading.split())))
+        words = textwrap.fill(heading, width, break_long_words=False)
+        grid.add_column(words, justify="right" if place else "left", no_wrap=True)
     for line in table.lines:
         grid.add_row(*map(Text, line))
     print_lines(console, table.caption)
