@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import attention_plasticity as ap
+from attention_plasticity.cli import _VERBS as VERBS
 from attention_plasticity.config import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +67,9 @@ def imports_of(path: Path) -> set[str]:
 
 
 STAGES = {"attention_plasticity", "qk_sniffer"}
-KVPRESS = ROOT / "src" / "attention_plasticity" / "kvpress.py"  # presses of kvpress need torch
+ANALYSIS = ROOT / "src" / "attention_plasticity"
+KVPRESS = ANALYSIS / "kvpress.py"  # presses of kvpress need torch
+TENSORS = ANALYSIS / "export" / "tensor_file.py"  # an export that is a .pt file, too
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ KVPRESS = ROOT / "src" / "attention_plasticity" / "kvpress.py"  # presses of kvp
 )
 def test_imports_run_down(package: str, forbidden: set[str]) -> None:
     for path in (ROOT / "src" / package).rglob("*.py"):
-        allowed = {"torch", "transformers"} if path == KVPRESS else set()
+        allowed = {KVPRESS: {"torch", "transformers"}, TENSORS: {"torch"}}.get(path, set())
         assert not imports_of(path) & (forbidden - allowed), path
         assert path == KVPRESS or "kvpress" not in imports_of(path), path
 
@@ -120,7 +123,6 @@ def modules_loaded_by(code: str) -> set[str]:
     return set(done.stderr.split())
 
 
-ANALYSIS = ROOT / "src" / "attention_plasticity"
 ROTARY = ROOT / "src" / "qk_dump" / "rotary.py"  # the rotation of both stages
 OURS = "attention_plasticity"
 ROOMS = {
@@ -169,14 +171,10 @@ def test_only_doors_are_on_the_top_floor_of_the_analysis() -> None:
 
 
 SEVERAL_HELPS = """
-import qk_sniffer
-from attention_plasticity.cli import main
-from qk_sniffer.add_rotary import add_rotary
+from attention_plasticity.cli import _VERBS, main
 from qk_sniffer.cli import main as main_of_qk_sniffer
-from qk_study.command import study
-verbs = "analyze capture verify report export push pull plot".split()
-for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (study, []),
-                    (main, ["plot", "map"]), *[(main, [verb]) for verb in verbs]]:
+for main, words in [(main, []), (main_of_qk_sniffer, []), (main, ["plot", "map"]),
+                    *[(main, [verb]) for verb in ("analyze", *_VERBS)]]:
     try:
         main([*words, "--help"])
     except SystemExit as end:
@@ -188,6 +186,14 @@ for main, words in [(main, []), (main_of_qk_sniffer, []), (add_rotary, []), (stu
 def test_import_and_help_load_no_heavy_library(code: str) -> None:
     heavy = {"numpy", "scipy", "pandas", "pyarrow", "torch", "transformers", "datasets", "rich"}
     assert not (heavy | {"huggingface_hub", "matplotlib"}) & modules_loaded_by(code)
+
+
+def test_no_package_finds_another_by_entry_points() -> None:
+    """Verbs of other packages are named in one table of the command line."""
+    for path in (ROOT / "src").rglob("*.py"):
+        assert "importlib.metadata.entry_points" not in modules_imported_by(path), path
+    named = {module.split(".")[0] for module, _ in VERBS.values()}
+    assert named == {"attention_plasticity", "qk_dump", "qk_sniffer", "qk_study"}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)

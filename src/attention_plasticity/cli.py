@@ -20,25 +20,22 @@ _INTERRUPTED = "finished heads are kept; run the same command again to continue"
 _CONTINUED = "finished work is kept; run the same command again to continue"
 _SENT = "what was sent or fetched is kept; run the same command again to continue"
 _VERBS = {
+    "add-rotary": ("qk_sniffer.add_rotary", None),
+    "capture": ("qk_sniffer.cli", None),
     "demo": ("attention_plasticity.demo.command", _CONTINUED),
     "export": ("attention_plasticity.export.command", "nothing was written"),
     "plot": ("attention_plasticity.figures.command", "finished figures are kept"),
     "pull": ("qk_dump.hub.commands", _SENT),
     "push": ("qk_dump.hub.commands", _SENT),
     "report": ("attention_plasticity.page.command", "nothing was written"),
+    "study": ("qk_study.command", None),
+    "verify": ("qk_sniffer.verify.command", None),
 }
-"""Module of a verb, which has a function of this name, and what an interruption keeps."""
-_VERB_ENTRY_POINTS = "attention_plasticity.verbs"
-"""Entry points by which other packages add verbs, so that nothing here imports qk_sniffer."""
-_SUCCESSORS = {
-    "atlas": "study MODEL --texts PATH",
-    "baseline": "study RUN --baselines",
-    "compare": "study RUN RUN",
-    "budget": "export RUN OUT --to kvpress-budget",
-    "merge": "analyze: commands with other --layers can share an output_dir",
-    "power": "analyze, whose summary has a line of advice",
-}
-"""What replaces commands of earlier versions. For one release."""
+"""Module of a verb, which has a function of this name, and what an interruption keeps.
+
+Modules are imported by these names when their verb runs, so that the analysis depends on no other
+package. A verb without words for an interruption has its own.
+"""
 
 _PLACES = {"dataset_local_root": "DUMP", "output_dir": "RUN"}
 """Flags of what `analyze` works on."""
@@ -100,27 +97,16 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if arguments[0] == "analyze":
         return _analyze(arguments[1:])
-    if arguments[0] in _VERBS:
-        module, kept = _VERBS[arguments[0]]
-        verb = getattr(import_module(module), arguments[0])
-        return guarded(lambda: int(verb(arguments[1:])), kept)
-    return _entry_point_verb(arguments)
+    if arguments[0] not in _VERBS:
+        from qk_toolkit.settings import SEE_HELP, nearest
 
-
-def _entry_point_verb(arguments: list[str]) -> int:
-    """Run a verb of another package."""
-    from importlib.metadata import entry_points
-
-    others = entry_points(group=_VERB_ENTRY_POINTS)
-    if arguments[0] in others.names:
-        return int(others[arguments[0]].load()(arguments[1:]))
-    if arguments[0] in _SUCCESSORS:
-        successor = f"attention-plasticity {_SUCCESSORS[arguments[0]]}"
-        raise ConfigError(f"{arguments[0]!r}: this command is now {successor}")
-    from qk_toolkit.settings import SEE_HELP, nearest
-
-    hint = nearest(arguments[0], ["analyze", *_VERBS, *others.names], otherwise=SEE_HELP)
-    raise ConfigError(f"{arguments[0]!r}: unknown command{hint}")
+        hint = nearest(arguments[0], ["analyze", *_VERBS], otherwise=SEE_HELP)
+        raise ConfigError(f"{arguments[0]!r}: unknown command{hint}")
+    module, kept = _VERBS[arguments[0]]
+    verb = getattr(import_module(module), arguments[0].replace("-", "_"))
+    if kept is None:
+        return int(verb(arguments[1:]))
+    return guarded(lambda: int(verb(arguments[1:])), kept)
 
 
 def analyze() -> int:

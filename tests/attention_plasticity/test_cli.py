@@ -66,10 +66,6 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         (["analyse"], "'analyse': unknown command; did you mean analyze?"),
-        (
-            ["compare", "a", "b"],
-            "'compare': this command is now attention-plasticity study RUN RUN",
-        ),
         (["analyze", "--sead", "1"], "--sead: unknown flag; did you mean --seed?"),
         (["analyze", "--seed", "x"], "--seed: expected an integer of at least 0, got 'x'"),
         (["analyze", "dump"], "dump: does not exist. Give the folder of a dump, "),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Literal, Self
 
@@ -25,8 +26,8 @@ commands to paste:
   attention-plasticity demo --capture
   attention-plasticity demo --capture --book jargon-file --context 2048
 """
-_CAPTURES = "attention_plasticity.demo"
-"""Entry point of qk_sniffer's part, so that nothing here imports qk_sniffer."""
+_CAPTURE = "qk_sniffer.demo.command"
+"""Imported by this name with `--capture`, so that the analysis does not depend on it."""
 _OF_A_CAPTURE = ("book", "context", "pieces", "wheel")
 _PART = "with --capture"
 
@@ -66,9 +67,7 @@ def demo(arguments: Sequence[str]) -> int:
 
     folder = user_path(settings.output_dir or ("demo-smollm2" if settings.capture else "demo"))
     if settings.capture:
-        from importlib.metadata import entry_points
-
-        capture = entry_points(group=_CAPTURES)["capture"].load()
+        capture = import_module(_CAPTURE).capture_demo
         dump = capture(folder, **settings.model_dump(include=set(_OF_A_CAPTURE)))
         return _analyse(dump, folder / "results" / dump.name)
     from attention_plasticity.demo.sample import sample_path

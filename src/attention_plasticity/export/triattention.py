@@ -12,9 +12,7 @@ query head, and ω; the flat layout has s², too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from attention_plasticity.export.heads import Head
 from attention_plasticity.export.queries import mean_and_error
 from attention_plasticity.export.settings import ExportSettings
 from attention_plasticity.export.source import ExportSource, HeadQueries
+from attention_plasticity.export.tensor_file import tensor_file_writer
 from qk_dump.layers import RotaryRecord
 from qk_dump.rotary import pair_dimensions
 from qk_toolkit.arrays import Array
@@ -32,15 +31,13 @@ from qk_toolkit.errors import ConfigError
 
 _FILE = "triattention.pt"
 _TOOL = "TriAttention"
-_WRITERS, _WRITER = "attention_plasticity.export", "tensor-file"
-"""Entry point of the part of qk_sniffer that writes tensors, so that nothing here imports torch."""
 _STYLES = {"halves": "half", "interleaved": "interleaved"}
 _SAME = 1e-6  # relative difference of frequencies that is rounding
 
 
 def triattention(source: ExportSource, settings: ExportSettings) -> Content:
     """`triattention.pt`: mean and mean length of the query per rotary band, of every query head."""
-    write = _tensor_writer()
+    write = tensor_file_writer()
     flat = settings.layout == "tensorrt-llm"
     records = source.records("A file of TriAttention")
     _require_one_rotation(records, flat)
@@ -130,12 +127,3 @@ def _require_one_rotation(records: list[RotaryRecord], flat: bool) -> None:
             "--layout: tensorrt-llm pairs the halves of a vector; RoPE of this model turns "
             "neighbouring dimensions. Use --layout official"
         )
-
-
-def _tensor_writer() -> Callable[[Path, dict[str, Any]], None]:
-    """Writes a .pt file. Raises a `ConfigError` if torch is not installed."""
-    writers = entry_points(group=_WRITERS)
-    if _WRITER not in writers.names:
-        raise ConfigError("the package was installed by an earlier version; install it again")
-    found: Callable[[Path, dict[str, Any]], None] = writers[_WRITER].load()()
-    return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qk_sniffer.extras import capture_extra
+from qk_toolkit.errors import not_installed
 from qk_toolkit.files import sync
 
 
@@ -17,8 +17,10 @@ def tensor_file_writer() -> Callable[[Path, Mapping[str, Any]], None]:
 
     Raises a `ConfigError` if torch is not installed.
     """
-    with capture_extra():
+    try:
         import torch
+    except ModuleNotFoundError as error:
+        raise not_installed("torch", "capture") from error
 
     def plain(value: Any) -> Any:
         if isinstance(value, np.ndarray):
