@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attention_plasticity.export.provenance import versions
+from attention_plasticity.tables.run_info import sha256_of
 from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ConfigError, not_installed, without_tokens
 from qk_toolkit.files import (
     cannot_write,
-    open_regular,
     read_json,
     staged_folder,
     sync,
@@ -106,11 +104,10 @@ def require_target(target: Path, *, overwrite: bool) -> None:
         return
     if not target.is_dir():
         raise ConfigError(f"{target}: is a file; the output is a folder. Choose another name")
-    foreign = _foreign(target)
-    if foreign:
+    if others := _files_of_others(target):
         raise ConfigError(
-            f"{target}: has files that export did not write, or that were changed since: "
-            f"{', '.join(foreign[:5])}. Choose another folder"
+            f"{target}: has files that export did not write: {', '.join(others[:5])}. Choose "
+            "another folder"
         )
     if any(target.iterdir()) and not overwrite:
         raise ConfigError(f"{target}: exists; give --overwrite to replace it")
@@ -119,11 +116,10 @@ def require_target(target: Path, *, overwrite: bool) -> None:
 def write_folder(
     target: Path, content: Content, origin: Mapping[str, Any], command: str, *, overwrite: bool
 ) -> None:
-    """Write the files and `PROVENANCE.json`. After a failure nothing has changed.
+    """Write the files and `PROVENANCE.json`. If a file cannot be written, nothing has changed.
 
     `origin` is the format, and where the numbers come from.
     """
-    old = target.with_name(f".{target.name}.old-{os.getpid()}-{os.urandom(4).hex()}")
     facts = {
         "made_by": MADE_BY,
         **origin,
@@ -137,18 +133,16 @@ def write_folder(
         with staged_folder(target) as draft:
             for name, write in content.files.items():
                 write(draft / name)
-            hashes = {name: _sha256(draft / name) for name in content.files}
+            hashes = {name: sha256_of(draft / name) for name in content.files}
             text = _with_heads({**facts, "sha256": hashes}, content.heads)
             write_through(draft / PROVENANCE, text)
             require_target(target, overwrite=overwrite)
+            old = draft.with_name(f"{draft.name}-old")
             if target.exists():
                 target.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise cannot_write(target, error) from error
-    finally:
-        if old.exists() and not target.exists():
-            old.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _with_heads(facts: Mapping[str, Any], heads: list[dict[str, Any]]) -> str:
@@ -158,26 +152,12 @@ def _with_heads(facts: Mapping[str, Any], heads: list[dict[str, Any]]) -> str:
     return whole.replace('\n  "heads": []', f'\n  "heads": [\n{lines}\n  ]', 1) + "\n"
 
 
-def _foreign(folder: Path) -> list[str]:
-    """Names in a folder that are not files of an earlier export with their content."""
+def _files_of_others(folder: Path) -> list[str]:
+    """Names in a folder that are not those of an earlier export."""
     names = sorted(path.name for path in folder.iterdir())
     try:
         facts = read_json(folder / PROVENANCE)
-        if facts["made_by"] != MADE_BY:
-            return names
-        known = dict(facts["sha256"])
+        own = {PROVENANCE, *facts["sha256"]} if facts["made_by"] == MADE_BY else set()
     except (OSError, ValueError, TypeError, KeyError):
-        return names
-    return [name for name in names if name != PROVENANCE and not _same(folder / name, known)]
-
-
-def _same(path: Path, hashes: Mapping[str, object]) -> bool:
-    try:
-        return path.name in hashes and hashes[path.name] == _sha256(path)
-    except OSError:
-        return False
-
-
-def _sha256(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        own = set()
+    return [name for name in names if name not in own]
