@@ -78,7 +78,7 @@ _SHOWN_OF_MODELS = {
     "context": "context",
 }
 _OF_HEADS = (
-    "Heads are per layer; analysed: all heads with data. Context: tokens of the longest text."
+    "Heads are per layer; analysed: all heads with results. Context: tokens of the longest text."
 )
 _KINDS = (
     ("layer_type", layer_kinds, "Means over heads by types of layers"),
