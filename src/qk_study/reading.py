@@ -1,4 +1,4 @@
-"""From the words, flags and YAML file of a command to the checked settings of a study.
+"""From the words, flags and YAML file of a command to the checked settings of a study, with labels.
 
 A study is given in one of two ways: a YAML file, or models, dumps and runs one after another. Both
 give the same settings, so that everything later is the same.
@@ -6,7 +6,9 @@ give the same settings, so that everything later is the same.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,9 @@ from typing import Any
 from attention_plasticity.metrics import HEAD_NUMBERS, IDS
 from attention_plasticity.tables.names import clean
 from attention_plasticity.tables.run_info import RUN_FILE
+from qk_dump.heads import parse_head
 from qk_dump.hub.place import is_hub_path
 from qk_dump.layout import kinds_in
-from qk_study.labels import default_label, folder_names
 from qk_study.settings import (
     ModelEntry,
     StudyFile,
@@ -35,6 +37,9 @@ _METRICS = tuple(name for name in HEAD_NUMBERS if name not in IDS)
 _WORDS = "study"  # how messages name a study without a file
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 LOCK = ".study.lock"
+_LONGEST = 60  # characters of the name of a folder
+_WITHOUT_NAME = "model"  # for labels without a letter or digit of ASCII
+_DIGITS = 8  # of a hash
 
 
 def read_study(
@@ -179,3 +184,34 @@ def _check_label(label: str, earlier: list[str], where: str) -> None:
         raise ConfigError(
             f"{where}: label: {label!r} is also that of model {number}; give one another label"
         )
+
+
+def default_label(place: str) -> str:
+    """The last part of a path, a URL or a name on the Hub; of `owner/name@branch` the branch."""
+    return place.rstrip("/").rsplit("/", 1)[-1].rpartition("@")[2]
+
+
+def folder_names(labels: Sequence[str]) -> list[str]:
+    """A name for the folder of every label: lower case, ASCII letters, digits, `.`, `_` and `-`.
+
+    Names are different. If two labels give the same name, the later one ends with a hash of its
+    label, which does not depend on the other labels.
+    """
+    found: list[str] = []
+    for label in labels:
+        name = _folder_name(label)
+        found.append(f"{name}-{_hash(label)}" if name in found else name)
+    return found
+
+
+def _folder_name(label: str) -> str:
+    plain = unicodedata.normalize("NFKD", label).encode("ascii", "ignore").decode().lower()
+    name = re.sub(r"([^a-z0-9._]|\.\.)+", "-", plain).strip("-._") or _WITHOUT_NAME
+    if len(name) > _LONGEST:
+        name = f"{name[: _LONGEST - _DIGITS - 1].strip('-._')}-{_hash(label)}"
+    # results are refused inside a folder that has the name of a head
+    return f"{_WITHOUT_NAME}-{name}" if parse_head(name) else name
+
+
+def _hash(label: str) -> str:
+    return hashlib.sha256(label.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGITS]

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from attention_plasticity.config import ANALYSIS_FIELDS
 from qk_dump.heads import parse_head
 from qk_study.figures import wanted_figures
-from qk_study.labels import folder_names
 from qk_study.plan import ModelPlan, Part, make_plans
-from qk_study.reading import read_study
+from qk_study.reading import folder_names, read_study
 from qk_study.settings import StudySettings
 from qk_study.steps import refuse_other_settings
 from qk_toolkit.errors import ConfigError
