@@ -18,15 +18,14 @@ from qk_sniffer.capture.batches import Batch
 from qk_sniffer.capture.description import capture_plan, manifest_of
 from qk_sniffer.capture.finish import finish
 from qk_sniffer.capture.folder import CaptureFolder, made_folder, open_capture, plan_in
-from qk_sniffer.capture.publishing import publish, require_publishable
 from qk_sniffer.capture.ranks import Ranks, ranks_from
 from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.capture.segments import DamagedSegmentError, read_segments, remove_segment
+from qk_sniffer.capture.send import UrlTarget, publish, require_publishable
 from qk_sniffer.capture.setup import Setup, prepare
 from qk_sniffer.capture.setup_notes import note_setup
 from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
-from qk_sniffer.capture.url_target import UrlTarget
 from qk_sniffer.capture.work import Step, Work, chunk_size
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.engines.hf.memory import is_out_of_memory, out_of_memory_advice
@@ -83,9 +82,9 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
             return result  # rank 0 publishes, or the process that has written the dump
         return replace(result, published=publish(config, result.folder, watcher))
     target = UrlTarget(config, watcher)
-    target.take_over()  # what the URL has of this dump; another dump is refused
+    target.begin()  # another dump at the URL is refused
     with target.named_in_errors():
-        result = _run_on_engine(target.work_config, target.work_watcher)
+        result = _run_on_engine(target.work_config, watcher)
     if result.left_to_others:
         return result
     return replace(result, url=target.url, sent=target.send())
