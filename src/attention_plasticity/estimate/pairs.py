@@ -71,21 +71,12 @@ class PairSampler:
         """
         chance = self._chances[end] - self._chances[begin]  # (rows, ranges)
         mass = chance if weight is None else np.where(chance > 0, weight, 0.0)
-        total = mass.sum(axis=1, keepdims=True)
-        mass = mass / np.where(total > 0, total, 1.0)
         possible = np.where(mass > 0, self.number(begin, end), 0.0).sum(axis=1)
         number = np.minimum(number, possible.astype(np.int64))
-        row = np.repeat(np.arange(len(number)), number)  # (pairs,)
+        row, place, share = drawn_ranges(mass, number, rng)  # (pairs,) each
         if not len(row):
             return Pairs(row, row, row)
-        step = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
-        place = (step + rng.random(len(row))) / number[row]  # in [0, 1)
-        ends = np.cumsum(mass, axis=1)
-        starts = np.arange(len(mass))[:, None] + (ends - mass)  # of one row after the other
-        found = np.searchsorted(starts.ravel(), row + place, side="right") - 1
-        last = mass.shape[1] - 1 - np.argmax(mass[:, ::-1] > 0, axis=1)  # (rows,)
-        used = row, np.minimum(found - row * mass.shape[1], last[row])  # range of every pair
-        share = np.clip((place - (ends - mass)[used]) / mass[used], 0.0, 1.0)
+        used = row, place
         low, high = self._chances[begin[used]], self._chances[end[used]]
         value = np.minimum(low + share * (high - low), np.nextafter(high, -np.inf))
         later = np.searchsorted(self._chances, value, side="right") - 1
@@ -115,6 +106,30 @@ class PairSampler:
         if self._seen is None or self._until is None:
             return np.asarray(weight)
         return np.asarray(self._until[end] - self._until[low] - self._seen.start[later] * weight)
+
+
+def drawn_ranges(mass: Array, number: Ints, rng: np.random.Generator) -> tuple[Ints, Ints, Array]:
+    """Rows, ranges, and shares of the ranges: `number` (rows,) of them for every row.
+
+    They are at even steps of the cumulative `mass` (rows, ranges), each at a random place of its
+    step. Nothing is drawn of a row without mass.
+    """
+    total = mass.sum(axis=1, keepdims=True)
+    mass = mass / np.where(total > 0, total, 1.0)
+    number = np.where(total[:, 0] > 0, number, 0)
+    row = np.repeat(np.arange(len(number)), number)  # (drawn,)
+    if not len(row):
+        return row, row, np.zeros(0)
+    step = np.arange(len(row)) - np.repeat(np.cumsum(number) - number, number)
+    place = (step + rng.random(len(row))) / number[row]  # in [0, 1)
+    before = np.zeros(mass.shape)
+    np.cumsum(mass[:, :-1], axis=1, out=before[:, 1:])
+    starts = np.arange(len(mass))[:, None] + before  # of one row after the other
+    found = np.searchsorted(starts.ravel(), row + place, side="right") - 1
+    last = mass.shape[1] - 1 - np.argmax(mass[:, ::-1] > 0, axis=1)  # (rows,)
+    used = np.minimum(found - row * mass.shape[1], last[row])
+    share = np.clip((place - before[row, used]) / mass[row, used], 0.0, 1.0)
+    return row, used, share
 
 
 def run_starts(*columns: Ints) -> Ints:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -115,13 +116,13 @@ class Waves:
         turns = distances[:, None] * (frequency / (2.0 * np.pi))  # (distances, m)
         turns -= np.rint(turns)  # whole turns change nothing; the rest is exact in float32
         angle = turns.astype(np.float32) * np.float32(2.0 * np.pi)
-        values = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)[place]  # (pairs, 2m)
-        member = np.zeros((GROUPS, len(own)), np.float32)
-        member[own, np.arange(len(own))] = pairs.weight
-        ends = np.cumsum(pairs.counts).tolist()
+        table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)  # (distances, 2m)
+        slot, slots = own * len(distances) + place, GROUPS * len(distances)
+        tokens = np.bincount(slot, pairs.weight, slots).reshape(GROUPS, -1).astype(np.float32)
+        starts = np.searchsorted(distances, pairs.first).tolist()  # a bin has distances of its own
         of_bins = [
-            member[:, begin:end] @ values[begin:end]
-            for begin, end in zip([0, *ends], ends, strict=False)
+            tokens[:, begin:end] @ table[begin:end]
+            for begin, end in pairwise([*starts, len(distances)])
         ]
         sums = np.stack(of_bins, axis=1, dtype=np.float64)  # (g, bins, 2m)
         weight = leave_one_out(_bin_sums(pairs, own, pairs.weight))

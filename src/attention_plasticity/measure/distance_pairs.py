@@ -8,12 +8,12 @@ the queries see.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from attention_plasticity.estimate.pairs import drawn_ranges
 from attention_plasticity.estimate.visible import Visible
 from qk_toolkit.arrays import Array, Ints
 
@@ -81,37 +81,65 @@ def distance_pairs(
     """
     seen = _SeenKeys(queries, keys, visible)
     edges = distance_edges(seen.largest_distance)
-    limits = [seen.keys_from(edge) for edge in edges.tolist()]
-    ranges = [(begin, end) for end, begin in itertools.pairwise(limits)]  # of every bin
-    sums = [seen.before[limit] for limit in limits]
-    masses = [seen.weight * (end - begin) for end, begin in itertools.pairwise(sums)]  # (n,) each
-    totals = np.array([mass.sum() for mass in masses])  # (bins,)
-    used = np.flatnonzero([bool((end > begin).any()) for begin, end in ranges])
-    parts = []
-    for number in used.tolist():
-        by_weight = pairs_by_weight * totals[number] / totals.sum()
-        most = pairs_per_bin + round(by_weight)
-        parts.append(_of_bin(seen, *ranges[number], masses[number], most, rng))
-    sizes = [len(part.query) for part in parts]
-    none = _Drawn(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-    query, key, weight = (np.concatenate(columns) for columns in zip(none, *parts, strict=True))
+    limits = seen.keys_from(edges)  # (bins + 1, n)
+    begin, end = limits[1:], limits[:-1]  # (bins, n)
+    mass = seen.weight * (seen.before[end] - seen.before[begin])
+    totals, sizes = mass.sum(axis=1), (end - begin).sum(axis=1)  # (bins,) each
+    number = pairs_per_bin + np.rint(pairs_by_weight * totals / (totals.sum() or 1.0))
+    few = sizes <= number
+    parts = [
+        _all_pairs(seen, begin * few[:, None], end * few[:, None]),
+        _some_pairs(seen, begin, end, mass, np.where(few, 0, number).astype(np.int64), rng),
+    ]
+    row, query, key, weight = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    order = np.argsort(row, kind="stable")
+    used, place = np.unique(row[order], return_inverse=True)
+    query, key = query[order], key[order]
     return DistancePairs(
         query=seen.queries[query],
         key=seen.keys[key],
         distance=queries.position[seen.queries[query]] - keys.position[seen.keys[key]],
-        weight=weight,
-        bin=np.repeat(np.arange(len(used)), sizes),
+        weight=weight[order],
+        bin=place,
         first=edges[used],
         end=edges[used + 1],
     )
 
 
 class _Drawn(NamedTuple):
-    """Pairs of one bin; queries and keys are numbers in the order of `_SeenKeys`."""
+    """Pairs of some bins; queries and keys are numbers in the order of `_SeenKeys`."""
 
+    bin: Ints  # (pairs,)
     query: Ints  # (pairs,)
     key: Ints  # (pairs,)
     weight: Array  # (pairs,)
+
+
+def _all_pairs(seen: _SeenKeys, begin: Ints, end: Ints) -> _Drawn:
+    """Every query of each bin with all keys from `begin` to `end` (bins, n)."""
+    row, query = np.nonzero(end > begin)
+    size, first = (end - begin)[row, query], begin[row, query]
+    key = np.arange(size.sum()) + np.repeat(first - (np.cumsum(size) - size), size)
+    query = np.repeat(query, size)
+    return _Drawn(np.repeat(row, size), query, key, seen.weight[query] * seen.key_weight[key])
+
+
+def _some_pairs(
+    seen: _SeenKeys,
+    begin: Ints,
+    end: Ints,
+    mass: Array,  # (bins, n) weight of every query times that of its keys
+    number: Ints,  # (bins,)
+    rng: np.random.Generator,
+) -> _Drawn:
+    """A sample of the pairs of a query of each bin and one of its keys."""
+    row, query, _ = drawn_ranges(mass, number, rng)
+    first, stop = begin[row, query], end[row, query]  # (pairs,)
+    low, high = seen.before[first], seen.before[stop]
+    value = low + rng.random(len(row)) * (high - low)
+    key = np.clip(np.searchsorted(seen.before, value, side="right") - 1, first, stop - 1)
+    weight = mass.sum(axis=1)[row] / number[row]
+    return _Drawn(row, query, key, weight)
 
 
 class _SeenKeys:
@@ -150,37 +178,7 @@ class _SeenKeys:
             return 0.0
         return max(float((self._place[seen] - self._key_place[self._first[seen]]).max()), 0.0)
 
-    def keys_from(self, distance: float) -> Ints:
-        """(n,) the number of keys up to the last one that is `distance` or more before a query."""
-        found = np.searchsorted(self._key_place, self._place - distance, side="right")
-        return np.maximum(found, self._first)
-
-
-def _of_bin(
-    seen: _SeenKeys,
-    begin: Ints,
-    end: Ints,
-    mass: Array,  # (n,) weight of every query times that of its keys
-    number: int,
-    rng: np.random.Generator,
-) -> _Drawn:
-    """All pairs of a bin if they are at most `number`, else a sample of this size."""
-    sizes = end - begin  # (n,)
-    if sizes.sum() <= number:
-        query = np.repeat(np.arange(len(sizes)), sizes)
-        place = np.arange(len(query)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        key = begin[query] + place
-        return _Drawn(query, key, seen.weight[query] * seen.key_weight[key])
-    before = np.concatenate([[0.0], np.cumsum(mass)])
-    value = (np.arange(number) + rng.random(number)) * (before[-1] / number)
-    value = np.minimum(value, np.nextafter(before[-1], 0.0))  # of a query that sees keys
-    query = _key_at(before, value, 0, len(sizes) - 1)
-    low, high = seen.before[begin[query]], seen.before[end[query]]
-    value = low + rng.random(number) * (high - low)
-    key = _key_at(seen.before, value, begin[query], end[query] - 1)
-    return _Drawn(query, key, np.full(number, before[-1] / number))
-
-
-def _key_at(before: Array, place: Array, left: Ints | int, right: Ints | int) -> Ints:
-    """(pairs,) the key at a place of the cumulative sum, from `left` to `right`."""
-    return np.clip(np.searchsorted(before, place, side="right") - 1, left, right)
+    def keys_from(self, distance: Array) -> Ints:
+        """(…, n) the number of keys up to the last one at `distance` (…) or more before a query."""
+        place = self._place - distance[:, None]
+        return np.maximum(np.searchsorted(self._key_place, place, side="right"), self._first)
