@@ -1,18 +1,6 @@
-"""Entry points of the commands. Ctrl-C is quiet while modules are imported, too."""
+"""Entry points of the commands."""
 
-import sys
-from collections.abc import Callable
-
-
-def run(command: Callable[[], int]) -> int:
-    """The exit code of a command that imports its modules itself."""
-    try:
-        from qk_toolkit.debugging import print_without_secrets
-
-        sys.excepthook = print_without_secrets
-        return command()
-    except KeyboardInterrupt:
-        return 130
+from qk_toolkit.entry import run
 
 
 def main() -> int:

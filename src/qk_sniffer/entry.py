@@ -1,16 +1,14 @@
-"""Entry point of `sniff-qk`. Ctrl-C is quiet while modules are imported, too."""
+"""Entry point of `sniff-qk`."""
 
-import sys
+from qk_toolkit.entry import run
 
 
 def main() -> int:
     """`sniff-qk`."""
-    try:
-        from qk_toolkit.debugging import print_without_secrets
 
-        sys.excepthook = print_without_secrets
+    def command() -> int:
         from qk_sniffer.cli import main
 
         return main()
-    except KeyboardInterrupt:
-        return 130
+
+    return run(command)

@@ -49,6 +49,7 @@ def start(command: str, place: Path, out: Path) -> subprocess.Popen[bytes]:
     )
 
 
+ENDED_AT_ONCE = (130, -signal.SIGINT)  # a shell shows 130 for both
 AT_IMPORT = """\
 class Gate:
     def find_spec(self, name, path=None, target=None):
@@ -111,10 +112,27 @@ def test_a_second_signal_right_after_the_message(
         expected = b"interrupted; finished heads are kept; run the same command again to continue"
         assert expected in line
         process.send_signal(signal.SIGINT)
-        ended(process, 130)
+        ended(process, *ENDED_AT_ONCE)
     finally:
         process.kill()
         planted.open("second layer")
+
+
+def test_a_second_signal_while_python_ends_is_quiet(
+    place: Path, tmp_path: Path, planted: Planted
+) -> None:
+    module = "attention_plasticity.run.runner"
+    planted.plant(
+        "analyze", f"{AT_IMPORT.format(module)}import atexit; atexit.register(gate, 'end')"
+    )
+    process = start("analyze", place, tmp_path / "out")
+    try:
+        for name in ("import", "end"):
+            planted.wait_at(name)
+            process.send_signal(signal.SIGINT)
+        assert "interrupted; " in ended(process, *ENDED_AT_ONCE)
+    finally:
+        process.kill()
 
 
 def test_a_command_started_with_ctrl_c_ignored_ignores_it(place: Path, tmp_path: Path) -> None:

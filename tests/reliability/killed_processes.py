@@ -121,7 +121,8 @@ def interrupted_commands(folder: Path, step: int) -> Cases:
             told = process.communicate(timeout=PATIENCE)[1].decode()
             name = f"{verb} after {delay:.2f} s"
             python_starts |= "Traceback" in told and "/src/" not in told  # no file of ours was read
-            if not python_starts and ("Traceback" in told or process.returncode not in (0, 2, 130)):
+            codes = (0, 2, 130, -signal.SIGINT)  # the last one for a signal while Python ends
+            if not python_starts and ("Traceback" in told or process.returncode not in codes):
                 last = (told.strip().splitlines() or ["nothing on standard error"])[-1]
                 yield f"{name}: exit code {process.returncode}, {last}", Outcome.TRACEBACK
             else:
