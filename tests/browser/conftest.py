@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -32,6 +32,7 @@ from report_pages import (
 )
 from report_runs import write_baselines, write_run
 from role_runs import add_roles
+from waiting import PATIENCE
 
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -48,6 +49,7 @@ def browser() -> Iterator[Browser]:
         reason = "no Chromium on this machine (Debian: apt-get install chromium)"
         (pytest.fail if os.environ.get("REQUIRE_BROWSER") else pytest.skip)(reason)
     with sync_playwright() as playwright:
+        expect.set_options(timeout=1000 * PATIENCE)
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS.split())
         yield browser
         browser.close()

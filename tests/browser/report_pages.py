@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -33,12 +33,18 @@ HOSTILE = {" the": SCRIPT, "\n": IMAGE, "whale": "\u202eabc"}
 """Tokens of the run `EVIL`, in place of those of other runs."""
 
 
+def new_page(context: BrowserContext) -> Page:
+    """A page that waits as long as all tests for what must come."""
+    page = context.new_page()
+    page.set_default_timeout(1000 * PATIENCE)
+    return page
+
+
 @contextmanager
 def open_report(browser: Browser, path: Path) -> Iterator[Page]:
     """The report at `path` in a window of a laptop, without a network."""
     with browser.new_context(viewport={"width": 1366, "height": 768}, offline=True) as context:
-        page = context.new_page()
-        page.set_default_timeout(1000 * PATIENCE)
+        page = new_page(context)
         page.goto(path.as_uri())
         yield page
 

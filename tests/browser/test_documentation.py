@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Request
 
+from report_pages import new_page
+
 ROOT = Path(__file__).parents[2]
 SOURCE = re.compile(r"\\[(\[]|\\[a-zA-Z]{2,}|\$[^\s$]([^$\n]*[^\s$])?\$")  # of a formula
 PROSE = """() => {
@@ -33,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     with browser.new_context(offline=True) as context:
-        yield context.new_page()
+        yield new_page(context)
 
 
 def _missing(request: Request) -> list[str]:

@@ -11,9 +11,8 @@ from playwright.sync_api import Browser, Page, expect
 from attention_plasticity import open_run
 from attention_plasticity.page import Report, make_report
 from attention_plasticity.tables.finished_run import FinishedRun
-from report_pages import READY, open_report, settled, show, without_errors
+from report_pages import READY, new_page, open_report, settled, show, without_errors
 from report_runs import write_run
-from waiting import PATIENCE
 
 FEW = [0, 14, 29]  # captured layers of 30
 MAP = "document.querySelector('.map-plot')"
@@ -112,7 +111,7 @@ def test_fingers_have_large_targets(browser: Browser, run: FinishedRun, tmp_path
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, offline=True
     )
     with phone as context:
-        page = context.new_page()
+        page = new_page(context)
         page.goto(report.as_uri())
         settled(page)
         assert page.evaluate(SMALL_TARGETS) == []
@@ -136,12 +135,12 @@ def test_an_old_browser_and_one_without_scripts_say_so(
 ) -> None:
     path = report.save(tmp_path / "report.html")
     with browser.new_context(offline=True) as context:
-        page = context.new_page()
+        page = new_page(context)
         page.add_init_script("delete window.DecompressionStream")
         page.goto(path.as_uri())
         expect(page.locator("#notice")).to_contain_text("cannot be shown: this browser cannot")
     with browser.new_context(offline=True, java_script_enabled=False) as context:
-        page = context.new_page()
+        page = new_page(context)
         page.goto(path.as_uri())
         expect(page.locator(".notice")).to_contain_text("which is switched off here")
 
@@ -150,10 +149,10 @@ def test_a_notebook_frame_shows_the_page(browser: Browser, report: Report, tmp_p
     path = tmp_path / "notebook.html"
     path.write_text(f"<!doctype html><body>{report._repr_html_()}")
     with browser.new_context(offline=True) as context:
-        page = context.new_page()
+        page = new_page(context)
         page.goto(path.as_uri())
         frame = page.frame_locator("iframe")
-        expect(frame.locator(READY)).to_be_attached(timeout=1000 * PATIENCE)
+        expect(frame.locator(READY)).to_be_attached()
         expect(frame.locator("#run")).to_be_hidden()
         frame.locator(".map-plot").press("ArrowUp")
         expect(frame.locator("#head-title")).to_contain_text("Layer")

@@ -118,8 +118,8 @@ def test_the_search_finds_places(page: Page) -> None:
         page.keyboard.press("/")
         expect(page.locator("#search")).to_be_focused()
         page.keyboard.type(sought)
-        assert first_rows(page, 99) == found
         expect(page.locator("#found")).to_have_text(f"{len(found)} of {LAYERS * HEADS - 1} heads")
+        assert first_rows(page, 99) == found
         page.keyboard.press("Enter")
         if found:
             layer, head = re.findall(r"\d+", found[0])
