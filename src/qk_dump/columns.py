@@ -5,7 +5,7 @@ Schema, writer, reader, checks, dataset card and the table in docs/data-format.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -374,8 +374,3 @@ def _arrow(values: npt.NDArray[Any], type_: pa.DataType, *, nulls: bool) -> pa.A
         values = np.where(missing[:, None], 0, values)
     flat = np.ascontiguousarray(values, type_.value_type.to_pandas_dtype()).reshape(-1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat), values.shape[1], mask=mask)
-
-
-def unknown_columns(names: Sequence[str]) -> list[str]:
-    """The columns that are not in the table."""
-    return [name for name in names if name not in COLUMNS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -14,10 +15,9 @@ from qk_dump.columns import BUCKET, EXAMPLE
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.parquet import opened_parquet, vector_width_of
-from qk_dump.remote import DumpPath, RemotePath, read_tails
+from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import DumpError, StoreError
-from qk_toolkit.store import for_each
 
 Item = TypeVar("Item")
 
@@ -28,7 +28,6 @@ _AT_ONCE = 64  # heads between two reports of progress
 
 def count_rows(files: Sequence[DumpPath]) -> int:
     """Number of rows of a head, from the Parquet footers."""
-    read_tails(files)
     total = 0
     for path in files:
         with opened_parquet(path) as parquet:
@@ -107,10 +106,10 @@ def texts_of_heads(dump: Dump, show: Callable[[int, int], object]) -> Ints:
 
 def _each(dump: Dump, read: Callable[[Item], Ints], items: Sequence[Item]) -> list[Ints]:
     """What `read` gives for each item; files at a URL are read at the same time."""
-    found: list[Ints] = []
-    workers = _REQUESTS if isinstance(dump.path, RemotePath) else 1
-    for_each(lambda item: found.append(read(item)), items, workers)
-    return found
+    if not isinstance(dump.path, RemotePath):
+        return [read(item) for item in items]
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        return list(pool.map(read, items))
 
 
 def _union(parts: Sequence[Ints]) -> Ints:

@@ -23,7 +23,6 @@ MOST_HEADS_IN_ALL = 262_144  # layers times query heads per layer
 MOST_DIMENSIONS = 4096  # of a vector; the analysis needs d × d matrices
 MOST_POSITIONS = 2**31 - 1  # position is an int32
 MOST_EXAMPLES = 2**31 - 1  # example_id is an int32
-MOST_COLUMNS = 1000  # of a Parquet file
 MOST_FOOTER_BYTES = 256 << 20  # of a Parquet file
 SMALLEST_FACTOR, LARGEST_FACTOR = 1e-30, 1e30  # scale and soft-cap of logits, which are float32
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -188,9 +187,8 @@ def _difference(then: object, now: object, field: tuple[str, ...]) -> str | None
     text_then, text_now = _as_text(then), _as_text(now)
     if text_then == text_now or (field in _PLACES and _one_place(then, now)):
         return None
-    if len(text_then) > _MAX_SHOWN or len(text_now) > _MAX_SHOWN:
-        text_then, text_now = _around_difference(text_then, text_now)
-    return f"{'.'.join(field)} ({text_then} then, {text_now} now)"
+    shown = [text[:_MAX_SHOWN] + "…" * (len(text) > _MAX_SHOWN) for text in (text_then, text_now)]
+    return f"{'.'.join(field)} ({shown[0]} then, {shown[1]} now)"
 
 
 def _one_place(then: object, now: object) -> bool:
@@ -199,16 +197,3 @@ def _one_place(then: object, now: object) -> bool:
 
 def _as_text(value: object) -> str:
     return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-def _around_difference(then: str, now: str) -> tuple[str, str]:
-    """Two long texts, cut around the first difference."""
-    pairs = zip(then, now, strict=False)
-    equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    start = max(0, equal - _MAX_SHOWN // 2)
-    end = start + _MAX_SHOWN
-    cut_then, cut_now = (
-        ("…" if start else "") + text[start:end] + ("…" if len(text) > end else "")
-        for text in (then, now)
-    )
-    return cut_then, cut_now

@@ -1,12 +1,11 @@
-"""Opening a Parquet file of a dump, with checks of its footer.
+"""Opening a Parquet file of a dump, and the files beside the heads.
 
-A Parquet file ends with its footer, the length of the footer in four bytes, and `PAR1`. Arrow does
-not check the numbers in the footer. The ones that determine sizes are checked here first.
+Arrow checks pages by their checksums, but not the numbers in the footer. The record in the metadata
+and the numbers of rows are checked here before memory is allocated for them.
 """
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +18,13 @@ import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
 from qk_dump.columns import VECTOR
-from qk_dump.heads import MOST_COLUMNS, MOST_DIMENSIONS, MOST_FOOTER_BYTES
+from qk_dump.heads import MOST_DIMENSIONS
 from qk_dump.record import RECORD, FileRecord
 from qk_dump.remote import DumpPath, RemoteFile, RemotePath, size_of
 from qk_toolkit.errors import DumpError
-from qk_toolkit.files import open_regular, staged, sync
+from qk_toolkit.files import require_regular, staged, sync
 
 _LENGTH_AND_MAGIC = 8
-_SMALLEST_FILE = 12  # `PAR1` at both ends and the footer length
 _MOST_ROWS_PER_BYTE = 1000  # rows always need more space, with any compression
 _STREAM_BUFFER = 1 << 20  # bytes per column; a large row group is not read into memory at once
 NOT_NEEDED = "The file can be removed; reading a dump works without it."
@@ -73,28 +71,6 @@ def footer_length(file: IO[bytes], size: int) -> int:
     """The footer length that an open file of `size` bytes gives."""
     file.seek(size - min(size, _LENGTH_AND_MAGIC))
     return int.from_bytes(file.read(4), "little")
-
-
-def require_footer(path: DumpPath) -> None:
-    """Raise a `ValueError` when the file gives an impossible footer length."""
-    size, length = _footer_length_of(path)
-    if size < _SMALLEST_FILE:
-        raise ValueError(f"it has {size} bytes")
-    if length > size - _SMALLEST_FILE:
-        raise ValueError(f"its footer would be {length:,} bytes long, the file has {size:,}")
-    if length > MOST_FOOTER_BYTES:
-        limit = f"at most {MOST_FOOTER_BYTES:,} can be read"
-        raise ValueError(f"its footer is {length:,} bytes long, {limit}")
-
-
-def _footer_length_of(path: DumpPath) -> tuple[int, int]:
-    """The size of a file, and the footer length that it gives."""
-    if isinstance(path, RemotePath):
-        tail = path.tail()
-        return path.size, footer_length(io.BytesIO(tail), len(tail))
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        return size, footer_length(file, size)
 
 
 @contextmanager
@@ -148,14 +124,14 @@ class OpenParquet:
 
 @contextmanager
 def opened_parquet(path: DumpPath) -> Iterator[OpenParquet]:
-    """An open Parquet file with a checked footer."""
+    """An open Parquet file."""
     with _readable(path):
-        require_footer(path)
-        remote = isinstance(path, RemotePath)
+        if isinstance(path, Path):
+            require_regular(path)
         with pq.ParquetFile(
-            RemoteFile(path) if isinstance(path, RemotePath) else path,
+            path if isinstance(path, Path) else RemoteFile(path),
             buffer_size=_STREAM_BUFFER,
-            pre_buffer=remote,  # a column of a row group in one request
+            pre_buffer=isinstance(path, RemotePath),  # a column of a row group in one request
             page_checksum_verification=True,
         ) as file:
             _check_numbers(file.metadata, path)
@@ -163,22 +139,18 @@ def opened_parquet(path: DumpPath) -> Iterator[OpenParquet]:
 
 
 def _check_numbers(metadata: pq.FileMetaData, path: DumpPath) -> None:
-    if metadata.num_columns > MOST_COLUMNS:
-        raise DumpError(
-            f"{path}: has {metadata.num_columns:,} columns, at most {MOST_COLUMNS:,} can be read"
-        )
     rows = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
-    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
-        raise DumpError(
-            f"{path}: its footer gives {metadata.num_rows:,} rows for the file and {sum(rows):,} "
-            "for its row groups. Capture or download it again."
-        )
     size = size_of(path)
-    if metadata.num_rows > size * _MOST_ROWS_PER_BYTE:
-        raise DumpError(
-            f"{path}: its footer gives {metadata.num_rows:,} rows, the file has {size:,} bytes. "
-            "Capture or download it again."
-        )
+    if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+        found = f"{sum(rows):,} for its row groups"
+    elif metadata.num_rows > size * _MOST_ROWS_PER_BYTE:
+        found = f"the file has {size:,} bytes"
+    else:
+        return
+    raise DumpError(
+        f"{path}: its footer gives {metadata.num_rows:,} rows, {found}. Capture or download it "
+        "again."
+    )
 
 
 def vector_width_of(parquet: OpenParquet, path: DumpPath) -> int:

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import errno
 import io
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from qk_toolkit.errors import ConfigError, DumpError, StoreError
 from qk_toolkit.files import UnusableFileError
-from qk_toolkit.store import Store, StoredFile, for_each
+from qk_toolkit.store import Store, StoredFile
 
-TAIL_BYTES = 1 << 16  # Arrow reads this much from the end of a file first
 _BLOCK = 8 << 20  # most bytes of a request
-_KEPT_TAILS = 128
-_PARALLEL = 8  # requests at a time
 
 
 class _Members(NamedTuple):
@@ -144,10 +141,6 @@ class RemotePath:
             raise UnusableFileError(errno.EFBIG, f"is larger than {most_bytes:,} bytes", str(self))
         return self.read(0, size)
 
-    def tail(self) -> bytes:
-        """The last bytes of the file. They are kept, because a footer is needed several times."""
-        return _tail(self) if self.stored.version else _tail.__wrapped__(self)
-
     def require_unchanged(self) -> None:
         """Raise a `DumpError` if the file is no longer the one of the listing."""
         now = self._listing.store.file(self._inner)
@@ -156,16 +149,12 @@ class RemotePath:
             raise DumpError(f"{self}: {problem} while it was read; run the same command again")
 
 
-class RemoteFile:
-    """A file at a URL, with the methods that Arrow calls. One thread at a time may read it."""
+class RemoteFile(io.RawIOBase):
+    """A file at a URL, as Arrow reads it. One thread at a time may read it."""
 
     def __init__(self, path: RemotePath) -> None:
-        self.closed = False
         self._path = path
         self._size = path.size
-        tail = path.tail()
-        self._tail_start = path.size - len(tail)
-        self._tail = tail
         self._position = 0
 
     def readable(self) -> bool:
@@ -186,34 +175,16 @@ class RemoteFile:
         self._position = max(0, origin + offset)
         return self._position
 
-    def read(self, size: int | None = -1) -> memoryview:
-        """The next bytes; fewer at the end of the file. The tail is not requested again."""
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes; fewer at the end of the file."""
         left = max(0, self._size - self._position)
         start, size = self._position, left if size is None or size < 0 else min(size, left)
-        self._position = end = start + size
-        if start >= self._tail_start:
-            return memoryview(self._tail)[start - self._tail_start : end - self._tail_start]
-        return memoryview(self._path.read(start, end))
-
-    def close(self) -> None:
-        """Arrow calls it."""
-        self.closed = True
+        self._position += size
+        return self._path.read(start, start + size)
 
 
 DumpPath = Path | RemotePath
 """A file or a folder of a dump, on this machine or at a URL."""
-
-
-@lru_cache(_KEPT_TAILS)
-def _tail(path: RemotePath) -> bytes:
-    return path.read(path.size - min(path.size, TAIL_BYTES), path.size)
-
-
-def read_tails(files: Sequence[DumpPath]) -> None:
-    """Read the last bytes of many files at URLs at the same time. They are kept for `tail`."""
-    remote = [file for file in files[:_KEPT_TAILS] if isinstance(file, RemotePath)]
-    if len(remote) > 1:
-        for_each(RemotePath.tail, remote, _PARALLEL)
 
 
 def local(path: DumpPath) -> Path:

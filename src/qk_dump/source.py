@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from qk_dump.columns import unknown_columns
 from qk_dump.hub.place import HubPlace, is_hub_path, parse_place
 from qk_dump.layout import Dump, open_folder, open_url
-from qk_dump.parquet import opened_parquet
-from qk_toolkit.errors import ToolkitError
 from qk_toolkit.urls import is_url, without_file_scheme
 
 if TYPE_CHECKING:
     from qk_dump.hub.fetch import HeadChoice
-
-_MOST_NAMES = 5  # of columns, in a note
 
 
 @dataclass(frozen=True)
@@ -59,7 +53,7 @@ def open_dump(
     ranges when they are analysed. Heads are in the root, or below it in `model_dir`, which may be
     left out where there is one model only. A dump on the Hub is fetched first, whole or the heads
     of `choice`. All heads of its branch are listed, so that settings are checked against the whole
-    dump. `note` gets a line about a fetched dump, and one about columns that are not read.
+    dump. `note` gets a line about a fetched dump.
 
     Examples:
         >>> from qk_dump.source import open_dump
@@ -74,7 +68,7 @@ def open_dump(
     if source.place is None:
         path = without_file_scheme(str(source.path))
         opened = open_url if is_url(path) else open_folder
-        return _noted(opened(path, source.model_dir), note)
+        return opened(path, source.model_dir)
     from qk_dump.hub.fetch import fetch_dump
 
     fetched = fetch_dump(
@@ -86,32 +80,8 @@ def open_dump(
     )
     if note is not None:
         note(fetched.describe())
-    dump = _noted(open_folder(fetched.folder), note)
+    dump = open_folder(fetched.folder)
     found = dict(sorted({**fetched.heads, **dump.all_folders}.items()))
     folders = {head: folder for head, folder in found.items() if not head.attended}
     attended = {head: folder for head, folder in found.items() if head.attended}
     return replace(dump, folders=folders, attended=attended, origin=fetched.as_record())
-
-
-def _noted(dump: Dump, note: Callable[[str], None] | None) -> Dump:
-    """The dump. `note` gets a line if its first query head or key head has unknown columns.
-
-    The files of all heads are not opened, so that a run of a large dump starts at once.
-    """
-    if note is None:
-        return dump
-    for kind in ("q", "k"):
-        head = next((head for head in dump.folders if head.kind == kind), None)
-        names: list[str] = []
-        if head is not None:
-            with suppress(ToolkitError), opened_parquet(dump.require_files(head)[0]) as parquet:
-                names = unknown_columns(parquet.schema.names)
-        if head is not None and names:
-            shown = ", ".join(f"{name!r:.40}" for name in names[:_MOST_NAMES])
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            note(
-                f"{dump.folders[head]}: columns that are not part of a dump are ignored: "
-                f"{shown}{more}"
-            )
-            break
-    return dump

@@ -25,7 +25,7 @@ from head_files import (
     save,
     vectors_of,
 )
-from odd_files import NOT_REGULAR, Maker, claim, claim_type, huge, replace_by
+from odd_files import NOT_REGULAR, Maker, claim, claim_type, replace_by
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.heads import HeadId
 from qk_toolkit.errors import DumpError
@@ -177,22 +177,6 @@ def told_by_all(path: Path, said: str) -> None:
 def test_what_is_no_regular_file_is_refused_unopened(make: Maker, said: str, file: Path) -> None:
     replace_by(make, file)
     told_by_all(file, f"cannot be read ({said})")
-
-
-@pytest.mark.parametrize(
-    ("size", "footer", "said"),
-    [
-        (112, 0xF0FFFFFF, "its footer would be 4,043,309,055 bytes long, the file has 112"),
-        (112, 101, "its footer would be 101 bytes long, the file has 112"),
-        (5 << 30, (256 << 20) + 1, "its footer is 268,435,457 bytes long, at most"),
-        (11, 0, "it has 11 bytes"),
-    ],
-)
-def test_a_footer_beyond_its_file_or_the_limit_is_refused(
-    size: int, footer: int, said: str, file: Path
-) -> None:
-    huge(file, size, footer)
-    told_by_all(file, f"is not a readable Parquet file ({said}")
 
 
 FLIPS = """

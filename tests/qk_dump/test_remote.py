@@ -25,7 +25,7 @@ from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.reader import HeadRows, read_head
-from qk_dump.remote import TAIL_BYTES, Listing, RemoteFile, RemotePath
+from qk_dump.remote import Listing, RemoteFile, RemotePath
 from qk_dump.side_files import Example, read_examples, write_examples
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, DumpError, StoreError
@@ -141,7 +141,7 @@ def test_only_the_needed_columns_are_read(s3: S3, tmp_path: Path) -> None:
 
 
 def test_any_order_of_reads_gives_the_bytes_of_the_file(s3: S3) -> None:
-    content = np.random.default_rng(0).bytes(3 * TAIL_BYTES)
+    content = np.random.default_rng(0).bytes(200_000)
     s3.put("dump/file", content)
     path = RemotePath(Listing(Store(s3.url("dump")))) / "file"
     rng, file, plain = np.random.default_rng(1), RemoteFile(path), io.BytesIO(content)
@@ -150,10 +150,8 @@ def test_any_order_of_reads_gives_the_bytes_of_the_file(s3: S3) -> None:
         assert file.seek(start) == plain.seek(start) == file.tell()
         assert file.read(size) == plain.read(size)
     assert file.seek(-10, io.SEEK_END) == plain.seek(-10, io.SEEK_END)
-    s3.requests.clear()
     assert file.read() == plain.read()
     assert file.read(5) == b""
-    assert s3.requests == []  # the tail is kept
 
 
 def test_faults_in_the_middle_of_a_file(
@@ -178,7 +176,6 @@ def test_files_that_change_or_vanish(s3: S3, tmp_path: Path) -> None:
     s3.put(name, path.read_bytes())
     dump = open_dump(s3.url("dump"))
     other = write_columns(tmp_path / "other", HEAD, **head_rows(n=4000, d=32, seed=9))
-    dump.files(HEAD)[0].tail()  # type: ignore[union-attr]
     s3.put(name, other.read_bytes())  # smaller: a range beyond its end is requested
     with pytest.raises(DumpError, match=r"data.parquet: changed while it was read; run the same"):
         read(dump)
@@ -200,8 +197,8 @@ def test_files_that_change_or_vanish(s3: S3, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "it has 0 bytes"),
-        (b"PAR1" + b"\xff" * 4 + b"PAR1", "its footer would be"),
+        (b"", "cannot be read|not a readable"),
+        (b"PAR1" + b"\xff" * 4 + b"PAR1", "cannot be read|not a readable"),
         (b"x" * 200_000 + b"\x10\0\0\0PAR1", "cannot be read|not a readable"),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from dumps import make_dump
 from qk_dump.heads import HeadId, parse_folder, parse_head
 from qk_dump.hub.place import HubPlace, is_hub_path, parse_place
 from qk_dump.layout import open_folder, parquet_files
-from qk_dump.reader import read_head
 from qk_dump.source import DumpSource, open_dump
 from qk_toolkit.errors import ConfigError, DumpError
 
@@ -47,26 +45,6 @@ def test_a_dump_on_this_machine_is_opened(tmp_path: Path, model_dir: str | None)
 )
 def test_a_config_names_a_folder_or_a_branch(source: DumpSource, place: HubPlace | None) -> None:
     assert source.place == place
-
-
-def test_unknown_columns_are_noted_once(tmp_path: Path) -> None:
-    """Columns that later versions write are known. A damaged file is left to its head."""
-    root = make_dump(tmp_path, layers=2, q_heads=2, k_heads=1, n=3)
-    notes: list[str] = []
-    open_dump(root, note=notes.append)
-    assert notes == []
-    for file in sorted(root.glob("*/data.parquet")):
-        table = pq.read_table(file)
-        for name in ("token_id", "mine", "a\nb"):
-            table = table.append_column(name, table["bucket"])
-        pq.write_table(table, file)
-        assert read_head([file], examples=True).bucket.shape == (3,)
-    open_dump(root, note=notes.append)
-    expected = "columns that are not part of a dump are ignored: 'mine', 'a\\nb'"
-    assert notes == [f"{root / 'l00h00q'}: {expected}"]
-    (root / "l00h00q" / "data.parquet").write_bytes(b"damaged")
-    open_dump(root, note=notes.append)
-    assert notes[1:] == [f"{root / 'l00h00k'}: {expected}"]
 
 
 TINY = HubPlace("me/qk", "tiny")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.metrics import KEY_HEADS
-from odd_files import NOT_REGULAR, huge, replace_by
+from odd_files import NOT_REGULAR, replace_by
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.side_files import Example, write_examples
 from reliability.outcomes import Cases, Ended, Outcome, command
@@ -205,8 +205,6 @@ def _damages() -> Iterator[tuple[str, Damage]]:
         yield f"{name}: missing", lambda dump, n=name: (dump / n).unlink()
         yield f"{name}: link to nothing", lambda dump, n=name: _link(dump / n, "nothing")
         yield f"{name}: link to itself", lambda dump, n=name: _link(dump / n, (dump / n).name)
-        if name.endswith(".parquet"):
-            yield f"{name}: footer without end", lambda dump, n=name: huge(dump / n)
     for name in (QUERIES, KEYS):
         for kind, change in _BYTES.items():
             yield (
