@@ -41,23 +41,22 @@ _PLACES = {"dataset_local_root": "DUMP", "output_dir": "RUN"}
 """Flags of what `analyze` works on."""
 _TOO_MANY = "for several dumps, use attention-plasticity study DUMP DUMP"
 _ANALYZE_STORY = """\
-Analyse a dump of queries and keys, head by head: how much of a query is predictable from position,
-how Gaussian the rest is, and how flexibly the head chooses between two keys.
+Analyse a dump of queries and keys, head by head, and write the tables of a run.
 
-Every field is a flag or a line of the YAML file. A flag overrides the file. Dashes and underscores
-in flags mean the same.
+  DUMP  folder, s3://bucket/dump or another URL, or hf://datasets/owner/name@branch
+  RUN   folder of the tables, or a URL (default: results/<name of the dump>)
+
+Fields are flags or lines of the YAML file; a flag overrides the file. Switches are --x and --no-x.
+Dashes and underscores mean the same.
 """
 _ANALYZE_EXAMPLES = """\
 commands to paste:
-  attention-plasticity analyze path/to/dump
   attention-plasticity analyze path/to/dump results/mine --dry_run
-  attention-plasticity analyze hf://datasets/owner/name@branch
-  attention-plasticity analyze s3://bucket/dump s3://bucket/results/dump
-  attention-plasticity analyze path/to/dump results/full --layers 0-3 --query_model full
-  python analyze.py --config configs/qwen3-8b.yaml
+  attention-plasticity analyze path/to/dump results/mine
+  attention-plasticity analyze hf://datasets/owner/name@branch results/full --layers 0-3
 
 A run that was interrupted continues with the same command. Commands with other --layers can share
-an output_dir; the tables have the heads of all of them.
+a RUN; the tables have the heads of all of them.
 Exit codes: 0 success, 1 some heads failed, 2 wrong usage or config, 130 interrupted.
 """
 _OVERVIEW = """\

@@ -45,7 +45,9 @@ class RunnerConfig(BaseModel):
         *("model_dir", "rotary", "dataset_name", "dataset_revision", "dataset_cache_dir"),
         *("download_max_workers", "num_layers", "num_q_heads", "num_k_heads"),
         *("max_rel_dist", "normality_max_dims", "p_alpha", "role_thresholds"),
-        *("ray_address", "output_csv", "bucket_csv", "component_csv"),
+        *("dataset_local_root", "output_dir"),  # given as places
+        *("ray_address", "output_csv", "bucket_csv", "component_csv", "single_example"),
+        *("distant_from", "num_pairs_per_bucket", "query_model"),
     )
 
     dataset_local_root: str | None = Field(

@@ -35,6 +35,7 @@ weights; no weights are loaded. OUT is a file that analyze --rotary takes.
 _EXAMPLES = """\
 commands to paste:
   attention-plasticity add-rotary data/qwen3-8b Qwen/Qwen3-8B rotary.json
+  attention-plasticity add-rotary hf://datasets/owner/name@branch Qwen/Qwen3-8B rotary.json
   attention-plasticity analyze data/qwen3-8b --rotary rotary.json
 
 A model whose layers, heads, widths or rope parameters are not those of the dump is refused.

@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from qk_sniffer.config import CaptureConfig
 
 _STORY = """\
-Run a model over texts and keep a sample of its queries and keys: one Parquet file per head, with
-the position of each row, ready for 'attention-plasticity analyze'.
+Run a model over texts and keep a sample of its queries and keys: one Parquet file per head, ready
+for 'attention-plasticity analyze'.
 
-Every field is a flag, --section.field, or a line below its section in the YAML file. A flag
-overrides the file. Dashes and underscores in flags mean the same.
+  MODEL  model on the Hub, or a local folder
+  TEXTS  file or folder of texts (one file is one text), or a dataset on the Hub
+  DUMP   folder of the dump, or a URL such as s3://bucket/dump
+
+Fields are flags, --section.field, or lines below their section in the YAML file; a flag overrides
+the file. Switches are --x and --no-x. Dashes and underscores mean the same.
 """
 _EXAMPLES = """\
 commands to paste:
-  sniff-qk --model.name HuggingFaceTB/SmolLM2-135M --dataset.path book.txt \\
-      --output.data_root data/book
+  attention-plasticity capture HuggingFaceTB/SmolLM2-135M texts/ data/mine --dry_run
+  attention-plasticity capture HuggingFaceTB/SmolLM2-135M texts/ data/mine
   sniff-qk --config configs/capture/qwen3-8b.yaml --dry_run
-  attention-plasticity analyze data/book
 
 A capture that was interrupted continues with the same command (without --overwrite).
 Exit codes: 0 success, 1 the capture failed, 2 wrong usage or config, 130 interrupted.

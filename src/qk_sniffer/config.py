@@ -41,8 +41,7 @@ class ModelSettings(_Section):
     dtype: Dtype = Field(default="auto", description="precision of weights and activations")
     device_map: str | None = Field(
         default=None,
-        description="cpu, cuda, cuda:1, or auto to use all GPUs (default: one GPU per process if "
-        "there is one, else cpu)",
+        description="cpu, cuda, or auto to use all GPUs (default: one GPU, if there is one)",
     )
     attn_implementation: str | None = Field(
         default=None, description="sdpa, eager, flash_attention_2, … (default: the model's)"
@@ -95,14 +94,14 @@ class SamplerSettings(_Section):
 
     type: SamplerType = Field(
         default="auto",
-        description="auto: uniform buckets and rates that fit the texts; log_uniform: each bucket "
-        "is twice as large as the one before; uniform: equal buckets; all: every position "
-        "(default: auto, with a base_rate log_uniform)",
+        description="auto: equal buckets and rates that fit the texts; log_uniform: buckets that "
+        "double; uniform: equal buckets; all: every position",
     )
     base_rate: float | None = Field(
         default=None,
         gt=0,
-        description="positions kept per bucket and text, on average (default: 1)",
+        description="positions kept per bucket and text, on average (default: 1); without "
+        "a type the buckets are then log_uniform",
     )
     key_base_rate: float | None = Field(
         default=None, gt=0, description="base_rate of keys (default: as base_rate)"
@@ -169,13 +168,11 @@ class CaptureSettings(_Section):
     )
     attention: bool = Field(
         default=True,
-        description="also keep where the attention of queries goes: log-sum-exp, largest logit, "
-        "entropy, weight by distance",
+        description="also keep where the attention of queries goes",
     )
     tokens: bool = Field(
         default=True,
-        description="also keep the token of every row, and the attention to certain tokens; "
-        "false for private texts",
+        description="also keep the tokens; not for private texts",
     )
     attended_keys: int | None = Field(
         default=None,
@@ -269,6 +266,11 @@ class CaptureConfig(_Section):
         "generator: the same seed keeps other positions here"
     )
     rare_flags: ClassVar[tuple[str, ...]] = (
+        *("dataset.path", "model.name", "output.data_root"),  # given as places
+        *("dataset.name", "dataset.split", "dataset.text_column", "model.trust_remote_code"),
+        *("model.revision", "model.attn_implementation", "inference.batch_size"),
+        *("capture.capture_pre_rope", "output.hf_repo_id", "output.hf_branch", "num_actors"),
+        *("capture.heads", "capture.attention", "capture.sampler.base_rate"),
         *("dataset.revision", "dataset.id_column", "dataset.streaming", "dataset.spread_samples"),
         *("dataset.synthetic", "dataset.synthetic.seed"),
         *("model.gguf_file", "model.config_overrides", "model.random_weights"),

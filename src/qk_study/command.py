@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from qk_toolkit.command_line import FlagParser, allow_closed_stdout, command_parser, guarded
@@ -28,26 +29,18 @@ Study one or more models: capture and analyse what is missing, and write one fol
 (CSV, Markdown, LaTeX), figures with captions, one page and a README.
 
 PLACE is a model (captured and analysed; a name on the Hub or a folder), a dump (analysed) or a run
-(read). Several places are compared with the first. Or give a YAML file with one entry per model:
+(read). Several places are compared with the first. STUDY.yaml has one entry per model, as in
+docs/study.md. In the folder of texts one file is one text. Standard errors need at least four.
+Level and drop need --baselines to compare with.
 
-  texts: {path: texts/}
-  capture: {tokenizer: {max_length: 4096}}
-  analysis: {pair_sampling: bucket}
-  models:
-    - {label: small, model: HuggingFaceTB/SmolLM2-135M, family: SmolLM2, size: 135e6}
-    - {label: large, dump: dumps/large}
-    - {label: tuned, run: results/tuned}
-
-Flags of capture and analyze work too, such as --model.dtype bfloat16, --tokenizer.max_length 4096
-or --max_workers 2. Flags come before the file.
+Flags of capture and analyze work too, such as --model.dtype bfloat16, --tokenizer.max_length 4096.
+Switches are --x and --no-x.
 """
 _EXAMPLES = """\
 commands to paste:
   attention-plasticity study HuggingFaceTB/SmolLM2-135M --texts texts/ --dry_run
-  attention-plasticity study HuggingFaceTB/SmolLM2-135M --texts texts/ --baselines
   attention-plasticity study results/base results/tuned --labels base,tuned
-  attention-plasticity study results/mine --baselines 3 --baseline_texts 16
-  attention-plasticity study study.yaml
+  attention-plasticity study results/mine --baselines
 
 A command that was interrupted continues when it is repeated.
 Exit codes: 0 success, 1 some models, heads or figures failed, 2 wrong usage or config,
@@ -132,6 +125,7 @@ def settings_of(arguments: Sequence[str]) -> StudySettings:
     }
     of_texts = [name for name in fields_of(StudyFile) if name.startswith("texts.")]
     _add_hidden(parser, [*of_texts, *(name for own in names.values() for name in own)])
+    _refuse_several_texts(arguments)
     given: dict[str, Any] = parse_flags(parser, arguments)
     places, labels = given.pop("places"), given.pop("labels")
     if (texts := given.pop("texts")) is not None:
@@ -143,6 +137,20 @@ def settings_of(arguments: Sequence[str]) -> StudySettings:
     flags = {name: value for name, value in given.items() if name in fields_of(StudyFile)}
     settings = read_study(places, flags, labels.split(",") if labels else None, own)
     return replace(settings, words=tuple(arguments))
+
+
+def _refuse_several_texts(arguments: Sequence[str]) -> None:
+    """A shell writes the names of the files in place of texts/*.txt."""
+    words = list(arguments)
+    if "--texts" not in words or words[0].startswith("-"):  # places may follow the flag
+        return
+    after = words[words.index("--texts") + 1 :]
+    files = list(takewhile(lambda word: not word.startswith("-"), after))
+    if len(files) > 1:
+        raise ConfigError(
+            f"--texts: takes one file or folder, got {len(files)} places; for the files of a "
+            "folder, give the folder: texts/ in place of texts/*.txt"
+        )
 
 
 def _add_hidden(parser: FlagParser, names: Sequence[str]) -> None:

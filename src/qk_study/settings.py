@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -30,6 +30,10 @@ class _Section(BaseModel):
 
 class StudyFlags(_Section):
     """The fields that are also flags. `figures` is checked later."""
+
+    rare_flags: ClassVar[tuple[str, ...]] = (
+        *("title", "repeated_length", "capture_again", "baseline_model", "metrics", "format"),
+    )
 
     output_dir: str | None = Field(
         title=_STUDY,

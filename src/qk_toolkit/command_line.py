@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _SHOW_CURSOR = b"\x1b[?25h"
+SWITCH = "true|false"
+"""The values of a flag that needs none: `--x` and `--no-x`."""
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -43,6 +45,14 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         width = min(100, shutil.get_terminal_size().columns)
         super().__init__(prog, max_help_position=28, width=width)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """A switch stands alone: `--x true` is accepted too, but not shown."""
+        is_switch = action.metavar == SWITCH
+        return "" if is_switch else super()._format_args(action, default_metavar)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return super()._format_action_invocation(action).rstrip()
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n\n".join(

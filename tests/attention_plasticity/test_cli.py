@@ -44,15 +44,30 @@ VERBS = re.findall(r"^  ([\w-]+)  ", run_here("--help").stdout, re.M)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_fits_two_screens(
+def test_the_help_of_a_verb_is_one_screen_with_three_commands(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with suppress(SystemExit):
         main([verb, "--help"])
     text = capsys.readouterr().out
-    assert sum(max(1, math.ceil(len(line) / 80)) for line in text.splitlines()) <= 96
-    assert "commands to paste:" in text
+    assert sum(max(1, math.ceil(len(line) / 80)) for line in text.splitlines()) <= 60
+    story, pasted = text.split("commands to paste:\n")
+    assert len(re.findall(r"^  (?:attention-plasticity|sniff-qk) ", pasted, re.M)) == 3
+    assert re.search(r"Exit\s+codes:\s+0", pasted)
+    if verb == "analyze":
+        assert re.search(r"^  DUMP .*\n  RUN ", story, re.M)
+    if verb == "study":
+        assert "one file is one text" in story
+
+
+@pytest.mark.parametrize("flag", ["--help_all", "--help-all"])
+def test_all_flags_are_in_a_help_of_their_own(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(SystemExit):
+        main(["analyze", flag])
+    assert "--distant_from" in capsys.readouterr().out
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

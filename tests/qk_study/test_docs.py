@@ -26,7 +26,6 @@ def blocks(language: str) -> list[str]:
 def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_dump(tmp_path / "path" / "to" / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     (tmp_path / "study.yaml").write_text(blocks("yaml")[0])
-    (tmp_path / "scores.csv").write_text(blocks("text")[0])
     with chdir(tmp_path):
         assert analyze_here("path/to/dump", "--output_dir", "results/base").returncode == 0
         shutil.copytree("results/base", "results/tuned")

@@ -229,11 +229,10 @@ def test_the_report_counts_the_masks(model: Any, file: Path, ratio: float) -> No
     assert (press.report().lost, press.report().kept.min()) == (0.0, TOKENS)
 
 
-def test_the_patch_of_the_docs_gives_the_same_budgets(
+def test_the_patch_of_the_examples_gives_the_same_budgets(
     model: Any, file: Path, tmp_path: Path
 ) -> None:
-    page = Path(__file__).parents[2] / "docs" / "kvpress-patch.md"
-    diff = page.read_text().split("```diff\n")[1].split("```\n")[0]
+    diff = (Path(__file__).parents[2] / "examples" / "kvpress-budget-curves.diff").read_text()
     target = tmp_path / "kvpress" / "presses" / "lukv_press.py"
     target.parent.mkdir(parents=True)
     shutil.copy(inspect.getfile(LUKVPress), target)

@@ -25,6 +25,9 @@ commands to paste:
   attention-plasticity demo
   attention-plasticity demo --capture
   attention-plasticity demo --capture --book jargon-file --context 2048
+
+The same command continues after an interruption.
+Exit codes: 0 success, 1 something failed, 2 wrong usage, 130 interrupted.
 """
 _CAPTURE = "qk_sniffer.demo.command"
 """Imported by this name with `--capture`, so that the analysis does not depend on it."""

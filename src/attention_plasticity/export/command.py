@@ -26,10 +26,11 @@ the rules, and standard errors of heads.
 """
 _EXAMPLES = """\
 commands to paste:
-  attention-plasticity export path/to/dump stats/qwen3 --to expected-attention
-  attention-plasticity export hf://datasets/owner/name@branch stats/qwen3 --to triattention
   attention-plasticity export results/qwen3 budgets/qwen3 --to kvpress-budget
   attention-plasticity export results/qwen3 gates/qwen3 --to duo --share 0.5
+  attention-plasticity export path/to/dump stats/qwen3 --to expected-attention
+
+Exit codes: 0 success, 1 the files cannot be written, 2 wrong usage or config, 130 interrupted.
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -85,6 +85,10 @@ class ExportSettings(BaseModel):
     """The format of an export, and its options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    rare_flags: ClassVar[tuple[str, ...]] = (
+        *("max_tokens_per_head", "rule", "window_copying", "threshold", "sink_size"),
+        "recent_size",
+    )
 
     to: FormatName = Field(title=_BOTH, description="format")
     missing: Missing = Field(

@@ -26,9 +26,12 @@ _COMMANDS = """\
 commands to paste:
   {program} all results/mine --format pdf
   {program} map results/mine --metric drop --width text --output drop.pdf
-  {program} attention results/mine --layers 12 --heads 3
-  {program} profile results/mine --layer_type full --title ""
+  {program} profile results/mine --layer_type full
+
+Exit codes: 0 success, 1 a figure failed, 2 wrong usage or config, 130 interrupted.
 """
+_COMMON = ("layers", "heads", "metric", "plasticity", "width")
+"""Options in the help of the verb; that of a figure has its own."""
 _ALL = "all"
 
 
@@ -51,7 +54,6 @@ def plot(arguments: Sequence[str]) -> int:
 def _parser(spec: Spec | None) -> Any:
     """The parser of a figure, or of all."""
     from attention_plasticity.figures.registry import FIGURES
-    from attention_plasticity.figures.settings import FigureOptions
 
     program = f"{_PROGRAM} {spec.name}" if spec else _PROGRAM
     if spec is None:
@@ -71,7 +73,7 @@ def _parser(spec: Spec | None) -> Any:
     parser.add_argument(
         "run", nargs="?", metavar="RUN", default=argparse.SUPPRESS, help="folder of an analysis"
     )
-    taken = spec.taken if spec else FigureOptions.model_fields
+    taken = spec.taken if spec else _COMMON
     _show_only(parser, {*taken, "output", "format", "config", "debug", "help"})
     return parser
 

@@ -16,6 +16,9 @@ _EXAMPLES = """\
 commands to paste:
   attention-plasticity report results/smollm2-135m
   attention-plasticity report results/base results/instruct --labels base,instruct
+  attention-plasticity report s3://bucket/results/mine --output mine.html
+
+Exit codes: 0 success, 1 the page cannot be written, 2 wrong usage, 130 interrupted.
 """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +18,12 @@ it, in the folder analysis. The token comes from HF_TOKEN or from 'hf auth login
 """
 _PUSH_EXAMPLES = """\
 commands to paste:
-  attention-plasticity push data/qwen3-8b --repo my-name/sniffed-qk --branch qwen3-8b
-  attention-plasticity push data/qwen3-8b --repo my-name/sniffed-qk --run results/qwen3-8b
-  attention-plasticity push data/qwen3-8b --repo my-name/sniffed-qk --private
+  attention-plasticity push data/qwen3-8b my-name/sniffed-qk@qwen3-8b
+  attention-plasticity push data/qwen3-8b my-name/sniffed-qk --run results/qwen3-8b
+  attention-plasticity push data/qwen3-8b my-name/sniffed-qk --private
+
+After a failure the same command sends what is missing.
+Exit codes: 0 success, 1 the push failed, 2 wrong usage, 130 interrupted.
 """
 _PULL_STORY = """\
 Fetch a dump from the Hugging Face Hub into the client's cache. Every file is checked against the
@@ -31,29 +34,38 @@ commands to paste:
   attention-plasticity pull my-name/sniffed-qk@qwen3-8b
   attention-plasticity pull my-name/sniffed-qk@qwen3-8b --layers 0-3 --heads 0,5
   attention-plasticity analyze hf://datasets/my-name/sniffed-qk@qwen3-8b
+
+Exit codes: 0 success, 1 the download failed, 2 wrong usage, 130 interrupted.
 """
 
 
 def push(arguments: Sequence[str]) -> int:
-    """`attention-plasticity push DUMP --repo owner/name [--branch …] [--run …] [--private]`."""
+    """`attention-plasticity push DUMP owner/name[@branch] [--run …] [--private]`."""
     program = "attention-plasticity push"
     parser = command_parser(program, _PUSH_STORY, _PUSH_EXAMPLES)
-    parser.usage = f"{program} DUMP --repo OWNER/NAME [--branch NAME] [--run RUN] [--private]"
+    parser.usage = f"{program} DUMP OWNER/NAME[@BRANCH] [--run RUN] [--private]"
     parser.add_argument("dump", metavar="DUMP", help="folder of a dump")
-    parser.add_argument("--repo", required=True, metavar="OWNER/NAME", help="dataset on the Hub")
-    parser.add_argument("--branch", metavar="NAME", help="default: after the dump's model")
+    parser.add_argument(
+        "name",
+        metavar="OWNER/NAME[@BRANCH]",
+        nargs="?",
+        help="dataset on the Hub, and its branch (default: after the dump's model)",
+    )
+    parser.add_argument("--repo", metavar="OWNER/NAME", help="the dataset, in place of its name")
+    parser.add_argument("--branch", metavar="NAME", help="the branch, in place of @BRANCH")
     parser.add_argument("--run", metavar="RUN", help="folder of an analysis of this dump")
     add_switch(parser, "private", "create it as a private dataset")
     given = parse_flags(parser, arguments)
     private = is_on(given, "private")
+    repo, branch = _target(given)
     from qk_dump.hub.publish import push_dump
     from qk_toolkit.terminal import TerminalWatcher
 
     with TerminalWatcher() as watcher:
         done = push_dump(
             Path(given["dump"]),
-            given["repo"],
-            given["branch"],
+            repo,
+            branch,
             run=Path(given["run"]) if given["run"] else None,
             private=private,
             on_bytes=partial(watcher.show, "sending", in_bytes=True),
@@ -62,6 +74,17 @@ def push(arguments: Sequence[str]) -> int:
             watcher.note(note)
     print(done.describe())
     return 0
+
+
+def _target(given: Mapping[str, str | None]) -> tuple[str, str | None]:
+    """The dataset and the branch, from `OWNER/NAME@BRANCH` or from flags."""
+    name, repo, branch = (given[field] for field in ("name", "repo", "branch"))
+    if (name is None) == (repo is None):
+        raise ConfigError("push takes DUMP OWNER/NAME: give the dataset on the Hub once")
+    repo, at, own = str(name or repo).partition("@")
+    if at and branch is not None:
+        raise ConfigError(f"--branch: the branch is given twice, {own} and {branch}; leave one out")
+    return repo, own.replace("%2F", "/") if at else branch
 
 
 def pull(arguments: Sequence[str]) -> int:

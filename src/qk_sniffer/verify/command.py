@@ -36,11 +36,8 @@ copy of the model with another name.
 _EXAMPLES = """\
 commands to paste:
   attention-plasticity verify HuggingFaceTB/SmolLM2-135M
-  attention-plasticity verify models/smollm2 --gguf_file SmolLM2-135M-Instruct.Q4_1.gguf
-  attention-plasticity verify Qwen/Qwen3-8B --dtype bfloat16 --layers 0-3,35
   attention-plasticity verify google/gemma-3-1b-pt --text book.txt --max_length 1024
-  attention-plasticity verify Qwen/Qwen3-8B --dump data/qwen3-8b
-  attention-plasticity verify models/qwen3-235b --dump data/qwen3-235b --device_map auto
+  attention-plasticity verify Qwen/Qwen3-8B --dump data/qwen3-8b --device_map auto
 
 The tolerance is 1e-5 in float32, 2e-3 in float16 and 2e-2 in bfloat16. In layers with large scores
 it is the rounding error of these scores, if that is larger. A wrong pair of heads or a missing

@@ -131,7 +131,7 @@ def test_plotly_is_the_documented_bundle_and_defines_a_global() -> None:
 
 
 def test_the_page_of_the_published_run_is_small() -> None:
-    """About 6 kB a head, beside plotly. docs/report.md tells sizes of larger runs."""
+    """About 6 kB a head, beside plotly. docs/figures.md tells sizes of larger runs."""
     run = ap.open_run(Path(__file__).parents[3] / "results" / "smollm2-135m")
     assert len(make_report([run]).html) < 2_400_000
 

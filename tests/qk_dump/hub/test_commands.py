@@ -47,6 +47,9 @@ def client(
         (["push", "--repo", "me/qk"], "the following arguments are required: DUMP"),
         (["push", "none", "--repo", "me/qk", "--branch", "b"], "none: does not exist"),
         (["push", "bare", "--repo", "me/qk"], "does not name its model; give a branch"),
+        (["push", "bare"], "push takes DUMP OWNER/NAME: give the dataset on the Hub once"),
+        (["push", "bare", "a/b", "--repo", "a/b"], "push takes DUMP OWNER/NAME: give the dataset"),
+        (["push", "bare", "a/b@c", "--branch", "d"], "--branch: the branch is given twice, c and"),
         (["pull", "qk"], "qk: expected owner/name@branch"),
         (["pull", "me/qk@b", "--layers", "a-b"], "--layers: expected a list of integers"),
     ],
@@ -76,14 +79,14 @@ def test_usage_errors_are_one_line(
 def test_push_and_pull_say_where_the_dump_is(
     hub: HubServer, local: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["push", str(local), "--repo", REPO]) == 0
+    assert main(["push", str(local), REPO]) == 0
     commit = hub.branches(REPO)["tiny-1b"]
     said = capsys.readouterr().out.splitlines()
     assert said == [
         f"me/qk@tiny-1b: published, commit {commit}",
         "next: attention-plasticity pull me/qk@tiny-1b",
     ]
-    assert main(["push", str(local), "--repo", f"hf://datasets/{REPO}"]) == 0
+    assert main(["push", str(local), f"hf://datasets/{REPO}@tiny-1b"]) == 0
     assert f"is up to date, commit {commit}" in capsys.readouterr().out
     assert main(["pull", "me/qk@tiny-1b", "--layers", "0", "--heads", "0,1"]) == 0
     said = capsys.readouterr().out.splitlines()
