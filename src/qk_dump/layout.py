@@ -340,7 +340,7 @@ def _where_heads_are(base: DumpPath) -> str:
     if (base / "config.json").is_file():
         return (
             "It is a model. Capture it first: attention-plasticity capture "
-            f"--model.name {base} --dataset.path TEXTS --output.data_root DUMP"
+            f"{base} TEXTS DUMP"
         )
     return "A dump holds folders named l00h00q (queries) and l00h00k (keys) with Parquet files."
 

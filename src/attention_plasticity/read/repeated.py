@@ -12,7 +12,7 @@ from qk_dump.manifest import DumpManifest
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
 
-_HOW = "Make it with: attention-plasticity capture --dataset.path synthetic:repeated"
+_HOW = "Make it with: attention-plasticity capture MODEL synthetic:repeated DUMP"
 
 
 def with_repeated(dump: Dump, name: str | None) -> Dump:
