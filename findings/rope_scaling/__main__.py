@@ -27,7 +27,7 @@ PAGE = Path("docs/findings-rope-scaling.md")
 LOSSES = Path("findings/rope_scaling/losses.csv")
 FOLDER = Path("demo-smollm2")
 CONTEXT, PIECES = 16384, 6  # tokens of a text, texts of a book
-_SHOWN = ("means", "lengths", "band_shares", "role_shares")
+_SHOWN = ("means", "lengths", "role_shares")
 _QUARTERS = ("0–4K", "4–8K", "8–12K", "12–16K")
 
 
@@ -56,14 +56,13 @@ def page_tables(folder: Path) -> Iterator[tuple[str, str]]:
     """The tables of the page by their names."""
     yield "losses", _losses(pd.read_csv(LOSSES))
     for name in _SHOWN:
-        yield name, _tables_of(folder / "tables" / f"{name}.md", 0)
-    yield "role_differences", _tables_of(folder / "tables" / "role_scores.md", 1)
+        yield name, _first_table(folder / "tables" / f"{name}.md")
 
 
-def _tables_of(path: Path, place: int) -> str:
-    """One of the tables in a Markdown file, without captions and notes."""
+def _first_table(path: Path) -> str:
+    """The first table in a Markdown file, without caption and notes."""
     blocks = path.read_text(encoding="utf-8").split("\n\n")
-    return [block.strip() for block in blocks if block.startswith("| ")][place]
+    return next(block.strip() for block in blocks if block.startswith("| "))
 
 
 def _losses(table: pd.DataFrame) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def test_help_explains_every_field_and_ends_with_commands(
     assert text.startswith(f"usage: {'sniff-qk' if len(words) == 1 else 'attention-plasticity'} ")
     for name, field in fields_of(CaptureConfig).items():
         if field.description:
-            assert f"--{name} " in text
+            assert re.search(rf"--{re.escape(name)}\s", text)
             assert " ".join(field.description.split()[:3]) in " ".join(text.split())
     assert "sniff-qk --config" in text[text.index("commands to paste") :]
 
@@ -71,10 +72,11 @@ def test_the_commands_to_paste_work(
     monkeypatch.chdir(ROOT)
     text = help_of(["--help"], capsys)
     pasted = text[text.index("commands to paste") :].replace("\\\n", " ")
-    commands = [line.split(None, 1)[1] for line in pasted.splitlines() if "  sniff-qk" in line]
-    assert len(commands) >= 2
-    for command in commands:
-        assert sniff_qk(shlex.split(command)) == 0
+    commands = re.findall(r"^  (sniff-qk|attention-plasticity) (.*)$", pasted, re.M)
+    assert len(commands) == 3
+    for program, words in commands:
+        run = sniff_qk if program == "sniff-qk" else attention_plasticity
+        assert run(shlex.split(words)) == 0
     assert len(started) == len(commands)
 
 

@@ -87,7 +87,7 @@ class ExportSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     rare_flags: ClassVar[tuple[str, ...]] = (
         *("max_tokens_per_head", "rule", "window_copying", "threshold", "sink_size"),
-        "recent_size",
+        *("recent_size", "layout", "full_layers", "rotary"),
     )
 
     to: FormatName = Field(title=_BOTH, description="format")
