@@ -338,10 +338,7 @@ def _where_heads_are(base: DumpPath) -> str:
     if "run" in kinds:
         return "It holds results of an analysis. Give the dump that was analysed."
     if (base / "config.json").is_file():
-        return (
-            "It is a model. Capture it first: attention-plasticity capture "
-            f"{base} TEXTS DUMP"
-        )
+        return f"It is a model. Capture it first: attention-plasticity capture {base} TEXTS DUMP"
     return "A dump holds folders named l00h00q (queries) and l00h00k (keys) with Parquet files."
 
 
