@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 _SHOW_CURSOR = b"\x1b[?25h"
-SWITCH = "true|false"
-"""The values of a flag that needs none: `--x` and `--no-x`."""
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -48,8 +46,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         """A switch stands alone: `--x true` is accepted too, but not shown."""
-        is_switch = action.metavar == SWITCH
-        return "" if is_switch else super()._format_args(action, default_metavar)
+        return "" if action.const == "true" else super()._format_args(action, default_metavar)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         return super()._format_action_invocation(action).rstrip()

@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from qk_toolkit.command_line import SWITCH
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.settings import (
     SEE_HELP,
@@ -59,7 +58,7 @@ def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
 
 def _add_switch(group: argparse._ActionsContainer, name: str, **options: Any) -> argparse.Action:
     """Add a flag that needs no value: `--name`, `--no_name` or `--name false`."""
-    return group.add_argument(f"--{name}", nargs="?", const="true", metavar=SWITCH, **options)
+    return group.add_argument(f"--{name}", nargs="?", const="true", metavar="true|false", **options)
 
 
 def add_switch(parser: argparse.ArgumentParser, name: str, text: str) -> None:
@@ -130,7 +129,7 @@ def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> di
 def _with_switches(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
     """The words with `--NAME=false` for `--no_NAME`, and no place as the value of a switch."""
     flags = parser._option_string_actions
-    switches = {flag for flag, action in flags.items() if action.metavar == SWITCH}
+    switches = {flag for flag, action in flags.items() if action.metavar == "true|false"}
     has_places = any(not action.option_strings for action in parser._actions)
     found = []
     for word, following in zip(words, [*words[1:], ""], strict=False):
