@@ -65,11 +65,15 @@ def score_sums(
         part = slice(start, start + step)
         own = np.ascontiguousarray(columns[:, part])
         S, prefers = np.empty((2, Y.shape[1], own.shape[1]), np.float32)
+        above, below = np.empty((2, *S.shape), np.int8)
         for one, queries in enumerate(Y):
             np.matmul(queries, own, out=S)  # (n, b)
             if one < counted:
-                np.add(S, mean[one, part], out=prefers)
-                sign[one, :, part] = member @ np.sign(prefers, out=prefers)
+                tie = -mean[one, part]  # (b,) score of no preference
+                np.greater(S, tie, out=above.view(np.bool_))
+                np.less(S, tie, out=below.view(np.bool_))
+                np.copyto(prefers, np.subtract(above, below, out=above))
+                sign[one, :, part] = member @ prefers
             np.multiply(S, S, out=S)
             second[one, :, part] = member @ S
     sign += number

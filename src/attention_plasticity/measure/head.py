@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -76,11 +75,9 @@ class _OfKeyHead:
             found = plasticity_columns(grid, group.keys, config, self.streams)
         streams = [Streams(config.seed, group.layer, q_head) for q_head in q_heads]
         attended = attended_columns(grid, group.pool, q_heads, config, streams)
-        for q_head, *both in zip(q_heads, found, attended, strict=True):
-            alone = grid
-            if isinstance(grid, Grid):
-                alone = replace(grid, heads=(group.queries[q_head],))
-            self.grids[q_head], self.plasticity[q_head] = alone, both
+        for place, q_head in enumerate(q_heads):
+            self.grids[q_head] = grid if isinstance(grid, Unknown) else grid.alone(place)
+            self.plasticity[q_head] = [found[place], attended[place]]
 
 
 def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadResult:
