@@ -17,21 +17,15 @@ from typing import Any
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.measure.attention import KnownAttention, attention_columns
+from attention_plasticity.measure.grid import equal_places
 from attention_plasticity.measure.head import far_attention
-from attention_plasticity.measure.key_heads import (
-    aligned_counts,
-    aligned_of_group,
-    key_head_counts,
-    key_head_row,
-)
+from attention_plasticity.measure.key_heads import key_head_row
 from attention_plasticity.measure.plasticity import grid_of
-from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.measure.shared import Shared
-from attention_plasticity.measure.streams import Streams
-from attention_plasticity.read.rows import read_keys, read_queries
+from attention_plasticity.read.group import read_group
 from attention_plasticity.read.run_texts import run_texts
+from attention_plasticity.read.unknown import Unknown
 from findings.eviction.plan import FAR, PLASTICITY, STATIC
 from qk_dump.source import open_dump
 from qk_toolkit.arrays import Array
@@ -95,28 +89,23 @@ def _row(folder: str, group: int, whole: bool, place: tuple[int, int]) -> list[f
     """The values of one key head; without `whole`, plasticity alone."""
     dump, config = open_dump(folder), RunnerConfig()
     layer, k_head = place
-    keys = read_keys(dump, layer, k_head, config, run_texts(dump, [layer], config))
-    shared, streams = Shared(), Streams(config.seed, layer, k_head)
-    results = []
-    for q_head in range(k_head * group, (k_head + 1) * group):
-        queries = read_queries(dump, layer, q_head, keys, config)
-        grid = grid_of(queries, keys)
-        if whole:
+    q_heads = range(k_head * group, (k_head + 1) * group)
+    rows = read_group(dump, layer, k_head, q_heads, config, run_texts(dump, [layer], config))
+    grids = [
+        (heads, grid_of(rows.queries[heads[0]], rows.keys, *(rows.queries[h] for h in heads[1:])))
+        for heads in equal_places(rows.queries)
+    ]
+    far: dict[int, Quantity | Unknown] = dict.fromkeys(rows.queries, Unknown("not computed"))
+    if whole:
+        for head, queries in rows.queries.items():
             known = KnownAttention.of(queries)
-            far = far_attention(attention_columns(queries, known, config.distant_from))
-            both = streams, Streams(config.seed, layer, q_head)
-            counts = key_head_counts(queries, grid, keys, None, far, shared, both)
-        else:
-            assert isinstance(queries.visible, Visible)
-            counts = {"aligned": aligned_counts(grid, keys, queries.visible, shared, streams)}
-        facts = {"layer_type": keys.layer.type_name(queries.window), "sliding_window": np.nan}
-        results.append(HeadResult(layer, q_head, k_head, facts, {}, counts))
-    found = aligned_of_group(results)[PLASTICITY]
-    if isinstance(found, str):
-        raise SystemExit(f"layer {layer}, key head {k_head}: {found}")
-    row = key_head_row(results) if whole else None
-    values = {} if row is None else row.values
-    return [found.value, *(float(values.get(name, np.nan)) for name in COLUMNS[1:])]
+            far[head] = far_attention(attention_columns(queries, known, config.distant_from))
+    row = key_head_row(rows, grids, far)
+    if row is None or PLASTICITY not in row.quantities:
+        why = "no query head can be asked" if row is None else row.missing[PLASTICITY]
+        raise SystemExit(f"layer {layer}, key head {k_head}: {why}")
+    names = COLUMNS if whole else COLUMNS[:1]
+    return [float(row.values[name]) if name in names else np.nan for name in COLUMNS]
 
 
 def write_values(path: Path, found: dict[str, Values]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.measure.head import measure_group
@@ -15,7 +16,7 @@ from attention_plasticity.read.texts import DumpTexts
 from qk_dump.layout import Dump
 from qk_dump.rotary_file import with_rotary
 from qk_dump.source import open_dump
-from qk_toolkit.debugging import show_traceback
+from qk_toolkit.debugging import traceback_if_wanted
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
 from qk_toolkit.formatting import index_ranges
 
@@ -81,9 +82,15 @@ def analyze_group(
     try:
         group = read_group(dump, layer, k_head, q_heads, config, texts)
     except ToolkitError as error:
-        show_traceback(error)
-        failures = [Failure(layer, q_head, k_head, str(error)) for q_head in sorted(q_heads)]
-        return GroupResult(layer, k_head, [], None, failures)
-    for failure in group.failures.values():
-        show_traceback(failure)
-    return measure_group(group)
+        return GroupResult(
+            layer, k_head, [], None, _failures(layer, k_head, sorted(q_heads), error)
+        )
+    failed = [_failures(layer, k_head, [head], error) for head, error in group.failures.items()]
+    return replace(measure_group(group), failures=[one for part in failed for one in part])
+
+
+def _failures(
+    layer: int, k_head: int, q_heads: Sequence[int], error: ToolkitError
+) -> list[Failure]:
+    text = traceback_if_wanted(error)
+    return [Failure(layer, q_head, k_head, str(error), text) for q_head in q_heads]

@@ -326,7 +326,6 @@ KERNEL = Table(
     ),
 )
 _of_group = partial(Metric, format="share", error=True, averaged=True)
-_OF_HEADS = "for the queries of one query head, as a mean over the group"
 
 KEY_HEADS = Table(
     "key_head_metrics.csv",
@@ -337,20 +336,11 @@ KEY_HEADS = Table(
         Metric("n_q_heads", "query heads", "number of query heads of the group", format="count"),
         Metric("layer_type", "type of the layer", "type of the layer, such as full_attention, sliding_attention or chunked_attention", format="text"),
         Metric("sliding_window", "window", "tokens that a query can attend back to", format="count", nan="full attention"),
-        Metric("n_pairs", "pairs", "number of pairs of any two keys of one text", format="count"),
-        Metric("n_attended_pairs", "attended pairs", "the same for pairs in proportion to attention", format="count"),
-        Metric("n_queries", "queries per pair", "mean number of later queries of the group for a pair", format="count"),
+        Metric("n_pairs", "pairs", "number of pairs of two earlier keys that a token sees", format="count"),
+        Metric("n_queries", "queries per pair", "mean number of queries of the group in the bin of the token", format="count"),
         Metric("n_groups", "groups", "number of groups of texts behind the standard errors", format="count"),
-        _of_group("plasticity", "plasticity of the key head", "plasticity of the key head for any two keys of one text, from counts of the later queries of the group; 1: half of the queries prefer each key", short="plasticity"),
-        _of_group("plasticity_heads", "plasticity of its query heads alone", _OF_HEADS),
-        _of_group("static_error", "static error", "share of later queries of the group whose preferred key the other queries do not predict: the error that a ranking without a query cannot avoid"),
-        _of_group("static_error_heads", "static error of its query heads alone", _OF_HEADS),
-        _of_group("attended_plasticity", "attended plasticity of the key head", "attended plasticity of the key head: of two keys in proportion to the attention that they receive from the group, without the first four tokens"),
-        _of_group("attended_plasticity_heads", "attended plasticity of its query heads alone", _OF_HEADS),
-        _of_group("attended_static_error", "static error, attended pairs", "static error of these attended pairs", short="attended"),
-        _of_group("attended_static_error_heads", "static error of its query heads alone, attended pairs", _OF_HEADS),
         _of_group("aligned_plasticity", "RoPE-aligned plasticity of the key head", "RoPE-aligned plasticity of the key head: of two keys that a token sees, from counts of the queries of the group in its bin", short="RoPE-aligned plasticity"),
-        _of_group("aligned_plasticity_heads", "RoPE-aligned plasticity of its query heads alone", _OF_HEADS),
+        _of_group("static_error", "static error", "share of these queries whose preferred key the queries of other texts do not predict: the error that a ranking without a query cannot avoid"),
         _of_group("far_mass", "far attention of the group", "attn_far_mass of head_metrics.csv, as a mean over the group", short="far"),
         _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that the keys of a text receive from the group; 0: all the same, near 1: one key receives all", short="Gini"),
         _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that together receive half of this attention"),

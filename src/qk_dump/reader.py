@@ -6,7 +6,6 @@ one preallocated array. Memory holds the result and one batch, for files of any 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -103,14 +102,6 @@ class HeadRows(Rows):
     def example_id(self) -> Ints | None:
         """(n,) texts; None if they were not read or are not known."""
         return self.get(EXAMPLE)
-
-    @property
-    def digest(self) -> str | None:
-        """A hash of texts and positions, which the heads of a layer share; None without texts."""
-        if self.example_id is None:
-            return None
-        content = self.example_id.tobytes() + self.position.tobytes()
-        return hashlib.sha256(content).hexdigest()[:16]
 
     @property
     def width(self) -> int:

@@ -217,7 +217,7 @@ def _analysis(part: Part) -> Work:
     if on_hub and not finished:
         return Work("analysis", notes=["its dump is on the Hub; sizes are known when it is here"])
     run = None if on_hub else prepare(config)
-    if finished and (run is None or not tasks_of(run, workers=1)):
+    if finished and (run is None or not tasks_of(run)):
         heads = len(FinishedRun.open(part.folder).head_metrics)
         note = "whether its dump on the Hub has changed is not checked here"
         return Work("analysed already", heads, notes=[note] if on_hub else [])

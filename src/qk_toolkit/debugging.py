@@ -45,6 +45,11 @@ def show_traceback(error: BaseException) -> None:
         print(traceback_text(error), end="", file=sys.stderr)
 
 
+def traceback_if_wanted(error: BaseException) -> str:
+    """The traceback of an error if tracebacks are wanted, else an empty text."""
+    return traceback_text(error) if is_debugging() else ""
+
+
 def traceback_text(error: BaseException) -> str:
     """The traceback of an error and of its causes, without passwords and tokens."""
     import traceback

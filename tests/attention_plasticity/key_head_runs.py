@@ -22,7 +22,7 @@ def add_key_heads(folder: Path, values: Mapping[str, Any] | None = None) -> Path
     heads = pd.read_csv(folder / "head_metrics.csv")
     table = heads.groupby(["layer", "k_head"]).size().rename("n_q_heads").reset_index()
     table["layer_type"], table["sliding_window"] = "full_attention", float("nan")
-    table["n_pairs"] = table["n_attended_pairs"] = 2000
+    table["n_pairs"] = 1000
     table["n_queries"], table["n_groups"] = 90.5, GROUPS
     for place, metric in enumerate(one for one in KEY_HEADS.columns if one.error):
         value = 0.02 * (place + 1) + 0.01 * table["layer"] + 0.001 * table["k_head"]

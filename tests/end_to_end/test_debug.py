@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import subprocess
 import sys
@@ -73,14 +74,14 @@ def test_keys_of_a_store_are_not_shown(s3: S3) -> None:
     assert "secret-of-the-test" not in ended.stderr
 
 
-def test_tracebacks_of_heads_are_in_the_log(tmp_path: Path) -> None:
+def test_tracebacks_of_heads_are_in_run_json(tmp_path: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=40)
     (dump / "l00h01q" / "data.parquet").write_bytes(b"PAR1 damaged")
     words = ["--dataset_local_root", dump, "--output_dir", tmp_path / "out"]
     assert analyze_here(*words, "--debug").returncode == 1
-    (log,) = (tmp_path / "out").glob("*.log")
-    assert TRACEBACK in log.read_text()
-    assert "DumpError: " in log.read_text()
+    [failure] = json.loads((tmp_path / "out" / "run.json").read_text())["failures"]
+    assert TRACEBACK in failure["traceback"]
+    assert "DumpError: " in failure["traceback"]
 
 
 def test_a_bug_shows_no_secret_either() -> None:

@@ -55,12 +55,12 @@ def tables(out: Path) -> dict[str, bytes]:
 
 
 def records(out: Path) -> set[str]:
-    return {path.name for path in out.glob(".heads/*/l*h*.json.gz")}
+    return {path.name for path in out.glob(".heads/*/l*.record")}
 
 
 def record_of(out: Path, name: str) -> Path:
-    """The record of a head, such as `l01h02`."""
-    [found] = out.glob(f".heads/*/{name}-*.json.gz")
+    """The record of a key head, such as `l01k02`."""
+    [found] = out.glob(f".heads/*/{name}-*.record")
     return found
 
 
@@ -71,7 +71,7 @@ def kill_in_layer(layer: int, words: tuple[object, ...], out: Path, planted: Pla
     with start("analyze", *words, stdout=quiet, stderr=quiet) as run:
         try:
             wait_for("two workers at the gate", lambda: len(planted.waiting(f"{layer} ")) == 2)
-            wait_for("the records of earlier layers", lambda: len(records(out)) == 4 * layer)
+            wait_for("the records of earlier layers", lambda: len(records(out)) == 2 * layer)
             workers = children(run.pid)
         finally:
             run.kill()
@@ -89,7 +89,7 @@ def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
     for layer in (1, 2):
         kill_in_layer(layer, words, out, planted)
         assert not any((out / name).exists() for name in TABLES)
-        assert len(records(out)) == 4 * layer
+        assert len(records(out)) == 2 * layer
     planted.remove()
     last = analyze_here(*words)
     assert last.returncode == 0
@@ -100,11 +100,11 @@ def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
 def test_an_unfinished_run_says_how_many_heads_are_finished(copy: Path, tmp_path: Path) -> None:
     for path in copy.iterdir():
         path.is_file() and path.unlink()
-    record_of(copy, "l01h02").unlink()
-    told = f"{copy}: the analysis is not finished: 11 heads recorded so far"
+    record_of(copy, "l01k01").unlink()
+    told = f"{copy}: the analysis is not finished: 5 key heads recorded so far"
     for words in (["report", copy], ["plot", "all", copy, "--output", tmp_path / "figures"]):
         refused = run_here(*words)
         assert refused.returncode == 2
         assert told in refused.stderr
-    with pytest.raises(ConfigError, match="the analysis is not finished: 11 heads"):
+    with pytest.raises(ConfigError, match="the analysis is not finished: 5 key heads"):
         open_run(copy)

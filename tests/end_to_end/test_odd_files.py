@@ -61,7 +61,7 @@ def test_pipes_among_the_records_do_not_hang(
     dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert analyze(dump, out) == 0
-    [record] = out.glob(".heads/*/l00h00-*.json.gz")
+    [record] = out.glob(".heads/*/l00k00-*.record")
     whole = record.read_bytes()
     replace_by(os.mkfifo, record)
     for flags in ([], ["--dry_run"]):
@@ -71,7 +71,6 @@ def test_pipes_among_the_records_do_not_hang(
     record.unlink()
     record.write_bytes(whole)
     replace_by(os.mkfifo, record.with_name("settings.json"))
-    replace_by(os.mkfifo, record.with_name(record.name.replace(".json.gz", ".failed")))
     assert analyze(dump, out) == 0
 
 
@@ -107,7 +106,7 @@ def test_records_and_locks_of_another_kind_are_refused(
 ) -> None:
     (out / name).parent.mkdir(parents=True)
     (tmp_path / "mine" / "folder").mkdir(parents=True)
-    (tmp_path / "mine" / "l00h00.json.gz").write_text("precious")
+    (tmp_path / "mine" / "l00k00.record").write_text("precious")
     if kind == "file":
         (out / name).touch()
     else:
@@ -116,7 +115,7 @@ def test_records_and_locks_of_another_kind_are_refused(
     told = error_of(capsys)
     assert reason in told
     assert told.endswith("hoose another output_dir."), told
-    assert (tmp_path / "mine" / "l00h00.json.gz").read_text() == "precious"
+    assert (tmp_path / "mine" / "l00k00.record").read_text() == "precious"
     assert (tmp_path / "mine" / "folder").is_dir()
 
 

@@ -102,7 +102,7 @@ def test_a_second_signal_right_after_the_message(
     process = start("analyze", place, out)
     try:
         planted.wait_at("second layer")
-        wait_for("a record", lambda: list(out.glob(".heads/*/l*h*.json.gz")))
+        wait_for("a record", lambda: list(out.glob(".heads/*/l*.record")))
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         line = b""

@@ -86,5 +86,5 @@ def _kept(study: Path) -> Iterator[Path]:
     for path in sorted(study.rglob("*")):
         parts = path.relative_to(study).parts
         hidden = any(part.startswith(".") for part in parts)
-        if path.is_file() and not hidden and path.name not in ("run.json", "workers.log"):
+        if path.is_file() and not hidden and path.name != "run.json":
             yield path

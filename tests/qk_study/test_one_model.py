@@ -100,7 +100,7 @@ def test_standard_scores_equal_diagonals_of_the_full_weights(made: Path, place: 
 def test_a_repeated_command_keeps_dumps_and_heads(made: Path, place: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(place, tmp_path / "copy")) / "results" / "study-model"
     rows = out / "dumps" / "model" / "l00h00q" / "data.parquet"
-    record = next(out.glob("runs/model/.heads/*/l*.json.gz"))
+    record = next(out.glob("runs/model/.heads/*/l*.record"))
     before = rows.stat().st_mtime_ns, record.stat().st_mtime_ns
     words = ("model", "--texts", "texts", *FLAGS, "--role_thresholds", "{previous: 1}")
     code, _, messages = run_in(tmp_path / "copy", *words)

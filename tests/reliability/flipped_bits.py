@@ -133,17 +133,17 @@ def flipped_record(folder: Path, step: int) -> Cases:
     run = prepare(
         make_config(dataset_local_root=str(dump), output_dir=str(out), num_pairs_per_bucket=16)
     )
-    unit = run.units[0, 0, 0]
-    expected = run.records.read(unit)
-    [file] = run.records.folder.glob("l00h00-*.json.gz")
+    unit = run.units[0, 0]
+    expected = repr(run.records.read(unit))
+    [file] = run.records.folder.glob("l00k00-*.record")
     right = file.read_bytes()
     for number, wrong in flips(right, step):
         file.write_bytes(wrong)
         outcome = Outcome.REFUSED  # the head is computed again
         try:
-            if run.records.has(unit):
-                same = run.records.read(unit) == expected
-                outcome = Outcome.UNHARMED if same else Outcome.WRONG
+            found = run.records.read(unit)
+            if found is not None:
+                outcome = Outcome.UNHARMED if repr(found) == expected else Outcome.WRONG
         except Exception:
             outcome = Outcome.TRACEBACK
         yield f"bit {number}", outcome

@@ -54,7 +54,7 @@ def _killed(folder: Path, numbers: range, delays: tuple[float, float], *engine: 
         kept: set[str] = set()
         for delay in rng.uniform(*delays, 2):
             _kill(start("analyze", *words, out, *engine, **_QUIET), delay)
-            done = {path.name for path in out.glob(".heads/*/l*.json.gz")}
+            done = {path.name for path in out.glob(".heads/*/l*.record")}
             if not kept <= done:
                 yield f"kill {number}", Outcome.LOST
             kept = done

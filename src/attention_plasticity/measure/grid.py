@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -95,13 +95,6 @@ class Grid:
     def turned(self, place: int) -> Singles:
         """(heads, n, d) the same, turned to the mean position of the bin."""
         return self._turned[place]
-
-    def alone(self, head: int) -> Grid:
-        """The same with one head; what depends on places is not computed again."""
-        found = replace(self, heads=(self.heads[head],))
-        own = {"chosen": self.chosen, "_turned": [Q[head : head + 1] for Q in self._turned]}
-        vars(found).update(own)
-        return found
 
     def turned_of(self, head: int) -> Callable[[int], Singles]:
         """The same of one head alone, (1, n, d)."""

@@ -13,7 +13,7 @@ from attention_plasticity.measure.bands import band_columns
 from attention_plasticity.measure.drift import Frame, drift_row
 from attention_plasticity.measure.found import Found, head_row, influence_columns
 from attention_plasticity.measure.grid import Grid, equal_places
-from attention_plasticity.measure.key_heads import key_head_counts, key_head_row
+from attention_plasticity.measure.key_heads import key_head_row
 from attention_plasticity.measure.plasticity import (
     attended_columns,
     grid_of,
@@ -25,7 +25,7 @@ from attention_plasticity.measure.position import (
     moments_before,
     position_columns,
 )
-from attention_plasticity.measure.result import Failure, GroupResult, HeadResult
+from attention_plasticity.measure.result import GroupResult, HeadResult
 from attention_plasticity.measure.roles import role_row, word_columns
 from attention_plasticity.measure.seeds import SeedKeys, seed_columns
 from attention_plasticity.measure.shared import Shared
@@ -42,11 +42,8 @@ def measure_group(group: HeadGroup) -> GroupResult:
     """All tables of a key head and its query heads."""
     shared = _OfKeyHead(group)
     heads = [_measure_head(shared, q_head, queries) for q_head, queries in group.queries.items()]
-    failures = [
-        Failure(group.layer, q_head, group.k_head, str(error))
-        for q_head, error in group.failures.items()
-    ]
-    return GroupResult(group.layer, group.k_head, heads, key_head_row(heads), failures)
+    row = key_head_row(group, shared.grids, shared.far)
+    return GroupResult(group.layer, group.k_head, heads, row, failures=[])
 
 
 class _OfKeyHead:
@@ -59,7 +56,8 @@ class _OfKeyHead:
         self.before = moments_before(group.keys)
         self.after = moments_after(group.keys)
         self.shared = Shared()
-        self.grids: dict[int, Grid | Unknown] = {}
+        self.grids: list[tuple[list[int], Grid | Unknown]] = []  # query heads, and their bins
+        self.far: dict[int, Quantity | Unknown] = {}  # by query head
         self.plasticity: dict[int, list[Found]] = {}
         for q_heads in equal_places(group.queries):
             self._add_plasticity(q_heads)
@@ -75,16 +73,15 @@ class _OfKeyHead:
             found = plasticity_columns(grid, group.keys, config, self.streams)
         streams = [Streams(config.seed, group.layer, q_head) for q_head in q_heads]
         attended = attended_columns(grid, group.pool, q_heads, config, streams)
-        for place, q_head in enumerate(q_heads):
-            self.grids[q_head] = grid if isinstance(grid, Unknown) else grid.alone(place)
-            self.plasticity[q_head] = [found[place], attended[place]]
+        for q_head, *both in zip(q_heads, found, attended, strict=True):
+            self.plasticity[q_head] = both
+        self.grids.append((q_heads, grid))
 
 
 def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadResult:
     """All tables of one query head."""
     group, shared = of_keys.group, of_keys.shared
     config, keys, layer = group.config, group.keys, group.layer
-    streams = Streams(config.seed, layer, q_head)
     facts = _facts(group, q_head, queries)
     seeds = seed_columns(
         queries, keys, of_keys.seed_keys, config, pair_seed(config.seed, layer, q_head)
@@ -98,15 +95,7 @@ def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadRes
     attention = attention_columns(queries, known, config.distant_from)
     roles = role_row(known, group.repeated.get(q_head), config.distant_from)
     words = word_columns(known, group.words)
-    counts = key_head_counts(
-        queries,
-        of_keys.grids[q_head],
-        keys,
-        group.pool,
-        far_attention(attention),
-        shared,
-        (of_keys.streams, streams),
-    )
+    of_keys.far[q_head] = far_attention(attention)
     parts = [facts, seeds, *of_keys.plasticity[q_head], position, drift, bands, attention, roles]
     tables = {kind: columns for part in parts for kind, columns in part.tables.items()}
     for part in (drift, roles):
@@ -121,13 +110,8 @@ def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadRes
         k_head=group.k_head,
         metrics=head_row(parts),
         tables=tables,
-        key_head=counts,
         missing=_missing(parts),
-        files={
-            "queries": queries.rows.digest,
-            "keys": keys.rows.digest,
-            "unknown_tokens": _unknown_tokens(queries, group.words),
-        },
+        unknown_tokens=_unknown_tokens(queries, group.words),
     )
 
 

@@ -26,9 +26,8 @@ class HeadResult:
     k_head: int
     metrics: dict[str, Any]  # the row of head_metrics.csv
     tables: dict[str, Columns]  # kind of table → columns; a table without rows is left out
-    key_head: dict[str, Any] = field(default_factory=dict)  # counts for the row of its key head
     missing: dict[str, dict[str, str]] = field(default_factory=dict)  # table → column → reason
-    files: dict[str, Any] = field(default_factory=dict)  # facts about its files, for warnings
+    unknown_tokens: int = 0  # token ids of the rows without a text
 
     @property
     def bucket_plasticity(self) -> pd.DataFrame:
@@ -57,6 +56,7 @@ class Failure:
     q_head: int
     k_head: int
     reason: str
+    traceback: str = ""  # of an error of this program
 
 
 @dataclass(frozen=True)

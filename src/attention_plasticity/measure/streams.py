@@ -17,10 +17,7 @@ class Purpose(IntEnum):
     BIN_PAIRS = 1  # key pairs of plasticity at one position, for a key head
     ATTENDED_PAIRS = 2  # for a query head
     DISTANCE_PAIRS = 3  # pairs of a query and an earlier key, for a key head
-    TEXT_PAIRS = 4  # key pairs of the table of key heads
-    ATTENDED_TEXT_PAIRS = 5
-    PLACED_PAIRS = 6
-    LATER_QUERIES = 7  # of these pairs, for a query head
+    SEEN_PAIRS = 6  # key pairs of the table of key heads
 
 
 class Streams(NamedTuple):

@@ -72,9 +72,8 @@ SHOWN = {
         "key_heads",
         ("layer", "k_head"),
         (
-            *("n_q_heads", "aligned_plasticity", "plasticity", "static_error"),
-            *("static_error_heads", "attended_static_error", "far_mass", "received_gini"),
-            "received_half",
+            *("n_q_heads", "aligned_plasticity", "static_error", "far_mass"),
+            *("received_gini", "received_half"),
         ),
     ),
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attention_plasticity.metrics import TABLES
 from attention_plasticity.run.folder import RunFolder
-from attention_plasticity.run.records import FOLDER, Records
+from attention_plasticity.run.records import ENDING, FOLDER, Records
 from attention_plasticity.tables.run_info import RUN_FILE
 from qk_dump.hub.place import is_hub_path, parse_place
 from qk_dump.hub.publish import open_branch, push_files
@@ -57,16 +57,14 @@ class _AtUrl(Destination):
 
     def finish(self) -> None:
         present = [name for name in _TABLES if (self._folder / name).exists()]
-        log = [self._place.log.name] if self._place.log.exists() else []
-        self.sync.finish([[*present, *log], [RUN_FILE]])
+        self.sync.finish([present, [RUN_FILE]])
         Store(self._url).remove([name for name in _TABLES if name not in present])
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _names(self) -> list[str]:
         """The records, and what describes them."""
         inner = self._records.folder
-        endings = (".json.gz", ".failed", ".json")
-        files = [path for path in sorted(inner.glob("[ls]*")) if path.name.endswith(endings)]
+        files = [*sorted(inner.glob(f"l*{ENDING}")), *inner.glob("settings.json")]
         return [path.relative_to(self._folder).as_posix() for path in files]
 
 

@@ -25,11 +25,7 @@ _TAIL = 4096  # bytes of the output of a dead process in which its last line is 
 
 
 class WorkerDiedError(ToolkitError):
-    """The process of a task died. The task can be tried again."""
-
-    def __init__(self, reason: str, attempts: int = 2) -> None:
-        super().__init__(reason)
-        self.attempts = attempts  # after which its head fails
+    """The process of a task died."""
 
 
 class Engine(Executor):
@@ -39,10 +35,6 @@ class Engine(Executor):
 
     def check(self) -> None:
         """Raise a `ToolkitError` if the engine no longer works. Called every second or so."""
-
-    def was_interrupted(self) -> bool:
-        """Whether the engine stopped for a moment, so that no head is the cause of a death."""
-        return False
 
 
 class LocalProcesses(Engine):

@@ -1,7 +1,7 @@
 """What the result of a head depends on: settings, texts and input files, as hashes.
 
 The records of a run are in a folder that is named by the hash of its settings, its texts and the
-files that all heads use. The name of a record contains the hash of the head's own files. So a
+files that all heads use. The name of a record contains the hash of the files of its heads. So a
 record can never be used with other settings or other files.
 """
 
@@ -28,7 +28,7 @@ from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular
 
-SCHEMA = 13
+SCHEMA = 14
 """Number of the form of a record. It changes with the form, and with the arithmetic of a head."""
 _BLOCK = 4096  # bytes in the middle of a file that are hashed
 _PART = 1 << 20  # bytes of a footer that are in memory at a time
@@ -38,7 +38,6 @@ _WHOLE = 8 << 20  # bytes of a file beside the heads that is hashed as a whole
 class _FileState(NamedTuple):
     name: str
     content: str  # size, and a hash of parts of the file
-    modified: int  # 0 if the hash is of the whole file
 
 
 class InputFiles:
@@ -50,34 +49,24 @@ class InputFiles:
     listing of the store.
     """
 
-    def __init__(self, dump: Dump) -> None:
+    def __init__(self, dump: Dump, shared: dict[str, str] | None = None) -> None:
         self._dump = dump
         self._states: dict[HeadId, list[_FileState]] = {}
-        self._shared = _shared_states(dump)
+        self._shared = shared_files(dump) if shared is None else shared
 
     @property
     def shared(self) -> dict[str, str]:
         """Fingerprints of the files beside the heads, by name; absent files are left out."""
-        return {state.name: state.content for state in self._shared}
+        return self._shared
 
-    def of_head(self, layer: int, q_head: int, k_head: int) -> str:
-        """A hash of the files of a query head and its key head, as they were at the first call."""
-        return self._hash(head_pair(layer, q_head, k_head))
+    def of_group(self, layer: int, k_head: int, q_heads: Iterable[int]) -> str:
+        """A hash of the files of a key head and its query heads, as at the first call."""
+        return self._hash(_members(layer, k_head, q_heads))
 
     def joint(self, heads: Iterable[tuple[int, int, int]]) -> str:
         """One hash of the files of many heads, each with layer, query head and key head."""
-        pairs = {one for head in heads for one in head_pair(*head)}
-        return self._hash(sorted(pairs))
-
-    def changed(self) -> set[HeadId]:
-        """The heads whose files are no longer in the state of the first call.
-
-        These are all heads if a file that all heads use changed.
-        """
-        now = self._dump.listed_again()
-        if _shared_states(now) != self._shared:
-            return set(self._states)
-        return {head for head, state in self._states.items() if _states(now, head) != state}
+        members = {one for layer, q, k in heads for one in _members(layer, k, [q])}
+        return self._hash(sorted(members))
 
     def _hash(self, heads: Iterable[HeadId]) -> str:
         lines = []
@@ -89,9 +78,20 @@ class InputFiles:
         return _digest(lines)
 
 
-def head_pair(layer: int, q_head: int, k_head: int) -> tuple[HeadId, HeadId]:
-    """A query head and its key head."""
-    return HeadId(layer, q_head, "q"), HeadId(layer, k_head, "k")
+def group_digest(dump: Dump, layer: int, k_head: int, q_heads: Iterable[int]) -> str:
+    """The hash of `InputFiles.of_group`, of the files as they are now."""
+    return InputFiles(dump, {}).of_group(layer, k_head, q_heads)
+
+
+def shared_files(dump: Dump) -> dict[str, str]:
+    """Fingerprints of the files beside the heads, by name; absent files are left out."""
+    states = [_file_state(dump.path / name, most_whole=_WHOLE) for name in FILES_BESIDE_HEADS]
+    return {state.name: state.content for state in states if state is not None}
+
+
+def _members(layer: int, k_head: int, q_heads: Iterable[int]) -> list[HeadId]:
+    """A key head and its query heads."""
+    return [HeadId(layer, k_head, "k"), *(HeadId(layer, q_head, "q") for q_head in q_heads)]
 
 
 def run_settings(
@@ -121,11 +121,6 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _shared_states(dump: Dump) -> list[_FileState]:
-    states = [_file_state(dump.path / name, most_whole=_WHOLE) for name in FILES_BESIDE_HEADS]
-    return [state for state in states if state is not None]
-
-
 def _states(dump: Dump, head: HeadId) -> list[_FileState]:
     """States of all files from which the rows of a head come.
 
@@ -139,7 +134,7 @@ def _states(dump: Dump, head: HeadId) -> list[_FileState]:
         try:
             files, drawn = source.files(head), source.files(head._replace(attended=True))
         except DumpError as error:
-            found.append(_FileState(place, str(error), 0))
+            found.append(_FileState(place, str(error)))
             continue
         for prefix, paths in ((place, files), (f"{place}{ATTENDED}/", drawn)):
             states = [_file_state(path) for path in paths]
@@ -151,12 +146,11 @@ def _file_state(path: DumpPath, *, most_whole: int = 0) -> _FileState | None:
     """The state of a file; None if there is none. Files up to `most_whole` are hashed entirely."""
     try:
         if isinstance(path, RemotePath):
-            return _FileState(path.name, f"{path.stored.size} {path.stored.version}", 0)
+            return _FileState(path.name, f"{path.stored.size} {path.stored.version}")
         with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            size, modified = status.st_size, status.st_mtime_ns
+            size = os.fstat(file.fileno()).st_size
             if size <= most_whole:
-                digest, modified = hashlib.file_digest(file, "sha256"), 0
+                digest = hashlib.file_digest(file, "sha256")
             else:
                 tail = min(size, min(footer_length(file, size), MOST_FOOTER_BYTES) + 8)
                 file.seek(size // 2)
@@ -167,5 +161,5 @@ def _file_state(path: DumpPath, *, most_whole: int = 0) -> _FileState | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        return _FileState(path.name, f"unreadable ({error.strerror})", 0)
-    return _FileState(path.name, f"{size} {digest.hexdigest()[:16]}", modified)
+        return _FileState(path.name, f"unreadable ({error.strerror})")
+    return _FileState(path.name, f"{size} {digest.hexdigest()[:16]}")

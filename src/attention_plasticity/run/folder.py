@@ -1,9 +1,8 @@
-"""The folder of a run: where its tables, run.json, records and log are."""
+"""The folder of a run: where its tables, run.json and records are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from qk_toolkit.files import open_regular, require_writable, resolved, user_path
 _REMEDY = "Choose another output_dir."
 _BEGIN = ",".join(IDS).encode()  # of every table that a copy may replace
 _LONGEST_NAME = "x" * 80  # at least as long as the draft of a record
-_MOST_BYTES = 1 << 20  # of the log
-_END = b"The rest is left out.\n"
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,6 @@ class RunFolder:
     def run(self) -> Path:
         """run.json, which is written last."""
         return self.folder / RUN_FILE
-
-    @property
-    def log(self) -> Path:
-        """Output that the workers printed."""
-        return self.folder / "workers.log"
 
     def table(self, kind: TableKind) -> Path:
         """The file of a table."""
@@ -121,32 +113,3 @@ def _is_table(path: Path) -> bool:
     """Whether a file begins like a table with one row per head, or per part of a head."""
     with open_regular(path) as file:
         return file.read(len(_BEGIN)) == _BEGIN
-
-
-class WorkerLog:
-    """A file of bounded size with what the workers printed. It is created at the first entry.
-
-    If it cannot be written, the run continues.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.written = False
-        self._bytes_left = _MOST_BYTES
-
-    def begin(self) -> None:
-        """Delete the log of an earlier run."""
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
-
-    def add(self, where: str, text: str) -> None:
-        """Append the output that a worker printed while it computed the heads `where`."""
-        if not text.strip() or self._bytes_left <= 0:
-            return
-        entry = f"{where}:\n{text.strip()}\n\n".encode("utf-8", "backslashreplace")
-        if len(entry) > self._bytes_left:
-            entry = entry[: self._bytes_left] + b"\n" + _END
-        self._bytes_left -= len(entry)
-        with suppress(OSError), self.path.open("ab") as file:
-            file.write(entry)
-            self.written = True

@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import groupby
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.read.layout import (
     MOST_BUCKETS,
     HeadLayout,
@@ -19,29 +18,17 @@ from qk_dump.checks import rules_of
 from qk_dump.head_counts import count_buckets, count_rows, vector_width
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
-from qk_dump.remote import RemotePath
 from qk_toolkit.errors import ConfigError, DumpError, ToolkitError
 from qk_toolkit.formatting import count, format_heads, index_ranges
-
-_PARTS_PER_WORKER = 3
-_BASE_MEMORY = 180 << 20  # interpreter, numpy, scipy, pyarrow and decoding buffers of a worker
-
-_REMOTE_MEMORY = 200 << 20  # the client of a store, and the columns of a row group
-_PAIR_BLOCK = 1 << 25  # values of key differences that are in memory at a time
-_BINS = 32  # most bins of a run, unless a small bin_size is set
 
 
 @dataclass(frozen=True)
 class Group:
-    """One key head and its captured query heads. A worker computes one group at a time."""
+    """A key head and query heads of it. A worker computes one group at a time."""
 
     layer: int
     k_head: int
     q_heads: tuple[int, ...]
-
-    def only(self, q_heads: Iterable[int]) -> Group:
-        """The group with some of its query heads."""
-        return Group(self.layer, self.k_head, tuple(q_heads))
 
 
 @dataclass(frozen=True)
@@ -84,12 +71,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Size of the input and memory of a worker, read from the Parquet footers."""
+    """Size of the input, read from the Parquet footers."""
 
     rows: int
     rows_used: int
     problems: tuple[str, ...]  # errors that will make heads fail
-    worker_memory: int  # bytes
 
 
 def make_plan(dump: Dump, config: RunnerConfig) -> Plan:
@@ -130,29 +116,10 @@ def _plan(dump: Dump, layout: HeadLayout, layers: Iterable[int], heads: Sequence
     return Plan(layout, groups, not_captured, tuple(excluded), tuple(dump.lost_heads))
 
 
-def split_groups(groups: list[Group], workers: int) -> list[Group]:
-    """Split the largest groups while there are too few groups for the workers, and the last ones.
-
-    The parts of a split group read the same key head, so groups are split only if workers would be
-    idle: with few groups, or at the end of a long run.
-    """
-    parts = list(groups)
-    while parts and workers > 1 and len(parts) < _PARTS_PER_WORKER * workers:
-        index, largest = max(enumerate(parts), key=lambda item: len(item[1].q_heads))
-        middle = (len(largest.q_heads) + 1) // 2
-        if middle == len(largest.q_heads):
-            break
-        halves = (largest.q_heads[:middle], largest.q_heads[middle:])
-        parts[index : index + 1] = [largest.only(half) for half in halves]
-    last = workers if 1 < workers < len(parts) / _PARTS_PER_WORKER else 0
-    first, rest = parts[: len(parts) - last], parts[len(parts) - last :]
-    return [*first, *(part.only([q_head]) for part in rest for q_head in part.q_heads)]
-
-
 def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
-    """Rows to read and memory of a worker, from the Parquet footers and the bucket column."""
+    """Rows to read, and what will fail, from the Parquet footers and the bucket column."""
     problems: list[str] = []
-    rows, used, memory = 0, 0, _BASE_MEMORY
+    rows, used = 0, 0
     for group in plan.groups:
         heads = [HeadId(group.layer, group.k_head, "k")]
         heads += [HeadId(group.layer, q_head, "q") for q_head in group.q_heads]
@@ -170,28 +137,7 @@ def estimate(dump: Dump, plan: Plan, config: RunnerConfig) -> Estimate:
                 continue
             rows += found
             used += min(found, config.max_tokens_per_head)
-            needed = _memory(min(found, config.max_tokens_per_head), width, buckets, config)
-            memory = max(memory, needed)
-    if isinstance(dump.path, RemotePath):
-        memory += _REMOTE_MEMORY
-    return Estimate(rows, used, tuple(problems), memory)
-
-
-def _memory(rows: int, width: int, buckets: int, config: RunnerConfig) -> int:
-    """Bytes of a worker with heads of so many rows."""
-    # keys, queries and keys drawn by attention, also before RoPE and turned (float32); rotated
-    # queries and residuals (float64); attention columns and their means
-    memory = _BASE_MEMORY + rows * (width * (10 * 4 + 2 * 8) + 28 * 4 + 2 * 27 * 8)
-    # covariances of the query buckets and their factors
-    memory += buckets * width**2 * 2 * 8
-    # indices of the pairs; key differences, rotated differences and projections (float64)
-    pairs = config.num_pairs_per_bucket * buckets
-    memory += pairs * 12 * 8 + min(pairs * width, _PAIR_BLOCK) * 3 * 8
-    # key differences of all bins in two frames (float32); sums of one bin by groups of texts
-    of_bin = 2 * config.num_pairs_per_bin
-    memory += _BINS * of_bin * width * 2 * 4 + of_bin * GROUPS * 12 * 8
-    # products of dimensions by groups of texts, and counts for the table of key heads
-    return memory + GROUPS * width**2 * 4 * 8 + (24 << 20)
+    return Estimate(rows, used, tuple(problems))
 
 
 def _selected(chosen: list[int] | None, size: int, name: str) -> list[int]:

@@ -16,7 +16,7 @@ from attention_plasticity.read.run_texts import run_texts
 from attention_plasticity.read.texts import DumpTexts
 from attention_plasticity.run.fingerprints import InputFiles, run_settings
 from attention_plasticity.run.folder import RunFolder
-from attention_plasticity.run.plan import Plan, make_plan, whole_plan
+from attention_plasticity.run.plan import Group, Plan, make_plan, whole_plan
 from attention_plasticity.run.records import Records, Unit
 from qk_dump.hub.fetch import HeadChoice
 from qk_dump.layout import Dump
@@ -45,19 +45,29 @@ class PlannedRun:
         settings = run_settings(self.config, self.plan.layout, self.dump, self.texts, self.files)
         return Records(self.place.folder, settings)
 
-    def head_unit(self, layer: int, q_head: int, k_head: int) -> Unit:
-        """The record of a query head."""
-        return Unit(layer, q_head, self.files.of_head(layer, q_head, k_head))
-
     @property
     def total(self) -> int:
         """Number of query heads that this command computes."""
         return len(self.plan.heads)
 
     @cached_property
-    def units(self) -> dict[tuple[int, int, int], Unit]:
-        """The records of all heads of the dump, by layer, query head and key head."""
-        return {head: self.head_unit(*head) for head in self.whole.triples}
+    def captured(self) -> set[tuple[int, int, int]]:
+        """Layer, query head and key head of all heads of the dump."""
+        return set(self.whole.triples)
+
+    def unit(self, group: Group) -> Unit:
+        """The record of a key head, of which some query heads may be chosen."""
+        return self.units[group.layer, group.k_head]
+
+    @cached_property
+    def units(self) -> dict[tuple[int, int], Unit]:
+        """The records of all key heads of the dump, by layer and number."""
+        return {
+            (one.layer, one.k_head): Unit(
+                one.layer, one.k_head, self.files.of_group(one.layer, one.k_head, one.q_heads)
+            )
+            for one in self.whole.groups
+        }
 
     @property
     def is_part(self) -> bool:
@@ -77,6 +87,8 @@ class PlannedRun:
             "dump": str(path.absolute() if isinstance(path, Path) else path),
             "texts": self.texts.as_message(),
             "config": config,
+            "files": self.files.shared,
+            "heads_per_key": self.plan.layout.num_q_heads // self.plan.layout.num_k_heads,
             "run": uuid.uuid4().hex,  # workers of a long session open the dump again for every run
         }
         return json.dumps(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attention_plasticity.run.at_url import fetch_records
 from attention_plasticity.run.compute import tasks_of
-from attention_plasticity.run.plan import estimate, split_groups
+from attention_plasticity.run.plan import estimate
 from attention_plasticity.run.preparation import PlannedRun
 from qk_toolkit.formatting import count, format_heads
 from qk_toolkit.terminal import command_console, print_line
@@ -20,16 +20,10 @@ def print_plan(run: PlannedRun) -> None:
     heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
     print_line(console, "To analyse", f"{heads} of {keys}")
     print_line(console, "Not captured", format_heads(plan.not_captured) or "none")
-    finished = len(plan.heads) - sum(len(task.units) for task in tasks_of(run, 1))
+    left = {(task.group.layer, task.group.k_head) for task in tasks_of(run)}
+    finished = sum((layer, k_head) not in left for layer, _, k_head in plan.triples)
     print_line(console, "Finished", f"{count(finished, 'head')}, with these settings and files")
     print_line(console, "Rows", f"{needed.rows:,} in the files, {needed.rows_used:,} used")
-    workers = min(config.workers, len(split_groups(list(plan.groups), config.workers)))
-    each = needed.worker_memory / 2**20
-    print_line(
-        console,
-        "Memory",
-        f"about {each:,.0f} MB per worker, {count(workers, 'worker')}: {workers * each:,.0f} MB",
-    )
     print_line(console, "Output", run.place.place)
     for name, path in run.place.copies.items():
         print_line(console, "", f"{path} ({name})")

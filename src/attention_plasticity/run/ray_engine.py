@@ -11,7 +11,7 @@ from attention_plasticity.run.engines import Engine, WorkerDiedError
 from attention_plasticity.run.worker import MEMORY_VARIABLES, THREAD_VARIABLES
 from qk_toolkit.ray_cluster import connect, death_words, import_ray
 
-_NODE_ATTEMPTS = 5  # the death of a node is rarely the fault of the head
+_RETRIES = 3  # of a task whose process or node died
 _SECONDS_BETWEEN_COUNTS = 10.0  # of the CPUs of the cluster, which can grow and shrink
 _SECONDS_BEFORE_NOTE = 30.0  # until a note reports that no task has started
 
@@ -30,7 +30,7 @@ class RayTasks(Engine):
         variables = {**MEMORY_VARIABLES, **dict.fromkeys(THREAD_VARIABLES, "1")}
         self._options = {
             "num_cpus": 1,
-            "max_retries": 0,
+            "max_retries": _RETRIES,
             "runtime_env": {"env_vars": variables},
         }
 
@@ -57,9 +57,7 @@ class RayTasks(Engine):
         elif isinstance(error, errors.RayTaskError) or not isinstance(error, errors.RayError):
             future.set_exception(error)
         else:
-            of_node = isinstance(error, (errors.NodeDiedError, errors.ObjectLostError))
-            reason = f"{death_words(error)} on the Ray cluster"
-            died = WorkerDiedError(reason, _NODE_ATTEMPTS if of_node else 2)
+            died = WorkerDiedError(f"{death_words(error)} on the Ray cluster")
             died.__cause__ = error
             future.set_exception(died)
 

@@ -1,22 +1,19 @@
-"""Records of finished heads. A killed run keeps its finished heads.
+"""Records of finished key heads. A killed run keeps its finished heads.
 
 `<output_dir>/.heads/<hash>/` has the records of one choice of settings, texts and shared files;
-`settings.json` there says what the hash stands for. The name of a record is the head and the hash
-of its files: `l03h05-1f…json.gz`. A head is finished if its record is there. A record is JSON,
-packed with gzip, which ends with a checksum: a damaged record is not there. Its first line repeats
-folder and name, so a record that was renamed or copied from another run is not there either. A head
-that failed leaves a file with the reason, `.failed`. Records of other settings and other files are
-not touched.
+`settings.json` there says what the hash stands for. The name of a record is the key head and the
+hash of its files and those of its query heads: `l03k01-1f….record`. Its first line repeats folder
+and name, with a checksum. So a damaged record, and one that was renamed or copied from another run,
+is not there. Records of other settings and other files are not touched.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +21,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock
 
 from attention_plasticity.run.fingerprints import settings_digest
+from attention_plasticity.run.record import Record, unpacked
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.files import (
     DRAFT_PATTERN,
@@ -33,27 +31,26 @@ from qk_toolkit.files import (
     read_bounded,
     staged,
     sync,
-    try_lock,
     write_text,
 )
 
 FOLDER = ".heads"
-_FINISHED, _FAILED = ".json.gz", ".failed"
+ENDING = ".record"
 _SECONDS_OF_A_DRAFT = 3600.0  # an older draft was left by a killed process
-_NAME = re.compile(r"l(\d{2,})h(\d{2,})-([0-9a-f]{16})(\.json\.gz|\.failed)")
+_NAME = re.compile(r"l(\d{2,})k(\d{2,})-([0-9a-f]{16})")
 
 
 class Unit(NamedTuple):
-    """A query head, which one record is about."""
+    """A key head with its query heads, which one record is about."""
 
     layer: int
-    q_head: int
+    k_head: int
     files: str  # hash of its input files
 
     @property
     def name(self) -> str:
         """The record's name without its ending."""
-        return f"l{self.layer:02d}h{self.q_head:02d}-{self.files[:16]}"
+        return f"l{self.layer:02d}k{self.k_head:02d}-{self.files[:16]}"
 
 
 class Records:
@@ -79,10 +76,6 @@ class Records:
                 if draft.stat().st_mtime < before:
                     draft.unlink()
 
-    def lock(self, layer: int, k_head: int) -> FileLock | None:
-        """Claim a key head and its query heads; None if another command computes them."""
-        return try_lock(self.folder / f"l{layer:02d}k{k_head:02d}.lock")
-
     @contextmanager
     def tables_lock(self) -> Iterator[None]:
         """Held by the command that writes the tables of the folder."""
@@ -102,71 +95,37 @@ class Records:
         """Whether there is a record of a unit, which may be damaged."""
         return self._path(unit).exists()
 
-    def has(self, unit: Unit) -> bool:
-        """Whether a unit is finished, with an undamaged record."""
-        return self._text(unit) is not None
-
     def add(self, unit: Unit, content: bytes) -> None:
-        """Write the record of a finished unit, in one step."""
+        """Write a record, in one step. `content` is that of `packed`."""
         with staged(self._path(unit)) as draft, draft.open("wb") as file:
-            file.write(gzip.compress(self._whose(unit), mtime=0) + content)
+            file.write(self._first_line(unit, content) + content)
             sync(file)
-        self._path(unit, _FAILED).unlink(missing_ok=True)
 
-    def add_failure(self, unit: Unit, reason: str) -> None:
-        """Write why a unit failed. The next run tries it again. A damaged record is removed."""
-        self.drop(unit)
-        write_text(self._path(unit, _FAILED), json.dumps(reason) + "\n")
-
-    def drop(self, unit: Unit) -> None:
-        """Remove the record of a unit."""
-        self._path(unit).unlink(missing_ok=True)
-
-    def read(self, unit: Unit) -> dict[str, Any] | None:
-        """The content of a record; None if there is none, or if it is damaged."""
-        text = self._text(unit)
-        return None if text is None else json.loads(text)
-
-    def _text(self, unit: Unit) -> bytes | None:
-        """The JSON text of a record; None if its checksum is wrong, or if it is another's."""
+    def read(self, unit: Unit) -> Record | None:
+        """The record of a unit; None if there is none, or if it is damaged or of another one."""
         try:
-            text = gzip.decompress(read_bounded(self._path(unit), MOST_JSON_BYTES))
-            whose = self._whose(unit)
-            return text.removeprefix(whose) if text.startswith(whose) else None
-        except (FileNotFoundError, EOFError, gzip.BadGzipFile, zlib.error):
+            found = read_bounded(self._path(unit), MOST_JSON_BYTES)
+        except FileNotFoundError:
             return None
         except OSError as error:
             reason = error.strerror or error
             raise ToolkitError(f"{self._path(unit)}: cannot be read: {reason}") from error
-
-    def _whose(self, unit: Unit) -> bytes:
-        """The first line of a record: hash of the settings, head, and hash of its files."""
-        return f"{self.folder.name}/{unit.name}\n".encode()
-
-    def failure(self, unit: Unit) -> str | None:
-        """Why a unit failed in the last run that tried it; None if none failed."""
-        try:
-            return str(json.loads(read_bounded(self._path(unit, _FAILED), MOST_JSON_BYTES)))
-        except (OSError, ValueError):
+        line, _, content = found.partition(b"\n")
+        if line + b"\n" != self._first_line(unit, content):
             return None
+        return unpacked(content)
+
+    def _first_line(self, unit: Unit, content: bytes) -> bytes:
+        """Whose record it is: hash of the settings, key head, hash of its files; a checksum."""
+        return f"{self.folder.name}/{unit.name} {zlib.crc32(content):08x}\n".encode()
 
     def units(self) -> Iterator[Unit]:
         """The units with a record, by their names. Damaged records are included."""
-        for path in sorted(self.folder.glob(f"l*{_FINISHED}")):
-            found = _NAME.fullmatch(path.name)
+        for path in sorted(self.folder.glob(f"l*{ENDING}")):
+            found = _NAME.fullmatch(path.name.removesuffix(ENDING))
             if found is not None:
-                layer, q_head, files, _ = found.groups()
-                yield Unit(int(layer), int(q_head), files)
+                layer, k_head, files = found.groups()
+                yield Unit(int(layer), int(k_head), files)
 
-    def others(self, planned: Iterable[Unit]) -> list[Path]:
-        """Records of other settings or other files than those of `planned`."""
-        own = {self._path(unit) for unit in planned}
-        return [path for path in sorted(self._all.rglob(f"*{_FINISHED}")) if path not in own]
-
-    def _path(self, unit: Unit, ending: str = _FINISHED) -> Path:
-        return self.folder / f"{unit.name}{ending}"
-
-
-def packed(content: dict[str, Any]) -> bytes:
-    """The bytes of a record. The same content gives the same bytes."""
-    return gzip.compress(json.dumps(content).encode(), compresslevel=1, mtime=0)
+    def _path(self, unit: Unit) -> Path:
+        return self.folder / f"{unit.name}{ENDING}"

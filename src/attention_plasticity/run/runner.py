@@ -15,7 +15,6 @@ from attention_plasticity.config import RunnerConfig
 from attention_plasticity.run.at_url import destination
 from attention_plasticity.run.compute import Task, compute, tasks_of
 from attention_plasticity.run.engines import Engine, LocalProcesses
-from attention_plasticity.run.folder import WorkerLog
 from attention_plasticity.run.preparation import PlannedRun, prepare
 from qk_dump.layout import Dump
 from qk_toolkit.formatting import count
@@ -41,21 +40,22 @@ def run_analysis(
     if config.engine == "ray":
         import_ray()  # raises if it is not installed
     run = prepare(config, watcher, dump, writes=True)
-    records, log = run.records, WorkerLog(run.place.log)
     with ExitStack() as stack:
-        target = stack.enter_context(destination(run.place, records, watcher))
-        records.begin()
-        tasks = tasks_of(run, config.workers)
-        _note_records(run, tasks, watcher)
+        target = stack.enter_context(destination(run.place, run.records, watcher))
+        run.records.begin()
+        tasks = tasks_of(run)
+        done = run.total - _left(run, tasks)
+        if done:
+            finished = f"{done:,} of {count(run.total, 'head')}"
+            watcher.note(f"{finished} were finished earlier and are kept")
         target.begin()
         if tasks:
             engine = engine or stack.enter_context(_make_engine(config, watcher.note))
-            _compute(run, tasks, engine, log, watcher)
+            _compute(run, tasks, engine, watcher, done)
         target.collect()
         from attention_plasticity.run.write import write_run  # slow to import
 
         outcome = write_run(run, time.monotonic() - began)
-        _note_other_records(run, watcher)
         target.finish()
     return outcome
 
@@ -70,39 +70,22 @@ def _make_engine(config: RunnerConfig, note: Callable[[str], None]) -> Engine:
 
 
 def _compute(
-    run: PlannedRun, tasks: list[Task], engine: Engine, log: WorkerLog, watcher: Watcher
+    run: PlannedRun, tasks: list[Task], engine: Engine, watcher: Watcher, done: int
 ) -> None:
-    log.begin()
-    watcher.start("heads", run.total, run.total - sum(len(task.units) for task in tasks))
+    watcher.start("heads", done + sum(len(task.group.q_heads) for task in tasks), done)
     try:
         engine.check()  # counts the CPUs of a cluster
-        compute(run, tasks, engine, log, watcher)
+        compute(run, tasks, engine, watcher)
     except KeyboardInterrupt:
         watcher.stop()
-        left = sum(not run.records.exists(unit) for task in tasks for unit in task.units.values())
-        watcher.note(f"{run.total - left:,} of {count(run.total, 'head')} are finished")
+        finished = run.total - _left(run, tasks_of(run))
+        watcher.note(f"{finished:,} of {count(run.total, 'head')} are finished")
         raise
     finally:
         watcher.stop()
-    if log.written:
-        watcher.note(f"messages of the workers are in {run.place.shown(log.path)}")
 
 
-def _note_records(run: PlannedRun, tasks: list[Task], watcher: Watcher) -> None:
-    """What an earlier command has left in the folder."""
-    done = run.total - sum(len(task.units) for task in tasks)
-    if done:
-        watcher.note(f"{done:,} of {count(run.total, 'head')} were finished earlier and are kept")
-
-
-def _note_other_records(run: PlannedRun, watcher: Watcher) -> None:
-    """Say that there are records of other settings and files."""
-    planned = list(run.units.values())
-    if run.is_part:
-        planned += run.records.units()  # of heads that were not fetched
-    others = run.records.others(planned)
-    if others and not run.is_part:
-        watcher.note(
-            f"{count(len(others), 'record')} of other settings or files: kept in "
-            f"{run.place.folder / '.heads'}"
-        )
+def _left(run: PlannedRun, tasks: list[Task]) -> int:
+    """Number of heads of this command that are not finished."""
+    keys = {(task.group.layer, task.group.k_head) for task in tasks}
+    return sum((layer, k_head) in keys for layer, _, k_head in run.plan.triples)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from attention_plasticity.estimate.quantity import MIN_GROUPS
 from attention_plasticity.measure.grid import FEWEST_TEXTS
-from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.measure.result import Columns, HeadResult
 from attention_plasticity.metrics import ALIGNED, ATTENDED, TOKEN_MEANS
 from attention_plasticity.read.bins import FEW_QUERIES
 from attention_plasticity.read.weights import why_no_weights
-from qk_dump.heads import TOKENS_FILE, HeadId
+from qk_dump.heads import TOKENS_FILE
 from qk_dump.manifest import DumpManifest
 from qk_dump.positions import BucketGeometry
 from qk_toolkit.formatting import count, index_ranges, index_runs
@@ -37,6 +37,35 @@ class RunWarning:
     reasons: list[str] = field(default_factory=list)  # of missing values that it explains
 
 
+def sizes_of(result: HeadResult) -> dict[str, Any]:
+    """The bins of a head with fewer queries or texts than the limits, and their numbers.
+
+    A head without bins has query buckets.
+    """
+    bins, buckets = result.tables.get("bins"), result.tables.get("bucket_plasticity")
+    if bins is None or not len(bins["q_bin"]):
+        found = {} if buckets is None else _small(buckets, "q_bucket", "n_queries", FEW_QUERIES)
+        return {"in_bins": False, "few_queries": list(found.items()), "few_texts": []}
+    texts: dict[int, int] = {}
+    if not math.isnan(result.metrics["n_text_groups"]):
+        values = zip(bins["q_bin"], bins["plasticity"], strict=True)
+        known = {number for number, value in values if not math.isnan(value)}
+        texts = _small(bins, "q_bin", "n_texts", FEWEST_TEXTS)
+        texts = {number: size for number, size in texts.items() if number not in known}
+    queries = _small(bins, "q_bin", "n_queries", FEW_QUERIES)
+    return {
+        "in_bins": True,
+        "few_queries": list(queries.items()),
+        "few_texts": list(texts.items()),
+    }
+
+
+def _small(columns: Columns, name: str, size: str, limit: int) -> dict[int, int]:
+    """Bins below the limit; a bin has several cells."""
+    sizes = dict(zip(columns[name], columns[size], strict=True))
+    return {int(number): int(one) for number, one in sizes.items() if one < limit}
+
+
 class _LowCounts:
     """Bins or query buckets with fewer queries or texts than the limit, over all heads."""
 
@@ -46,12 +75,10 @@ class _LowCounts:
         self.heads = 0
         self.smallest: dict[int, int] = {}  # by bin
 
-    def add(self, bins: Sequence[int], sizes: Sequence[float], known: Collection[int] = ()) -> None:
-        """Add the cells of a head; a bin has several of them. The bins `known` are never small."""
-        of_bin = dict(zip(bins, map(int, sizes), strict=True))
-        small = {one: n for one, n in of_bin.items() if n < self.limit and one not in known}
+    def add(self, small: Sequence[tuple[int, int]]) -> None:
+        """Add the small bins of a head."""
         self.heads += bool(small)
-        for number, size in small.items():
+        for number, size in small:
             self.smallest[number] = min(size, self.smallest.get(number, size))
 
     def words(self, geometry: BucketGeometry | None, heads: int) -> str:
@@ -87,25 +114,21 @@ class SampleSizes:
         self._bucket_queries = _LowCounts("query bucket", FEW_QUERIES)
         self._unknown: Counter[tuple[str, str]] = Counter()  # heads by column and reason
 
-    def add(self, result: HeadResult) -> None:
-        """Count the bins of a head, or its query buckets if it has no bins."""
+    def add(
+        self, metrics: Mapping[str, Any], missing: Mapping[str, str], sizes: Mapping[str, Any]
+    ) -> None:
+        """Add a head: its row, the reasons of missing values of it, and `sizes_of` it."""
         self._heads += 1
-        groups = result.metrics["n_text_groups"]
+        groups = metrics["n_text_groups"]
         self._no_texts += math.isnan(groups)
         self._few_groups += groups < MIN_GROUPS  # false for NaN
-        has_attention = not math.isnan(result.metrics["attn_entropy"])
-        for name, reason in result.missing.get("head_metrics", {}).items():
+        has_attention = not math.isnan(metrics["attn_entropy"])
+        for name, reason in missing.items():
             if name == ALIGNED or (name == ATTENDED and has_attention):
                 self._unknown[name, reason] += 1
-        bins, buckets = result.tables.get("bins"), result.tables.get("bucket_plasticity")
-        if bins is not None and bins["q_bin"]:
-            self._queries.add(bins["q_bin"], bins["n_queries"])
-            if not math.isnan(groups):
-                values = zip(bins["q_bin"], bins["plasticity"], strict=True)
-                known = {number for number, value in values if not math.isnan(value)}
-                self._texts.add(bins["q_bin"], bins["n_texts"], known)
-        elif buckets is not None:
-            self._bucket_queries.add(buckets["q_bucket"], buckets["n_queries"])
+        queries = self._queries if sizes["in_bins"] else self._bucket_queries
+        queries.add(sizes["few_queries"])
+        self._texts.add(sizes["few_texts"])
 
     def warnings(
         self, geometry: BucketGeometry | None, bin_size: int | None = None
@@ -185,43 +208,12 @@ def warnings_of_dump(
         yield RunWarning("weights_unknown", text, known)
 
 
-class HeadFiles(NamedTuple):
-    """A query head, its key head, and facts about their files."""
-
-    layer: int
-    q_head: int
-    k_head: int
-    facts: dict[str, Any]
-
-
-def warnings_of_files(heads: Sequence[HeadFiles]) -> Iterator[RunWarning]:
-    """Warnings about files that may have been mixed up."""
-    queries = {HeadId(one.layer, one.q_head, "q"): one.facts.get("queries") for one in heads}
-    keys = {HeadId(one.layer, one.k_head, "k"): one.facts.get("keys") for one in heads}
-    odd = [head.folder for part in (queries, keys) for head in _with_other_rows(part)]
-    if odd:
-        names = ", ".join(odd[:_MOST_RANGES]) + (" and others" if len(odd) > _MOST_RANGES else "")
+def warnings_of_tokens(unknown: Sequence[int]) -> Iterator[RunWarning]:
+    """A warning about token ids without a text; `unknown` are their numbers by head."""
+    known = [number for number in unknown if number]
+    if known:
         text = (
-            f"The rows of {names} are of other texts or positions than those of most heads of "
-            "their layer. A capture takes the same positions for all of them. Copy, capture or "
-            "download these files again."
-        )
-        yield RunWarning("other_rows", text, len(odd))
-    unknown = [one.facts["unknown_tokens"] for one in heads if one.facts.get("unknown_tokens")]
-    if unknown:
-        text = (
-            f"{TOKENS_FILE} does not have {count(max(unknown), 'token id')} of the rows of a head; "
+            f"{TOKENS_FILE} does not have {count(max(known), 'token id')} of the rows of a head; "
             "their words are empty. Copy the file of the same capture."
         )
-        yield RunWarning("unknown_tokens", text, len(unknown))
-
-
-def _with_other_rows(digests: Mapping[HeadId, str | None]) -> Iterator[HeadId]:
-    """Heads with other texts and positions than more than half of the heads of their layer."""
-    layers: dict[int, list[str | None]] = {}
-    for head, digest in digests.items():
-        layers.setdefault(head.layer, []).append(digest)
-    for head, digest in digests.items():
-        common, number = Counter(layers[head.layer]).most_common(1)[0]
-        if digest != common and 2 * number > len(layers[head.layer]):
-            yield head
+        yield RunWarning("unknown_tokens", text, len(known))

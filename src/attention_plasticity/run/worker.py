@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Sequence
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from qk_toolkit.debugging import show_traceback, traceback_text
+from qk_toolkit.debugging import traceback_text
 from qk_toolkit.errors import ToolkitError
 
 if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
+    from attention_plasticity.measure.result import GroupResult
     from attention_plasticity.read.texts import DumpTexts
     from qk_dump.layout import Dump
 
@@ -38,38 +37,55 @@ _NO_MEMORY = (
     "out of memory; lower max_workers, max_tokens_per_head, num_pairs_per_bucket or "
     "num_pairs_per_bin"
 )
+_CHANGED = "its files changed during the run; run the same command again"
 
 
 class Computed(NamedTuple):
-    """A head that was computed: its record, or why it failed."""
+    """The record of a key head."""
 
-    number: int  # of the query head, or of the key head
-    record: bytes | None
-    reason: str = ""
-    is_defect: bool = False  # an error of this program; the traceback was printed
+    content: bytes
+    failed: int  # query heads without a result
 
 
-class TaskResult(NamedTuple):
-    """The heads of a task, and what was printed meanwhile."""
+def analyze_key_head(
+    job: str, layer: int, k_head: int, q_heads: Sequence[int], files: str
+) -> Computed:
+    """Analyse query heads of one key head. `job` has the dump, its texts and the settings.
 
-    heads: list[Computed]
-    printed: str
-
-
-def analyze_heads(job: str, layer: int, k_head: int, q_heads: Sequence[int]) -> TaskResult:
-    """Analyse query heads of one key head. `job` has the dump, its texts and the settings."""
+    `files` is the hash of the files of the key head and all its query heads. If they have another
+    one after they were read, they changed, and all heads fail.
+    """
     from attention_plasticity.head_analysis import analyze_group
-    from attention_plasticity.run.head_record import head_record
-    from attention_plasticity.run.records import packed
+    from attention_plasticity.run.fingerprints import group_digest
+    from attention_plasticity.run.record import packed
 
-    def compute(opened: _Job) -> Iterator[Computed]:
+    text = ""
+    try:
+        opened = _opened(job)
         found = analyze_group(opened.dump, layer, k_head, q_heads, opened.config, opened.texts)
-        for failure in found.failures:
-            yield Computed(failure.q_head, None, failure.reason)
-        for head in found.heads:
-            yield Computed(head.q_head, packed(head_record(head)))
+        captured = opened.captured(layer, k_head)
+        if opened.is_changed or group_digest(opened.dump, layer, k_head, captured) != files:
+            found = failed_group(layer, k_head, q_heads, _CHANGED)
+        return Computed(packed(found), len(found.failures))
+    except ToolkitError as error:
+        reason = str(error)
+    except MemoryError:
+        reason = _NO_MEMORY
+    except Exception as error:  # an error of this program: report it and continue
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
+        reason, text = " ".join(reason.split()), traceback_text(error)
+    return Computed(packed(failed_group(layer, k_head, q_heads, reason, text)), len(q_heads))
 
-    return _guarded(job, q_heads, compute)
+
+def failed_group(
+    layer: int, k_head: int, q_heads: Sequence[int], reason: str, text: str = ""
+) -> GroupResult:
+    """The result of a key head all of whose query heads failed; `text` is a traceback."""
+    from attention_plasticity.measure.result import Failure, GroupResult
+
+    failures = [Failure(layer, q_head, k_head, reason, text) for q_head in q_heads]
+    return GroupResult(layer, k_head, [], None, failures)
 
 
 class _Job(NamedTuple):
@@ -78,31 +94,13 @@ class _Job(NamedTuple):
     dump: Dump
     texts: DumpTexts
     config: RunnerConfig
+    heads_per_key: int
+    is_changed: bool  # a file that all heads use
 
-
-def _guarded(
-    job: str, numbers: Sequence[int], compute: Callable[[_Job], Iterator[Computed]]
-) -> TaskResult:
-    """Run a task. An error becomes the failure of the heads that are not computed."""
-    printed = io.StringIO()
-    found: list[Computed] = []
-    reason, is_defect = "", False
-    with redirect_stderr(printed):
-        try:
-            found.extend(compute(_opened(job)))
-        except ToolkitError as error:
-            show_traceback(error)
-            reason = str(error)
-        except MemoryError:
-            reason = _NO_MEMORY
-        except Exception as error:  # an error of this program: report it and continue
-            print(traceback_text(error), end="", file=sys.stderr)
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"internal error: {error!r} ({Path(where.filename).name}, line {where.lineno})"
-            reason, is_defect = " ".join(text.split()), True
-    done = {one.number for one in found}
-    found += [Computed(one, None, reason, is_defect) for one in numbers if one not in done]
-    return TaskResult(found, printed.getvalue())
+    def captured(self, layer: int, k_head: int) -> list[int]:
+        """The captured query heads of a key head."""
+        heads = [head for other, head in self.dump.query_heads if other == layer]
+        return [head for head in heads if head // self.heads_per_key == k_head]
 
 
 @lru_cache(maxsize=4)
@@ -113,6 +111,7 @@ def _opened(job: str) -> _Job:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.read.repeated import with_repeated
     from attention_plasticity.read.texts import DumpTexts
+    from attention_plasticity.run.fingerprints import shared_files
     from qk_dump.rotary_file import with_rotary
     from qk_dump.source import open_dump
 
@@ -120,7 +119,9 @@ def _opened(job: str) -> _Job:
     content = json.loads(job)
     config = RunnerConfig(**content["config"])
     dump = with_rotary(with_repeated(open_dump(content["dump"]), config.repeated), config.rotary)
-    return _Job(dump, DumpTexts.of_message(content["texts"]), config)
+    texts = DumpTexts.of_message(content["texts"])
+    is_changed = shared_files(dump) != content["files"]
+    return _Job(dump, texts, config, content["heads_per_key"], is_changed)
 
 
 def main() -> None:

@@ -72,11 +72,11 @@ class FinishedRun:
             info = read_run_info(file)
         except FileNotFoundError as error:
             if not any((path / table.file).is_file() for table in TABLES.values()):
-                heads = sum(1 for _ in path.glob(".heads/*/l*h*.json.gz"))
+                heads = sum(1 for _ in path.glob(".heads/*/l*.record"))
                 if heads:
                     raise ConfigError(
-                        f"{path}: the analysis is not finished: {count(heads, 'head')} recorded so "
-                        "far, and no tables; run the same command again to continue"
+                        f"{path}: the analysis is not finished: {count(heads, 'key head')} "
+                        "recorded so far, and no tables; run the same command again to continue"
                     ) from error
                 kinds = kinds_in(path)
                 if "study" in kinds:

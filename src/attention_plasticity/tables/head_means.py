@@ -1,4 +1,4 @@
-"""Means over heads, with their errors. Plain Python, without numeric libraries.
+"""Means over heads, with their errors.
 
 All heads are measured on the same texts. So the influences of the groups of texts are averaged over
 heads first; the standard error of the mean follows from these averages. If the heads are a random
@@ -18,8 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from attention_plasticity.metrics import FULL_ATTENTION, GROUP_COLUMNS
 from attention_plasticity.tables.layer_types import recorded_layers
+from qk_toolkit.arrays import Array
 from qk_toolkit.formatting import count
 
 _UNKNOWN = (math.nan,) * len(GROUP_COLUMNS)  # influences
@@ -59,36 +62,32 @@ class MeanEstimate:
 
 
 def mean_estimate(
-    values: Sequence[float],
-    influences: Sequence[Sequence[float]],
-    groups: Sequence[float],
+    values: Sequence[float] | Array,
+    influences: Sequence[Sequence[float]] | Array,
+    groups: Sequence[float] | Array,
     eligible: int | None = None,
 ) -> MeanEstimate:
-    """Mean over the heads with a value. `influences` has one sequence of 16 numbers per head.
+    """Mean over the heads with a value. `influences` has 16 numbers per head.
 
     `groups` are the numbers of groups of texts behind the values, NaN or 0 if not known. `eligible`
     is the number of heads from which the heads were sampled at random; None if they are fixed.
     """
-    used = [number for number, value in enumerate(values) if not math.isnan(value)]
-    if not used:
+    all_values = np.asarray(values, np.float64)  # (heads,)
+    used = np.flatnonzero(~np.isnan(all_values))
+    if not len(used):
         return MeanEstimate(math.nan, math.nan, 0, 0, _UNKNOWN, eligible, math.nan)
-    heads = len(used)
-    found = [values[number] for number in used]
-    own = [influences[number] for number in used]
-    shares = tuple(math.fsum(group) / heads for group in zip(*own, strict=True))
-    error = math.sqrt(_squares(shares))
-    known = [groups[number] for number in used]
-    fewest = 0 if any(map(math.isnan, known)) else int(min(known))
+    found = all_values[used]
+    own = np.asarray(influences, np.float64).reshape(len(all_values), -1)[used]  # (heads, g)
+    shares = own.mean(axis=0)
+    error = float(np.linalg.norm(shares))
+    known = np.asarray(groups, np.float64)[used]
+    fewest = 0 if np.isnan(known).any() else int(known.min())
     variance = 0.0 if eligible is None else _head_variance(found, own, error**2, eligible)
-    return MeanEstimate(math.fsum(found) / heads, error, heads, fewest, shares, eligible, variance)
+    numbers = tuple(shares.tolist())
+    return MeanEstimate(float(found.mean()), error, len(used), fewest, numbers, eligible, variance)
 
 
-def _head_variance(
-    values: Sequence[float],
-    influences: Sequence[Sequence[float]],
-    text_variance: float,
-    eligible: int,
-) -> float:
+def _head_variance(values: Array, influences: Array, text_variance: float, eligible: int) -> float:
     """Squared error of a mean from the choice of its heads; NaN for one head.
 
     The variance over heads contains errors over texts. What all heads have in common of these does
@@ -97,16 +96,10 @@ def _head_variance(
     heads = len(values)
     if heads < 2:
         return math.nan
-    mean = math.fsum(values) / heads
-    spread = math.fsum((value - mean) ** 2 for value in values) / (heads - 1)
-    of_texts = math.fsum(map(_squares, influences)) / heads
-    between = spread - of_texts + text_variance
+    of_texts = float((influences**2).sum(axis=1).mean())
+    between = float(values.var(ddof=1)) - of_texts + text_variance
     left = max(0.0, 1.0 - heads / eligible)  # share of the heads that are not in the mean
     return between if math.isnan(between) else left * max(0.0, between) / heads
-
-
-def _squares(numbers: Sequence[float]) -> float:
-    return math.fsum(number**2 for number in numbers)
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,5 @@ class RunInfo(_Part):
     means: dict[str, _Mean] | None = None
     key_head_means: dict[str, _Mean] | None = None
     versions: dict[str, Any] | None = None
-    content: str | None = None
     tables: dict[str, str] | None = None
     sha256: dict[str, str | None] | None = None

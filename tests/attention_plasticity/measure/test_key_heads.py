@@ -1,11 +1,10 @@
-"""The row of a key head, from the counts of its query heads: loops over pairs and queries."""
+"""The row of a key head, from counts of the queries of its query heads: loops over pairs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,17 @@ import attention_plasticity as ap
 from attention_dumps import make_attention_dump
 from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.estimate.visible import Visible
+from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.measure import key_heads
 from attention_plasticity.measure.attention import INSIDE_LAST_BIN
 from attention_plasticity.measure.found import FEW_GROUPS
-from attention_plasticity.measure.key_heads import (
-    FEW_QUERIES,
-    NO_PAIRS,
-    key_head_row,
-)
+from attention_plasticity.measure.key_heads import FEW_QUERIES, NO_PAIRS, seen_pairs
 from attention_plasticity.measure.result import KeyHeadRow
 from attention_plasticity.measure.streams import Purpose, Streams
-from attention_plasticity.measure.text_pairs import placed_pairs, text_pairs
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.read.layer import NO_COLUMNS
-from attention_plasticity.read.pool import NO_ATTENDED_KEYS, read_pool
-from attention_plasticity.read.rows import Keys, read_keys
+from attention_plasticity.read.pool import NO_ATTENDED_KEYS
+from attention_plasticity.read.rows import read_keys
 from dumps import add_rotary, make_dump
 from listed_choices import Choices, listed_error, listed_plasticity
 from reference import Rows, read_rows
@@ -38,12 +33,10 @@ from reference_checks import influences_of
 from reference_groups import Expected, layer_facts, leave_out, turned
 
 
-def row_of(
-    root: Path, q_heads: int, layer: int = 0, k_head: int = 0, **settings: Any
-) -> KeyHeadRow:
-    """The row of a key head whose query heads are the first ones."""
+def row_of(root: Path, q_heads: int, **settings: Any) -> KeyHeadRow:
+    """The row of key head 0 whose query heads are the first ones."""
     opened, config = ap.open_dump(root), ap.make_config(**settings)
-    row = key_head_row([ap.analyze_head(layer, q, k_head, opened, config) for q in range(q_heads)])
+    row = analyze_group(opened, 0, 0, range(q_heads), config).key_head
     assert row is not None
     assert_reasons(row)
     return row
@@ -79,142 +72,77 @@ class Loops:
         self.queries = [read_rows(root, f"l00h{q:02d}q", self.config) for q in range(2)]
         self.visible = Visible(window, chunked)
 
-    def rng(self, purpose: Purpose) -> np.random.Generator:
-        return Streams(self.config.seed, 0, 0).rng(purpose)
-
-    def choices(self, keys: Keys, i: int, j: int) -> Choices:
-        """Of the later queries of every head that see both keys."""
-        found: Choices = []
-        places = [float(keys.position[one]) for one in (i, j)]
-        for head in self.queries:
-            own = []
-            for q, t, text in zip(head.vectors, head.position, head.example_id, strict=True):
-                if text == keys.text[i] and all(
-                    sees(t, place, self.window, chunked=self.chunked) for place in places
-                ):
-                    one, other = (float(q @ keys.rows.vectors[key]) for key in (i, j))
-                    own.append(0.5 if one == other else float(one > other))
-            found.append(own)
-        return found
-
-    def check(self, row: KeyHeadRow, keys: Keys, weight: np.ndarray, purpose: Purpose) -> int:
-        """Compare with the values of the pairs that the package draws; returns their number."""
-        pairs = text_pairs(keys, weight, self.visible, 2048, self.rng(purpose))
-        values: list[tuple[int, Choices]] = []
-        for i, j in zip(pairs.first.tolist(), pairs.second.tolist(), strict=True):
-            assert i != j
-            assert keys.text[i] == keys.text[j]
-            chosen = self.choices(keys, i, j)
-            if min(map(len, chosen)) >= 2:
-                values.append((int(keys.text[i]) % 16, chosen))
-        start = "attended_" if purpose == Purpose.ATTENDED_TEXT_PAIRS else ""
-        scores: dict[str, Callable[[Choices], float]] = {
-            "plasticity": listed_plasticity,
-            "static_error": listed_error,
-        }
-        for name, score in scores.items():
-            of_group = [(g, score(chosen)) for g, chosen in values]
-            alone = [(g, float(np.mean([score([one]) for one in c]))) for g, c in values]
-            for ending, found in (("", of_group), ("_heads", alone)):
-                expected = leave_out(
-                    lambda keeps, found=found: float(np.mean([v for g, v in found if keeps(g)])),
-                    {g for g, _ in found},
-                )
-                assert_equal(row.quantities[f"{start}{name}{ending}"], expected)
-        return len(values)
-
 
 @pytest.mark.parametrize(("window", "chunked"), [(None, False), (300, False), (512, True)], ids=str)
 def test_pairs_and_queries_against_a_loop(
     tmp_path: Path, window: int | None, chunked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_heads, "_MOST_PLACED", 150)
+    monkeypatch.setattr(key_heads, "_MOST_PAIRS", 150)
     kind = (
         "chunked_attention" if chunked else "full_attention" if not window else "sliding_attention"
     )
     make_dump(tmp_path, layers=1, q_heads=2, k_heads=1, n=130, examples=16, window=window)
     add_rotary(tmp_path, type=kind, window=window)
     row, loops = row_of(tmp_path, 2), Loops(tmp_path, window, chunked=chunked)
-    number = loops.check(row, loops.keys, loops.keys.weight, Purpose.TEXT_PAIRS)
-    assert row.values["n_pairs"] == number > 20
     assert row.values["n_groups"] >= 8
-    assert row.missing["attended_plasticity"] == NO_ATTENDED_KEYS
+    assert row.missing["received_gini"] == NO_ATTENDED_KEYS
     assert row.missing["far_mass"] == NO_COLUMNS
-    check_placed(row, loops, tmp_path)
-
-
-def check_placed(row: KeyHeadRow, loops: Loops, root: Path) -> None:
-    """Plasticity at one position: all queries of a bin are turned to the token of the pair."""
     keys, bins = loops.keys, loops.keys.texts.bins
     assert bins is not None
-    pairs = placed_pairs(keys, loops.visible, 150, loops.rng(Purpose.PLACED_PAIRS))
-    record = layer_facts(root, 0).get("rotary")
+    rng = Streams(loops.config.seed, 0, 0).rng(Purpose.SEEN_PAIRS)
+    pairs = seen_pairs(keys, loops.visible, 150, rng)
+    record = layer_facts(tmp_path, 0).get("rotary")
     listed = []  # group of the pair, then groups and choices of the queries of each head
     for i, j, t in zip(pairs.first, pairs.second, pairs.position, strict=True):
-        assert all(
-            sees(t, keys.position[one], loops.window, chunked=loops.chunked) for one in (i, j)
-        )
-        if loops.window is None and t < bins.size:
+        assert i != j
+        assert keys.text[i] == keys.text[j]
+        assert all(sees(t, keys.position[one], window, chunked=chunked) for one in (i, j))
+        if window is None and t < bins.size:
             continue  # the first bin has no queries that see an earlier one
         w = keys.rows.vectors[i].astype(float) - keys.rows.vectors[j]
-        heads = [placed_choices(head, bins.size, float(t), w, record) for head in loops.queries]
+        heads = [choices(head, bins.size, float(t), w, record) for head in loops.queries]
         listed.append((int(keys.text[i]) % 16, heads))
-    found = []
-    for used in ([0, 1], [0], [1]):
-        groups = {int(g) for _, heads in listed for one in used for g in heads[one][0]}
-        found.append(leave_out(partial(placed_mean, listed, used), groups))
-    assert_equal(row.quantities["aligned_plasticity"], found[0], 1e-6)
-    alone = row.quantities["aligned_plasticity_heads"]
-    assert alone.value == pytest.approx(np.mean([one.value for one in found[1:]]), abs=1e-6)
-    influences = np.mean([one.influences for one in found[1:]], axis=0)
-    np.testing.assert_allclose(alone.influences, influences, atol=1e-6)
+    known = [one for one in listed if not math.isnan(listed_plasticity(one[1]))]
+    assert row.values["n_pairs"] == len(known) > 20
+    numbers = [sum(map(len, heads)) for _, heads in known]
+    assert row.values["n_queries"] == pytest.approx(np.mean(numbers))
+    groups = {g for _, heads in known for head in heads for g, _ in head}
+    for name, score in (("aligned_plasticity", listed_plasticity), ("static_error", listed_error)):
+        expected = leave_out(partial(mean_of_pairs, known, score), groups)
+        assert_equal(row.quantities[name], expected, 1e-6)
 
 
-def placed_choices(
-    head: Rows, size: int, t: float, w: np.ndarray, record: Any
-) -> tuple[np.ndarray, np.ndarray]:
+def choices(head: Rows, size: int, t: float, w: np.ndarray, record: Any) -> list[tuple[int, float]]:
     """Groups of the queries in the bin of t, and whether each prefers the first key."""
     own = np.floor(head.position / size) == math.floor(t / size)
     if own.sum() < 2:
-        return np.zeros(0, int), np.zeros(0)
+        return []
     Q = turned(head.vectors[own], t - head.position[own], record)
-    return head.example_id[own] % 16, 0.5 * (1 + np.sign(Q @ w))
+    group, prefers = head.example_id[own] % 16, 0.5 * (1 + np.sign(Q @ w))
+    return list(zip(group.tolist(), prefers.tolist(), strict=True))
 
 
-def placed_mean(listed: Any, used: list[int], keeps: Callable[[int], bool]) -> float:
-    """Mean over pairs of twice the chance that two queries of different groups disagree."""
-    values = []
-    for of_pair, heads in listed:
-        if not keeps(of_pair):
-            continue
-        kept = []
-        for number in used:
-            group, prefers = heads[number]
-            inside = np.array([keeps(int(g)) for g in group], bool)
-            kept.append((group[inside], prefers[inside]))
-        disagree = []
-        for (g, a), (h, b) in product(kept, repeat=2):
-            differ = g[:, None] != h[None, :]
-            both = a[:, None] * (1 - b[None, :])
-            disagree.append(both[differ].mean() if differ.any() else math.nan)
-        values.append(4.0 * float(np.mean(disagree)))
-    known = [value for value in values if not math.isnan(value)]
-    return float(np.mean(known))
+def mean_of_pairs(
+    listed: list[tuple[int, Choices]],
+    score: Callable[[Choices], float],
+    keeps: Callable[[int], bool],
+) -> float:
+    """Mean over the pairs of kept groups of the score of the queries of kept groups."""
+    values = [
+        score([[one for one in head if keeps(one[0])] for head in heads])
+        for group, heads in listed
+        if keeps(group)
+    ]
+    return float(np.nanmean(values))
 
 
-def test_attended_pairs_against_a_loop(tmp_path: Path) -> None:
-    """Keys in proportion to the attention of both heads of the group over their inclusion."""
+def test_received_attention_and_far_mass_of_a_group(tmp_path: Path) -> None:
     root = make_attention_dump(tmp_path, q_heads=2, share=0.35, received=True, texts=5, length=40)
-    row, loops = row_of(root, 2, distant_from=8), Loops(root)
-    pool = read_pool(loops.dump, 0, 0, loops.keys, loops.config)
-    assert pool is not None
-    weight = np.where(pool.keys.position >= 4, pool.received.sum(axis=1), 0.0) * pool.keys.weight
-    number = loops.check(row, pool.keys, weight.astype(float), Purpose.ATTENDED_TEXT_PAIRS)
-    assert row.values["n_attended_pairs"] == number > 50
+    row = row_of(root, 2, distant_from=8)
     assert 0 < row.values["received_half"] < 0.5
     assert 0 < row.values["received_gini"] < 1
-    config = ap.make_config(distant_from=8)
-    heads = [ap.analyze_head(0, head, 0, loops.dump, config) for head in range(2)]
+    dump, config = ap.open_dump(root), ap.make_config(distant_from=8)
+    heads = [ap.analyze_head(0, head, 0, dump, config) for head in range(2)]
     far = [influences_of(head)["attn_far_mass", None] for head in heads]
     assert row.values["far_mass"] == pytest.approx(np.mean([one["value"] for one in far]))
     influences = np.mean([[one[f"group_{g:02d}"] for g in range(16)] for one in far], axis=0)
@@ -222,22 +150,15 @@ def test_attended_pairs_against_a_loop(tmp_path: Path) -> None:
 
 
 def test_missing_values_have_reasons(tmp_path: Path) -> None:
-    make_dump(tmp_path / "alone", layers=1, q_heads=2, k_heads=1, n=60, examples=60)
+    add_rotary(make_dump(tmp_path / "alone", layers=1, q_heads=2, k_heads=1, n=8, examples=64))
     row = row_of(tmp_path / "alone", 2)
     assert row.missing["static_error"] in (FEW_QUERIES, NO_PAIRS)
     config = ap.make_config(single_example=True)
-    head = ap.analyze_head(0, 0, 0, ap.open_dump(tmp_path / "alone"), config)
-    assert key_head_row([head]) is None
+    assert analyze_group(ap.open_dump(tmp_path / "alone"), 0, 0, [0], config).key_head is None
     few = make_attention_dump(tmp_path / "few", texts=3, received=True, bins=4)
     row = row_of(few, 1)
-    for name in ("plasticity", "attended_static_error", "received_gini"):
-        assert math.isfinite(row.values[name])
-        assert row.missing[f"{name}_se"] == FEW_GROUPS
+    assert math.isfinite(row.values["received_gini"])
+    assert row.missing["received_gini_se"] == FEW_GROUPS
     assert row.missing["far_mass"] == INSIDE_LAST_BIN
     assert "add-rotary" in row.missing["aligned_plasticity"]
-
-
-def test_records_keep_large_counts() -> None:
-    """One bin of a long dump has more than 65,535 queries."""
-    counts = np.array([0, 65_536, 4_000_000])
-    assert np.array_equal(key_heads._numbers(key_heads._text(counts)), counts)
+    assert "add-rotary" in row.missing["static_error"]

@@ -34,10 +34,7 @@ def test_purposes_have_numbers_of_their_own_that_stay() -> None:
         "BIN_PAIRS": 1,
         "ATTENDED_PAIRS": 2,
         "DISTANCE_PAIRS": 3,
-        "TEXT_PAIRS": 4,
-        "ATTENDED_TEXT_PAIRS": 5,
-        "PLACED_PAIRS": 6,
-        "LATER_QUERIES": 7,
+        "SEEN_PAIRS": 6,
     }
 
 
@@ -59,5 +56,5 @@ def test_a_purpose_is_of_key_heads_or_of_query_heads(
     assert not analyze_group(dump, 0, 0, [1, 2], make_config(bin_size=8)).failures
     of_key_head = {purpose for head, purpose in used if head == 0}
     of_query_heads = {purpose for head, purpose in used if head in (1, 2)}
-    assert of_query_heads == {Purpose.ATTENDED_PAIRS, Purpose.LATER_QUERIES}
+    assert of_query_heads == {Purpose.ATTENDED_PAIRS}
     assert of_key_head == set(Purpose) - of_query_heads

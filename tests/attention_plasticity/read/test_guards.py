@@ -152,19 +152,14 @@ def test_the_logits_are_those_after_rope(tmp_path: Path, pre_rope: bool) -> None
             ap.analyze_head(0, 0, dump=dump)
 
 
-def test_heads_with_other_rows_and_unknown_tokens_are_warnings(tmp_path: Path) -> None:
-    """One of three query heads has the texts of another order, and no attention columns tell it."""
+def test_unknown_tokens_are_a_warning(tmp_path: Path) -> None:
     dump = make_attention_dump(tmp_path / "dump", q_heads=3, without=(0, 1, 2), share=1.0)
     write_tokens(dump, dict.fromkeys(range(12), "a"))
     analyse(dump, tmp_path / "right")
-    kinds = {"other_rows", "unknown_tokens"}
-    assert kinds.isdisjoint(one["kind"] for one in run_info(tmp_path / "right")["warnings"])
-    change(dump, "l00h01q", "example_id", lambda ids: ids[::-1])
+    assert "unknown_tokens" not in {one["kind"] for one in run_info(tmp_path / "right")["warnings"]}
     texts = read_tokens(dump)
     assert texts is not None
     write_tokens(dump, {number: texts[number] for number in range(9)})
     analyse(dump, tmp_path / "wrong")
     found = {one["kind"]: one for one in run_info(tmp_path / "wrong")["warnings"]}
-    assert found["other_rows"]["text"].startswith("The rows of l00h01q are of other texts or")
-    assert found["other_rows"]["heads"] == 1
     assert found["unknown_tokens"]["text"].startswith("tokens.parquet does not have 3 token ids")

@@ -66,7 +66,6 @@ def test_as_many_buckets_as_allowed_may_lie_far_apart(tmp_path: Path) -> None:
     dump, config = open_dump(tmp_path), make_config()
     found = estimate(dump, make_plan(dump, config), config)
     assert found.problems == ()
-    assert found.worker_memory < 1 << 30
 
 
 def test_many_buckets_of_wide_vectors_are_refused(tmp_path: Path) -> None:

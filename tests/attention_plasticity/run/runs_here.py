@@ -11,7 +11,7 @@ from typing import Any
 from attention_plasticity.config import RunnerConfig, make_config
 from attention_plasticity.run.engines import Engine
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.worker import analyze_heads
+from attention_plasticity.run.worker import analyze_key_head
 from attention_plasticity.run.write import Outcome
 from qk_toolkit.watcher import Watcher
 
@@ -25,8 +25,8 @@ class Here(Engine):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """The result of a call."""
-        if fn is analyze_heads:
-            _, layer, k_head, q_heads = args
+        if fn is analyze_key_head:
+            _, layer, k_head, q_heads, _ = args
             self._before(layer, k_head)
             self.heads += [(layer, q_head) for q_head in q_heads]
         future: Future[Any] = Future()
@@ -87,9 +87,9 @@ def compared_info(folder: Path) -> dict[str, Any]:
     return info
 
 
-def records(folder: Path, kind: str = "[hk]") -> list[Path]:
-    """The records of finished heads with any settings, sorted by name."""
-    return sorted((folder / ".heads").glob(f"*/l??{kind}*.json.gz"), key=lambda path: path.name)
+def records(folder: Path) -> list[Path]:
+    """The records of finished key heads with any settings, sorted by name."""
+    return sorted((folder / ".heads").glob("*/l*.record"), key=lambda path: path.name)
 
 
 def state(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -86,7 +86,7 @@ def local_files() -> list[str]:
 
 
 def recorded(s3: S3) -> int:
-    return sum(name.endswith(".json.gz") for name in s3.names("run/.heads/"))
+    return sum(name.endswith(".record") for name in s3.names("run/.heads/"))
 
 
 def kept_folder(caught: pytest.ExceptionInfo[Any]) -> Path:
@@ -146,7 +146,7 @@ def test_a_killed_run_continues_on_another_machine(
             run.kill()
     assert run.returncode == -signal.SIGKILL
     s3.heal()
-    assert recorded(s3) == 4
+    assert recorded(s3) == 2
     assert "run/run.json" not in s3.names()
     for name in [name for name in s3.names("run/.heads/") if "/l01" in name]:
         s3.delete(name)  # they were not sent
@@ -187,14 +187,14 @@ def test_two_commands_on_one_machine_are_refused(s3: S3, dump: Path) -> None:
     assert refused == [f"{s3.url('run')}: another command on this machine is writing here"]
 
 
-@pytest.mark.parametrize("path", ["/run/head_metrics.csv", ".json.gz"])
+@pytest.mark.parametrize("path", ["/run/head_metrics.csv", ".record"])
 def test_a_failed_upload_loses_nothing(
     s3: S3, dump: Path, local: Path, tmp_path: Path, path: str
 ) -> None:
     s3.fail("PUT", error(500), path=path)
     with pytest.raises(StoreError, match="all files are kept in") as caught:
         analyse(dump, s3.url("run"), **FAST)
-    assert len(records(kept_folder(caught))) == 4
+    assert len(records(kept_folder(caught))) == 2
     assert "secret-of-the-test" not in str(caught.value)
     assert "run/run.json" not in s3.names()
     s3.heal()
@@ -266,7 +266,7 @@ def test_an_interruption_does_not_wait_for_a_server_that_does_not_answer(
     ):
         analyse(three, s3.url("run"), engine=Here(wait), **FAST)
     answered = [request.path for request in s3.requests if request.method == "PUT"]
-    ending = ".json.gz" if stalled == "/.heads/" else stalled
+    ending = ".record" if stalled == "/.heads/" else stalled
     assert not any(path.endswith(ending) for path in answered)
     s3.heal()
 

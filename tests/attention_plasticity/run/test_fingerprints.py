@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from attention_plasticity.run.fingerprints import InputFiles
+from attention_plasticity.run.fingerprints import InputFiles, group_digest
 from dumps import make_dump
 from odd_files import huge
-from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
 
 
@@ -22,30 +21,32 @@ def dump(tmp_path: Path) -> Path:
 
 
 def fingerprint(inputs: InputFiles) -> str:
-    return inputs.of_head(0, 0, 0)
+    return inputs.of_group(0, 0, [0, 1])
 
 
-def test_a_change_after_the_first_look_is_seen(dump: Path) -> None:
-    inputs = InputFiles(open_dump(dump))
+def test_the_first_look_is_kept_and_a_change_is_seen_by_a_new_one(dump: Path) -> None:
+    opened = open_dump(dump)
+    inputs = InputFiles(opened)
     first = fingerprint(inputs)
-    inputs.of_head(0, 1, 0)
-    assert not inputs.changed()
     os.utime(dump / "l00h00q" / "data.parquet", (1, 1))
+    assert group_digest(opened, 0, 0, [0, 1]) == first  # times are not content
+    assert group_digest(opened, 0, 0, [0]) != first
+    shutil.copy(dump / "l00h02q" / "data.parquet", dump / "l00h00q" / "data.parquet")
     assert fingerprint(inputs) == first
-    assert inputs.changed() == {HeadId(0, 0, "q")}
+    assert group_digest(opened, 0, 0, [0, 1]) != first
 
 
 def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
-    path = dump / "l00h00q" / "data.parquet"
-    path.write_text("x")
-    inputs = InputFiles(open_dump(dump))
-    fingerprint(inputs)
-    assert not inputs.changed()
-    path.unlink()
-    path.symlink_to("data.parquet")
-    assert inputs.changed() == {HeadId(0, 0, "q")}
-    shutil.rmtree(path.parent)
-    assert inputs.changed() == {HeadId(0, 0, "q")}
+    path, opened, found = dump / "l00h00q" / "data.parquet", open_dump(dump), set()
+    for change in (
+        lambda: path.write_text("x"),
+        path.unlink,
+        lambda: path.symlink_to("data.parquet"),
+        lambda: shutil.rmtree(path.parent),
+    ):
+        change()
+        found.add(group_digest(opened, 0, 0, [0, 1]))
+    assert len(found) >= 3
 
 
 def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:

@@ -14,14 +14,9 @@ import pytest
 
 from attention_plasticity.config import make_config
 from attention_plasticity.head_analysis import analyze_head
-from attention_plasticity.metrics import (
-    HEAD_METRICS,
-    WORDS,
-)
+from attention_plasticity.metrics import HEAD_METRICS
 from attention_plasticity.run import write
 from attention_plasticity.run.folder import RunFolder
-from attention_plasticity.run.head_record import csv_text
-from attention_plasticity.tables.csv_tables import read_table
 from dumps import add_rotary, make_dump
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.watcher import Watcher
@@ -200,24 +195,6 @@ def test_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None:
     assert set(info["tables"].values()) == set(tables(out))
     for kind, name in info["tables"].items():
         assert info["sha256"][kind] == hashlib.sha256((out / name).read_bytes()).hexdigest()
-
-
-TOKENS = ["nan", "NA", "", "12", "\r", "a\r\nb", "\n", '"', ",", "\t", "x\0y", "</script>", "😀"]
-
-
-def test_tokens_are_read_back_exactly(tmp_path: Path) -> None:
-    numbers = dict.fromkeys(WORDS.names, 1)
-    rows = [
-        numbers | {"kind": "typical", "query_token": token, "key_token": other}
-        for token, other in zip(TOKENS, TOKENS[::-1], strict=True)
-    ]
-    text = csv_text("words", ([row[name] for name in WORDS.names] for row in rows))
-    path = tmp_path / WORDS.file
-    path.write_bytes(f"{','.join(WORDS.names)}\n{text}".encode())
-    table = read_table(path, "words")
-    assert table["query_token"].tolist() == TOKENS
-    assert table["key_token"].tolist() == TOKENS[::-1]
-    assert table["distance"].tolist() == [1] * len(TOKENS)
 
 
 def test_columns_begin_with_those_of_the_seeds() -> None:

@@ -18,7 +18,6 @@ from attention_plasticity.run.plan import (
     Plan,
     estimate,
     make_plan,
-    split_groups,
     whole_plan,
 )
 from dumps import make_dump
@@ -173,15 +172,6 @@ def test_the_whole_plan_has_the_heads_that_are_not_selected(tmp_path: Path) -> N
 # the estimate
 
 
-def test_an_estimate_of_memory_grows_with_the_rows_used(tmp_path: Path) -> None:
-    dump = open_dump(make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=1000, d=16))
-    few, many = (
-        estimate(dump, make_plan(dump, config), config).worker_memory
-        for config in (make_config(max_tokens_per_head=10), make_config())
-    )
-    assert many - few >= (1000 - 10) * 16 * 4 * 2
-
-
 @pytest.mark.parametrize("content", ["no Parquet", "no rows", "no file"])
 def test_an_estimate_goes_on_without_a_head(content: str, tmp_path: Path) -> None:
     dump = open_dump(make_dump(tmp_path, layers=1, q_heads=2, k_heads=1, n=50))
@@ -195,21 +185,5 @@ def test_an_estimate_goes_on_without_a_head(content: str, tmp_path: Path) -> Non
     config = make_config()
     found = estimate(dump, make_plan(dump, config), config)
     assert found.rows == 100
-    assert found.worker_memory > 0
     assert len(found.problems) == 1
     assert "l00h00q" in found.problems[0]
-
-
-@given(
-    sizes=st.lists(st.integers(1, 9), max_size=6),
-    workers=st.integers(1, 8),
-)
-def test_sharing_out_loses_no_head_and_keeps_workers_busy(sizes: list[int], workers: int) -> None:
-    groups = [Group(0, k_head, tuple(range(size))) for k_head, size in enumerate(sizes)]
-    parts = split_groups(groups, workers)
-    heads = [(part.k_head, q_head) for part in parts for q_head in part.q_heads]
-    assert heads == [(group.k_head, q_head) for group in groups for q_head in group.q_heads]
-    if workers == 1:
-        assert parts == groups
-    else:
-        assert len(parts) >= min(sum(sizes), 3 * workers)

@@ -1,20 +1,22 @@
-"""Records of finished heads: a head with an undamaged record is never computed again."""
+"""Records of finished key heads: one with an undamaged record is never computed again."""
 
 from __future__ import annotations
 
-import gzip
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from attention_plasticity.head_analysis import analyze_head
-from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.run.records import Records, Unit, packed
+from attention_plasticity.config import make_config
+from attention_plasticity.head_analysis import analyze_group
+from attention_plasticity.metrics import TABLES
+from attention_plasticity.run.record import packed, unpacked
+from attention_plasticity.run.records import Records, Unit
+from attention_plasticity.run.worker import failed_group
 from dumps import add_rotary, make_dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import OutputError, ToolkitError
@@ -26,15 +28,16 @@ from runs_here import (
     computed,
     records,
     run_info,
-    state,
     tables,
 )
+
+HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dump")
-    return add_rotary(make_dump(folder, layers=2, q_heads=2, k_heads=1, n=60, d=4), 2, 4)
+    return add_rotary(make_dump(folder, layers=2, q_heads=4, k_heads=2, n=60, d=4), 2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -50,39 +53,57 @@ def out(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
-def some_records(folder: Path) -> Records:
-    kept = Records(folder, {"seed": 0})
+def test_a_record_has_what_was_found_bit_for_bit(dump: Path, tmp_path: Path) -> None:
+    result = analyze_group(open_dump(dump), 0, 1, [2, 3], make_config())
+    kept, unit = Records(tmp_path, {"seed": 0}), Unit(0, 1, "0123456789abcdef")
     kept.begin()
-    return kept
-
-
-def test_a_record_is_read_back_bit_for_bit(dump: Path, tmp_path: Path) -> None:
-    result = analyze_head(0, 1, 0, open_dump(dump))
-    kept, unit = some_records(tmp_path), Unit(0, 1, "0123456789abcdef")
-    assert not kept.has(unit)
-    kept.add_failure(unit, "a reason")
-    assert kept.failure(unit) == "a reason"
-    kept.add(unit, packed(vars(result)))
-    assert kept.failure(unit) is None
-    assert repr(HeadResult(**(kept.read(unit) or {}))) == repr(result)
-    assert any(math.isnan(value) for name, value in result.metrics.items() if name[0] == "a")
+    assert kept.read(unit) is None
+    kept.add(unit, packed(result))
+    found = kept.read(unit)
+    assert found is not None
     assert list(kept.units()) == [unit]
-    assert packed(vars(result)) == packed(kept.read(unit) or {})
+    assert found.q_heads == [2, 3]
+    assert found.failures == []
+    for head, own in zip(found.heads, result.heads, strict=True):
+        assert repr(head["rows"]["head_metrics"]) == repr(own.metrics)  # with NaN
+        assert head["missing"] == own.missing
+        for name, column in own.tables["drift"].items():
+            np.testing.assert_equal(head["rows"]["drift"][name], column[0])
+    assert result.key_head is not None
+    assert found.key_head is not None
+    assert repr(found.key_head["row"]) == repr(result.key_head.values)
+    for (q_head, name), numbers in zip(found.quantities, found.numbers, strict=True):
+        if q_head is None:
+            one = result.key_head.quantities[name]
+            np.testing.assert_equal(numbers, [one.value, one.groups, *one.influences])
+    assert {q_head for q_head, _ in found.quantities} == {2, 3, None}
+    large = set(TABLES) - {"head_metrics", "roles", "drift", "key_heads", "words", "attention"}
+    assert set(found.texts) == large
+    assert packed(result) == packed(result)
 
 
-def test_a_finished_run_is_not_written_again(dump: Path, out: Path) -> None:
-    before, engine, watcher = state(out), Here(), Notes()
+def test_a_record_lists_failures_with_their_tracebacks() -> None:
+    result = failed_group(0, 1, [2, 3], "a reason", "Traceback")
+    found = unpacked(packed(result))
+    assert found.failures == result.failures
+    assert [(one.q_head, one.traceback) for one in found.failures] == [
+        (2, "Traceback"),
+        (3, "Traceback"),
+    ]
+    assert found.q_heads == []
+
+
+def test_a_finished_run_computes_nothing(dump: Path, finished: Path, out: Path) -> None:
+    engine, watcher = Here(), Notes()
     outcome = analyse(dump, out, engine=engine, watcher=watcher)
     assert engine.heads == []
-    assert state(out) == before
-    assert "4 of 4 heads were finished earlier and are kept" in watcher.notes
+    assert tables(out) == tables(finished)
+    assert compared_info(out) == compared_info(finished)
+    assert "8 of 8 heads were finished earlier and are kept" in watcher.notes
     assert outcome.info == run_info(out)
 
 
-@pytest.mark.parametrize(
-    "lost",
-    ["run.json", "head_metrics.csv", "*.csv", "*.*", "edited", "failures", "heads"],
-)
+@pytest.mark.parametrize("lost", ["run.json", "head_metrics.csv", "*.csv", "*.*", "edited"])
 def test_lost_tables_are_written_from_the_records(
     lost: str, dump: Path, finished: Path, out: Path
 ) -> None:
@@ -91,9 +112,7 @@ def test_lost_tables_are_written_from_the_records(
             path.unlink()
     if lost == "edited":
         (out / "head_metrics.csv").write_text("x")
-    elif lost in (info := run_info(out) if (out / "run.json").exists() else {}):
-        del info[lost]
-        (out / "run.json").write_text(json.dumps(info))
+        (out / "run.json").write_text("{}")
     assert computed(dump, out) == []
     assert tables(out) == tables(finished)
     assert compared_info(out) == compared_info(finished)
@@ -106,7 +125,7 @@ def test_a_record_that_cannot_be_written_ends_the_run(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("attention_plasticity.run.records.sync", no_space)
-    with pytest.raises(OutputError, match=r"l\d\dh\d\d-.*cannot be written: No space left"):
+    with pytest.raises(OutputError, match=r"l\d\dk\d\d-.*cannot be written: No space left"):
         analyse(dump, out, seed=1)
     assert tables(out) == tables(finished)
 
@@ -117,8 +136,8 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "one byte less": lambda content: content[:-1],
     "zeros": lambda content: bytes(len(content)),
     "text": lambda content: b"no record",
-    "unpacked": gzip.decompress,
-    "wrong checksum": lambda content: content[:-8] + b"abcd" + content[-4:],
+    "one line": lambda content: content.partition(b"\n")[0] + b"\n",
+    "another bit": lambda content: content[:-8] + bytes([content[-8] ^ 1]) + content[-7:],
     "twice": lambda content: content + content[:100],
 }
 
@@ -130,7 +149,7 @@ def test_a_damaged_record_is_computed_again(
     path = records(out)[2]
     content = path.read_bytes()
     path.write_bytes(DAMAGE[how](content))
-    assert computed(dump, out) == [(1, 0)]
+    assert computed(dump, out) == [(1, 0), (1, 1)]
     assert path.read_bytes() == content
     assert tables(out) == tables(finished)
     assert compared_info(out) == compared_info(finished)
@@ -146,49 +165,67 @@ def test_a_record_of_another_head_or_run_is_computed_again(
     for path, content in strangers.items():
         assert content != path.read_bytes()
         path.write_bytes(content)
-    (out / "run.json").unlink()
-    assert computed(dump, out) == [(0, 1), (1, 0)]
+    assert computed(dump, out) == [(0, 2), (0, 3), (1, 0), (1, 1)]
     assert tables(out) == tables(finished)
 
 
 def test_a_damaged_record_never_reaches_a_table(dump: Path, finished: Path, out: Path) -> None:
     records(out)[2].write_bytes(b"")
-    (out / "run.json").unlink()
     analyse(dump, out, layers=[0])
-    assert run_info(out)["not_analysed"] == [[1, 0]]
+    assert run_info(out)["not_analysed"] == [[1, 0], [1, 1]]
     kept = (out / "head_metrics.csv").read_bytes().splitlines()
     whole = (finished / "head_metrics.csv").read_bytes().splitlines()
-    assert kept == [*whole[:3], whole[4]]
+    assert kept == [*whole[:5], *whole[7:]]
 
 
-def test_a_damaged_record_of_a_head_that_fails_now_gives_the_reason(
+def test_a_head_that_fails_now_gives_the_reason(
     dump: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records(out)[0].write_bytes(b"\x1f")
     monkeypatch.setattr("attention_plasticity.head_analysis.analyze_group", _fail)
     outcome = analyse(dump, out)
-    [failure] = outcome.failures
-    assert (failure.layer, failure.q_head) == (0, 0)
-    assert "planted" in failure.reason
-    assert len(records(out)) == 3
+    assert [(one.layer, one.q_head) for one in outcome.failures] == [(0, 0), (0, 1)]
+    assert {one.reason for one in outcome.failures} == {"planted"}
+    assert outcome.info["heads"]["analysed"] == 6
+    monkeypatch.undo()
+    assert computed(dump, out) == [(0, 0), (0, 1)]
 
 
 def _fail(*arguments: object) -> None:
     raise ToolkitError("planted")
 
 
+def test_a_record_grows_with_the_chosen_query_heads(
+    dump: Path, finished: Path, tmp_path: Path
+) -> None:
+    """A record has the heads of all commands; the row of a key head is of all of them."""
+    out = tmp_path / "out"
+    assert computed(dump, out, heads=[1]) == [(0, 1), (1, 1)]
+    assert run_info(out)["not_analysed"] == [[0, 0], [0, 2], [0, 3], [1, 0], [1, 2], [1, 3]]
+    assert computed(dump, out, heads=[0, 2]) == [*HEADS[:3], *HEADS[4:7]]
+    assert computed(dump, out, heads=[1]) == []
+    assert len(records(out)) == 4
+    assert computed(dump, out) == [(0, 2), (0, 3), (1, 2), (1, 3)]
+    assert tables(out) == tables(finished)
+    assert compared_info(out) == compared_info(finished)
+
+
 def test_drafts_of_killed_processes_are_removed_later(dump: Path, out: Path) -> None:
     """A new draft may be of a command that works at the same time."""
     inner = records(out)[0].parent
-    old = [out / ".head_metrics.csv.part-1-ab", inner / ".l00h01-12.json.gz.part-1-ab"]
-    new = inner / ".l00h00-12.json.gz.part-2-ab"
+    old = [out / ".head_metrics.csv.part-1-ab", inner / ".l00k01-12.record.part-1-ab"]
+    new = inner / ".l00k00-12.record.part-2-ab"
     for draft in (*old, new):
         draft.write_text("half")
     for draft in old:
         os.utime(draft, (1, 1))
     (out / ".heads" / "tables-killed").mkdir()
-    (out / "run.json").unlink()
     analyse(dump, out)
     assert not any(draft.exists() for draft in old)
     assert new.exists()
     assert not list((out / ".heads").glob("tables-*"))
+
+
+def test_settings_beside_the_records_tell_what_they_depend_on(out: Path) -> None:
+    settings = json.loads((records(out)[0].parent / "settings.json").read_text())
+    assert {"schema", "version", "seed", "texts", "files"} <= set(settings)

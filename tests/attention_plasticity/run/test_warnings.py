@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from attention_plasticity import open_run
 from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.run.warnings import RunWarning, SampleSizes
+from attention_plasticity.run.warnings import RunWarning, SampleSizes, sizes_of
 from dumps import add_rotary, make_dump
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest, read_manifest, write_manifest
 from qk_dump.positions import BucketGeometry
@@ -56,7 +57,7 @@ def buckets(queries: dict[int, int]) -> HeadResult:
 def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, **how: Any) -> Any:
     sizes = SampleSizes(**how)
     for one in heads:
-        sizes.add(one)
+        sizes.add(one.metrics, one.missing["head_metrics"], sizes_of(one))
     return list(sizes.warnings(geometry, 512))
 
 
@@ -138,9 +139,9 @@ def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
     manifest = read_manifest(dump / MANIFEST_NAME)
     assert manifest is not None
     assert manifest.layers is not None
-    for layer in manifest.layers[1:]:
-        layer["selective"] = True
-    write_manifest(dump, manifest)
+    first, *others = manifest.layers
+    layers = [first, *(replace(layer, selective=True) for layer in others)]
+    write_manifest(dump, manifest.model_copy(update={"layers": layers}))
     (note,) = found_in(dump, tmp_path / "out", bin_size=256)
     assert (note.kind, note.heads) == ("selective_layers", 4)
     assert note.text.startswith("In layers 1-2 the content of keys decides which keys")
