@@ -24,8 +24,15 @@ _MOST_NAMES = 8
 def with_columns(page: str) -> str:
     """The page with the tables of columns as they are now."""
     page = _with_part(page, "a dump", [_DUMP_HEADER, *map(_dump_row, TABLE)])
+    told: set[tuple[str, str]] = set()
     for kind, table in TABLES.items():
-        page = _with_part(page, kind, [f"A row per {table.rows}.\n", _HEADER, *_rows(table)])
+        own = [one for one in _listed(table) if (one.column, _meaning(one)) not in told]
+        again = [f"`{one.column}`" for one in _listed(table) if one not in own]
+        lines = [f"A row per {table.rows}.\n", _HEADER, *_rows(own)]
+        if again:
+            lines.append(f"\nAs in tables above: {', '.join(again)}.")
+        page = _with_part(page, kind, lines)
+        told |= {(one.column, _meaning(one)) for one in own}
     return page
 
 
@@ -57,14 +64,15 @@ def _written(column: Column) -> str:
     return {"float": "float32", "double": "float64"}.get(str(column.type), str(column.type))
 
 
-def _rows(table: Table) -> Iterator[str]:
-    """Columns with the same meaning share a row if they follow each other, such as those of groups.
-
-    An error and a column before RoPE have no row if there is the column that they belong to.
-    """
+def _listed(table: Table) -> list[Metric]:
+    """The columns without those of an error and before RoPE, if what they belong to is there."""
     own = [one for one in table.columns if one.column not in IDS and one.error_of is None]
-    own = [one for one in own if _as_captured(one) not in table.names]
-    for meaning, members in groupby(own, key=_meaning):
+    return [one for one in own if _as_captured(one) not in table.names]
+
+
+def _rows(columns: Sequence[Metric]) -> Iterator[str]:
+    """Columns with the same meaning share a row if they follow each other."""
+    for meaning, members in groupby(columns, key=_meaning):
         yield _row(list(members), meaning.replace("|", r"\|"))
 
 

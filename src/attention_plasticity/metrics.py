@@ -320,7 +320,7 @@ KERNEL = Table(
         Metric("last_distance", "last distance", "last distance of the bin", format="index"),
         Metric("distance", "distance", "mean distance of the pairs", format="count"),
         Metric("mean_logit", "mean logit", "mean logit of the pairs, before a soft-cap", error=True, any_scale=True),
-        Metric("kernel", "rotary kernel", "logit of the mean query and the mean key, turned to the positions of the pairs", any_scale=True),
+        Metric("kernel", "rotary kernel", "logit of the mean query and the mean key, rotated to the positions of the pairs", any_scale=True),
         Metric("n_pairs", "pairs", "number of pairs of a query and an earlier key", format="count"),
         _GROUPS_OF_ROW,
     ),

@@ -48,7 +48,7 @@ def recorded_capture(place: str, info: Mapping[str, Any]) -> dict[str, Any]:
     ):
         raise ConfigError(
             f"{place}: its dump does not record the model and the texts of a capture (capture in "
-            "dump.json), so the capture cannot be repeated; give the run of a dump that sniff-qk "
+            "dump.json), so the capture cannot be repeated; give the run of a dump that capture "
             "made"
         )
     made = _part(capture, "dataset").get("synthetic")

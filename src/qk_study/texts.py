@@ -38,7 +38,7 @@ class OneLength:
         rest = f"; {count(shorter, 'text')} of {self.looked_at} have fewer" if shorter else ""
         return (
             f"texts are cut to {self.tokens:,} tokens, so that they have one length{rest} "
-            "(--one_length false keeps whole texts)"
+            "(--no_one_length keeps whole texts)"
         )
 
 
