@@ -99,6 +99,7 @@ architectures: $(VENV)/.dev
 columns: $(VENV)/.base
 	$(BIN)/python -m tools.write_columns
 	$(BIN)/python -m tools.write_glossary
+	$(BIN)/python -m tools.write_figures
 
 # Runs every case of docs/evidence.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev

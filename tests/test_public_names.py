@@ -63,13 +63,14 @@ CAPTURE_FLAGS = """
     vllm.options engine ray_address num_actors num_gpus overwrite dry_run
 """
 FIGURE_NAMES = """
-    attended attention by-role components depth distance heatmap key-heads map phase
-    plasticity profile ranks roles
+    attended attention band-shares by-role components depth depth distance heatmap
+    key-heads lengths map matched-heads phase plasticity profile profiles ranks
+    role-shares roles
 """
 FIGURE_LIBRARY = "FIGURES caption_of save_all save_figure"
 FIGURE_OPTIONS = """
     layers layer_type heads metric plasticity limit agg color trend_threshold cmap range
-    vmin vmax intervals fade baselines alpha line_width width title footnote model_name ylabel
+    vmin vmax intervals fade baselines width title footnote model_name ylabel
 """
 SCRIPT_OPTIONS = """
     run bucket_csv component_csv bucket_type bucket_min_size color_by_layer color_trend color_range

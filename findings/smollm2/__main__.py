@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import attention_plasticity as ap
-from attention_plasticity.figures.registry import save_all
+from attention_plasticity.figures.saving import save_all
 from findings.smollm2.beyond import beyond_table, draw_beyond
 from findings.smollm2.counts import counted_bins, counted_heads
 from findings.smollm2.heads import (

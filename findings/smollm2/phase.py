@@ -11,7 +11,8 @@ import pandas as pd
 
 import attention_plasticity as ap
 from attention_plasticity.figures import save_figure
-from attention_plasticity.figures.compose import Layout, Words, compose
+from attention_plasticity.figures.captions import Words
+from attention_plasticity.figures.compose import Layout, compose
 from attention_plasticity.figures.shapes import Line, Lines
 from attention_plasticity.figures.style import BLUE, TEXT, VERMILION, Axis, share_axis
 from attention_plasticity.metrics import BIN_QUANTITY, HEAD, POOLED_BIN_QUANTITY

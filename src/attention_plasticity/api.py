@@ -37,8 +37,8 @@ class Run(FinishedRun):
         Names and options are those of `attention-plasticity plot NAME`. The figure keeps its
         caption, which `save_figure` of `attention_plasticity.figures` writes beside the file.
         """
+        from attention_plasticity.figures.draw import draw_figure
         from attention_plasticity.figures.registry import spec_of
-        from attention_plasticity.figures.request import draw_figure
 
         return draw_figure(spec_of(kind), self, options)
 

@@ -80,9 +80,9 @@ class Comparison(SeveralRuns):
 
     def plot(self) -> Figure:
         """Draw the mean profile of every run over the context."""
-        from attention_plasticity.figures.of_models import profiles_figure
+        from attention_plasticity.figures.draw import draw_of_runs
 
-        return profiles_figure(self.runs)
+        return draw_of_runs("profiles", self)
 
 
 def compare_runs(

@@ -81,7 +81,7 @@ def demo(arguments: Sequence[str]) -> int:
 def _analyse(dump: Path, results: Path) -> int:
     """Analyse the dump, draw the figures and write the page. Finished heads are not repeated."""
     from attention_plasticity.config import make_config
-    from attention_plasticity.figures.registry import save_all
+    from attention_plasticity.figures.saving import save_all
     from attention_plasticity.page import make_report
     from attention_plasticity.run.runner import run_analysis
     from attention_plasticity.tables.finished_run import FinishedRun

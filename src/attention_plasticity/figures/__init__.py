@@ -11,13 +11,13 @@ from qk_toolkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from attention_plasticity.figures.captions import caption_of
-    from attention_plasticity.figures.registry import FIGURES, save_all
-    from attention_plasticity.figures.saving import save_figure
+    from attention_plasticity.figures.registry import FIGURES
+    from attention_plasticity.figures.saving import save_all, save_figure
 
 _MODULES = {
     "attention_plasticity.figures.captions": ("caption_of",),
-    "attention_plasticity.figures.registry": ("FIGURES", "save_all"),
-    "attention_plasticity.figures.saving": ("save_figure",),
+    "attention_plasticity.figures.registry": ("FIGURES",),
+    "attention_plasticity.figures.saving": ("save_all", "save_figure"),
 }
 
 __all__ = ["FIGURES", "caption_of", "save_all", "save_figure"]

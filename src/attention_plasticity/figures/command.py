@@ -12,8 +12,8 @@ from qk_toolkit.command_line import command_parser, command_settings
 from qk_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
+    from attention_plasticity.figures.registry import Spec
     from attention_plasticity.figures.settings import PlotSettings, ScriptSettings
-    from attention_plasticity.figures.spec import Spec
 
 _PROGRAM = "attention-plasticity plot"
 _USAGE = f"{_PROGRAM} NAME RUN [--OPTION VALUE …]\n       {_PROGRAM} all RUN [--OPTION VALUE …]"
@@ -53,11 +53,11 @@ def plot(arguments: Sequence[str]) -> int:
 
 def _parser(spec: Spec | None) -> Any:
     """The parser of a figure, or of all."""
-    from attention_plasticity.figures.registry import FIGURES
+    from attention_plasticity.figures.registry import figures_of
 
     program = f"{_PROGRAM} {spec.name}" if spec else _PROGRAM
     if spec is None:
-        names = "\n".join(f"  {one.name:<16}{one.shows}" for one in FIGURES)
+        names = "\n".join(f"  {one.name:<16}{one.shows}" for one in figures_of("run"))
         story = f"{_STORY}\nfigures ('{_PROGRAM} NAME --help' has the options of one):\n{names}"
         parser = command_parser(program, story, _COMMANDS.format(program=program))
         parser.usage = _USAGE
@@ -98,7 +98,7 @@ def _settings(parser: Any, arguments: Sequence[str]) -> PlotSettings:
 
 
 def _plot_one(spec: Spec, settings: PlotSettings) -> int:
-    from attention_plasticity.figures.request import draw_figure, options_of
+    from attention_plasticity.figures.draw import draw_figure, options_of
     from attention_plasticity.figures.saving import require_target, save_figure
     from attention_plasticity.tables.finished_run import FinishedRun
     from qk_toolkit.files import user_path
@@ -119,7 +119,8 @@ def _plot_one(spec: Spec, settings: PlotSettings) -> int:
 
 
 def _plot_all(settings: PlotSettings) -> int:
-    from attention_plasticity.figures.registry import left_out_lines, save_all
+    from attention_plasticity.figures.registry import left_out_lines
+    from attention_plasticity.figures.saving import save_all
     from attention_plasticity.tables.finished_run import FinishedRun
     from qk_toolkit.files import user_path
 
@@ -178,10 +179,10 @@ def _script(name: str, arguments: Sequence[str], file: str) -> int:
 
 def _drawn(spec: Spec, settings: ScriptSettings) -> Any:
     """The figure of a script: of buckets, unless another plasticity is asked for."""
-    from attention_plasticity.figures.request import draw_figure
+    from attention_plasticity.figures.draw import draw_figure
     from attention_plasticity.figures.script_tables import opened
 
-    options = settings.options
+    options = {"color": "layer", **settings.options} if "color" in spec.taken else settings.options
     run = opened(settings, spec.table)
     if "plasticity" in spec.taken and options.get("plasticity") is None:
         alone = run.alone is not None and run.alone[0] == "bins"

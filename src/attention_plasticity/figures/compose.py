@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from attention_plasticity.figures.captions import set_caption
+from attention_plasticity.figures.captions import Words, set_caption
 from attention_plasticity.figures.marks import Entry
 from attention_plasticity.figures.shapes import Bar, Panel
 from attention_plasticity.figures.style import (
@@ -32,18 +33,10 @@ from attention_plasticity.figures.style import (
 )
 
 _LONGEST_NOTE = 600  # characters
+_FEW_LAYERS = 6  # with a legend instead of a colour bar
 _LINE = 1.3  # of the font size; from one line of text to the next
 _MARGIN, _GAP = 3.0, 4.0  # points: at the border of a figure, and between texts and panels
 _HANDLE, _BETWEEN = 17.0, 12.0  # points: handle of a legend with its space, space of two columns
-
-
-@dataclass(frozen=True)
-class Words:
-    """The texts of a figure. Empty text is left out."""
-
-    title: str = ""
-    notes: Sequence[str | None] = ()
-    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,11 +75,26 @@ def compose(
             axes.set_title("\n".join(title), loc="center")
             outer = place % columns == 0, place + columns >= len(panels)
             _outer_labels(axes, layout, outer)
+            if panel.bar is not None and _in_legend(panel.bar):
+                entries |= _layer_entries(panel.bar)
         _colour_bars(figure, flat, panels, layout.height)
         _around(figure, words, entries, rows * layout.height)
         if words.caption:
             set_caption(figure, words.caption)
     return figure
+
+
+def _in_legend(bar: Bar) -> bool:
+    """Whether the colours are those of a few layers, which have entries in the legend."""
+    return 0 < len(bar.layers) <= _FEW_LAYERS
+
+
+def _layer_entries(bar: Bar) -> dict[str, Any]:
+    shades = bar.colours.to_rgba(np.array(bar.layers))  # (layers, rgba)
+    return {
+        f"layer {layer}": Patch(color=tuple(shade))
+        for layer, shade in zip(bar.layers, shades.tolist(), strict=True)
+    }
 
 
 def _outer_labels(axes: Axes, layout: Layout, outer: tuple[bool, bool]) -> None:
@@ -102,14 +110,13 @@ def _outer_labels(axes: Axes, layout: Layout, outer: tuple[bool, bool]) -> None:
 def _colour_bars(figure: Figure, axes: list[Axes], panels: Sequence[Panel], height: float) -> None:
     bars: list[Bar] = []
     for panel in panels:
-        if panel.bar is not None and panel.bar not in bars:
+        if panel.bar is not None and panel.bar not in bars and not _in_legend(panel.bar):
             bars.append(panel.bar)
     for bar in bars:
         own = [axes[place] for place, panel in enumerate(panels) if panel.bar == bar]
         options: Any = {"extend": "both" if bar.beyond else "neither", "pad": 0.02, "aspect": 25}
         side = "bottom" if len(bars) > 1 else "right"
-        if bar.whole:
-            options["ticks"] = MaxNLocator(6, integer=True)
+        options["ticks"] = MaxNLocator(6, integer=bool(bar.layers))
         drawn = figure.colorbar(bar.colours, ax=own, location=side, **options)
         drawn.outline.set_visible(False)
         length = height - 0.4

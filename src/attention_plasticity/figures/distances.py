@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.figures.compose import Layout
+from attention_plasticity.figures.draw import Drawing, Request
 from attention_plasticity.figures.marks import Guide, interval_note
-from attention_plasticity.figures.request import Drawing, Request
 from attention_plasticity.figures.shapes import Bars, Line, Lines, Part, Spread
 from attention_plasticity.figures.style import (
     BLUE,
-    INK,
     ORANGE,
     VERMILION,
     Axis,
@@ -45,21 +42,23 @@ def attention(request: Request) -> Drawing:
     known = masses[~np.isnan(masses[:, 0])]
     mean = known.mean(axis=0)  # (1 + bins,)
     low, high = np.nanquantile(known, _SPREAD, axis=0)  # (1 + bins,) each
-    box: Any = {"colour": (0.0, 0.0, 0.0, 0.07), "width": 0.45, "edge": INK}
     step = -(-len(bins) // _MOST_LABELS)
     places = [0, *range(1, 1 + len(bins), step)]
     labels = ["first\n4", *map(_short, bins[::step])]
-    panel = Bars(
+    x = np.arange(len(mean), dtype=np.float64)
+    beside = np.array([-0.3, 0.3])  # around the place of the first tokens
+    panel = Lines(
         Axis("distance (tokens, in bins)", ticks=([float(place) for place in places], labels)),
         Axis("share of attention", low=0.0, lines=True),
         [
-            Part("on the first 4 tokens", mean[:1], ORANGE),
-            Part("mean over heads", mean[1:], first=1),
-            Part("middle 80 % of heads (no error bar)", high - low, start=low, **box),
+            Spread(beside, low[[0, 0]], high[[0, 0]], "", 0.3, ORANGE),
+            Spread(x[1:], low[1:], high[1:], "middle 80 % of heads", 0.3),
+            Line(x[:1], mean[:1], None, "on the first 4 tokens", ORANGE, "none", marker="D"),
+            Line(x[1:], mean[1:], None, "mean over heads", BLUE),
         ],
     )
     heads = len(table[HEAD].drop_duplicates())
-    notes = ["mean over heads", "bins: 0, 1, 2–3, 4–7 tokens and so on"]
+    notes = ["bins: 0, 1, 2–3, 4–7 tokens and so on"]
     return Drawing([panel], heads, notes, layout=Layout(height=2.0))
 
 

@@ -8,9 +8,9 @@ import pandas as pd
 
 from attention_plasticity.figures.captions import capitalised
 from attention_plasticity.figures.compose import Layout
+from attention_plasticity.figures.draw import Drawing, Request
 from attention_plasticity.figures.marks import Hatched
 from attention_plasticity.figures.over_context import cells_of, first_part
-from attention_plasticity.figures.request import Drawing, Request
 from attention_plasticity.figures.shapes import Bar, Floats, Grid
 from attention_plasticity.figures.style import SEQUENTIAL, Axis, bucket_ticks, whole
 from attention_plasticity.metrics import HEAD
@@ -83,7 +83,8 @@ def _axis(buckets: Ints, geometry: BucketGeometry | None, name: str, panels: int
     limit = 6 if panels == 1 else 3
     ends = (-0.5, len(buckets) - 0.5)
     if geometry is not None:
-        ticks = bucket_ticks([whole(start) for start in geometry.starts(buckets)], limit, -0.5)
+        edges = [*geometry.starts(buckets), int(geometry.ends(buckets)[-1]) + 1]
+        ticks = bucket_ticks([whole(edge) for edge in edges], limit + 1, -0.5)
         return Axis(f"{name} position (tokens)", *ends, ticks=ticks)
     ticks = bucket_ticks([whole(bucket) for bucket in buckets], limit, 0.0)
     return Axis(f"{name} bucket", *ends, ticks=ticks)

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from attention_plasticity.figures.captions import capitalised, plasticity_of
 from attention_plasticity.figures.compose import Layout
+from attention_plasticity.figures.draw import Drawing, Request, wanted_metric
 from attention_plasticity.figures.marks import (
     CellLines,
     Entry,
@@ -24,7 +25,6 @@ from attention_plasticity.figures.marks import (
     gaps_sentence,
     layer_gaps,
 )
-from attention_plasticity.figures.request import Drawing, Request, wanted_metric
 from attention_plasticity.figures.shapes import Bar, Grid
 from attention_plasticity.figures.style import (
     FAINT,
@@ -108,9 +108,8 @@ def of_heads(request: Request) -> Drawing:
     bar = _bar(request, words, values)
     dash = {"s": 5, "color": FAINT, "marker": "_", "linewidths": 0.7}  # beside the dots of tests
     missing = Marked(np.argwhere(np.isnan(values)), None, dash if tests else {})
-    below: list[Mark] = [missing, *layer_gaps(grid.layers)]
     types = LayerTypes(layer_types(table), grid.layers)
-    marks: list[Mark] = [*below, types]
+    marks: list[Mark] = [missing, *layer_gaps(grid.layers), types]
     alpha = None
     if tests:
         alpha = np.ones(values.shape)  # (layers, heads)
@@ -118,11 +117,7 @@ def of_heads(request: Request) -> Drawing:
         alpha[row, tests.heads[:, 1]] = np.where(tests.faded, _PALE, 1.0)
         marks.append(TestMarks(tests, grid.layers, grid.cell, bar.colours))
     x = Axis("key head" if of_key_heads else "query head", whole=True)
-    panels = [Grid(values, x, grid.y, bar, alpha, marks=marks)]
-    if sure and not tests:
-        widths = grid.place(half)
-        greys = Bar("± (95 % interval)", 0.0, float(np.nanmax(widths)) or 1.0, "Greys")
-        panels.append(Grid(widths, x, grid.y, greys, marks=below))
+    panel = Grid(values, x, grid.y, bar, alpha, marks=marks)
     groups = table["n_groups"] if of_key_heads else quantity_groups(table, metric, influences)
     number, sign = int(np.isnan(values).sum()), "dashes" if tests else "dots"
     short, noun = ("key head",) * 2 if of_key_heads else ("head", "query head")
@@ -136,13 +131,12 @@ def of_heads(request: Request) -> Drawing:
     ]
     more = [
         tests.sentence if tests else None,
-        "The right panel has half of the interval of every head." if len(panels) > 1 else None,
         gaps_sentence(grid.layers),
         "The strip at the left marks the types of layers." if types.several else None,
     ]
     shown = None if of_key_heads else plasticity_of(metric)
     return Drawing(
-        panels,
+        [panel],
         values.size - number,
         notes,
         f"{capitalised(bar.label)} by {short}",
@@ -151,9 +145,7 @@ def of_heads(request: Request) -> Drawing:
         np.asarray(groups)[np.isfinite(half)] if sure else None,
         shown or (AT_ONE_POSITION if metric.startswith("ap_") else None),
         noun=noun,
-        layout=Layout(
-            height=grid.height + 0.35 * (len(panels) - 1), columns=len(panels), share_y=True
-        ),
+        layout=Layout(height=grid.height),
     )
 
 

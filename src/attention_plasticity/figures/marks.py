@@ -25,6 +25,7 @@ from attention_plasticity.figures.style import (
     PINK,
     QUIET,
     SKY,
+    SMALLEST,
     figure_text,
 )
 from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, HEAD, SLIDING_ATTENTION
@@ -41,7 +42,8 @@ Ints = npt.NDArray[np.int64]
 Entry = tuple[Any, str]
 """A handle and its words in a legend."""
 
-_DOT, _RING = 2.2, 5.0  # points; diameters of the marks in large cells
+_DOT = 2.6  # points; diameter of a mark in a large cell
+_LABEL = 0.065  # height of a name at the end of a line, of the axes
 _STRIP = (-0.045, 0.025)  # left end and width of the strip of layer types, of the axes
 _TYPE_COLOURS = {FULL_ATTENTION: QUIET, SLIDING_ATTENTION: ORANGE, CHUNKED_ATTENTION: GREEN}
 _LONGEST_RANGES = 40  # characters; numbers of layers in a note
@@ -58,10 +60,11 @@ class Mark(Protocol):
 def whiskers(
     axes: Axes, x: Any, y: Any, half: Any, colour: Any, *, cap: float, horizontal: bool = False
 ) -> None:
-    """Draw `value ± half` where both are known, with ends of `cap` points."""
+    """Draw `value ± half` where both are known, with ends of `cap` points, before all markers."""
     if np.isfinite(half).any():
         error: Any = {"xerr" if horizontal else "yerr": np.asarray(half, np.float64)}
         look: Any = {"ecolor": colour, "elinewidth": 0.9, "capsize": cap, "capthick": 0.9}
+        look["zorder"] = 4.0
         axes.errorbar(x, y, fmt="none", **error, **look)
 
 
@@ -103,11 +106,10 @@ class Guide:
 
 @dataclass(frozen=True)
 class Tests:
-    """Which heads have a value that differs from 0: dots and rings, and faded heads."""
+    """Which heads have a value that differs from 0, and those that are faded."""
 
     heads: Ints  # (tested, 2) layer and query head
     values: Floats  # (tested,)
-    excluded: npt.NDArray[np.bool_]  # (tested,) 0 is outside the 95 % interval
     significant: npt.NDArray[np.bool_]  # (tested,) after Benjamini-Hochberg at 5 %
     faded: npt.NDArray[np.bool_]  # (tested,) drawn in pale colours
 
@@ -128,7 +130,6 @@ class Tests:
         return cls(
             metrics[HEAD].to_numpy(np.int64)[tested],
             values[tested],
-            excluded,
             benjamini_hochberg(p)[tested],
             ~excluded & fade,
         )
@@ -139,9 +140,9 @@ class Tests:
         faded = int(self.faded.sum())
         pale = f" Heads whose interval contains 0 are faded ({faded:,})." if faded else ""
         return (
-            f"A dot marks a head whose 95 % interval excludes 0 ({self.excluded.sum():,} of "
-            f"{len(self.heads):,} tested heads), a ring one that is significant at a false "
-            f"discovery rate of 5 % ({self.significant.sum():,} heads; Benjamini-Hochberg).{pale}"
+            f"A dot marks a head that differs from 0 at a false discovery rate of 5 % "
+            f"({self.significant.sum():,} of {len(self.heads):,} tested heads; "
+            f"Benjamini-Hochberg).{pale}"
         )
 
 
@@ -155,34 +156,19 @@ class TestMarks:
     colours: ScalarMappable
 
     def draw(self, axes: Axes) -> list[Entry]:
-        """Dots and rings, which are white in dark cells."""
-        tests = self.tests
-        dot, ring = min(_DOT, 0.4 * self.cell), min(_RING, 0.75 * self.cell)  # diameters
+        """Dots, which are white in dark cells."""
+        tests, size = self.tests, min(_DOT, 0.5 * self.cell)  # diameter
         dark = self.colours.to_rgba(tests.values) @ [0.299, 0.587, 0.114, 0.0] < 0.5  # (tested,)
-        inks = np.where(dark & ~tests.faded, "white", INK)
+        marked = tests.significant
+        inks = np.where(dark & ~tests.faded, "white", INK)[marked].tolist()
         row, head = np.searchsorted(self.layers, tests.heads[:, 0]), tests.heads[:, 1]
-        for marked, size, hollow in (
-            (tests.excluded, dot, False),
-            (tests.significant, ring, True),
-        ):
-            edges = inks[marked].tolist()
-            look: Any = {"facecolors": "none", "edgecolors": edges} if hollow else {"color": edges}
-            wide = 0.7 if hollow else 0.0
-            axes.scatter(head[marked], row[marked], s=size**2, linewidths=wide, **look)
-        return self._entries()
-
-    def _entries(self) -> list[Entry]:
-        tests, of = self.tests, len(self.tests.heads)
-        look: Any = {"linestyle": "", "marker": "o", "color": INK}
-        dot = Line2D([], [], markersize=_DOT, markeredgewidth=0, **look)
-        ring = Line2D([], [], markersize=_RING, fillstyle="none", markeredgewidth=0.7, **look)
-        entries: list[Entry] = [
-            (dot, f"95 % interval without 0: {tests.excluded.sum():,} of {of:,}"),
-            (ring, f"false discovery rate of 5 %: {tests.significant.sum():,}"),
-        ]
-        if faded := int(tests.faded.sum()):
+        axes.scatter(head[marked], row[marked], s=size**2, linewidths=0.0, color=inks)
+        of, faded = len(tests.heads), int(tests.faded.sum())
+        dot = Line2D([], [], linestyle="", marker="o", color=INK, markersize=_DOT)
+        entries: list[Entry] = [(dot, f"differs from 0: {marked.sum():,} of {of:,} heads")]
+        if faded:
             patch = Patch(facecolor="#e4e0ea", edgecolor=FAINT, linewidth=0.6)
-            entries.append((patch, f"faded, interval with 0: {faded:,}"))
+            entries.append((patch, f"95 % interval with 0: {faded:,}"))
         return entries
 
 
@@ -243,6 +229,24 @@ class LayerTypes:
             axes.add_artist(Rectangle((left, row - 0.5), width, 1.0, color=colour, **beside))
         axes.spines["left"].set_position(("axes", left - 0.01))
         return [(Patch(color=colours[name]), figure_text(type_words(name))) for name in colours]
+
+
+@dataclass(frozen=True)
+class EndLabels:
+    """Names at the right end of lines, moved apart where they would cover each other."""
+
+    names: Sequence[tuple[float, str, Any]]  # value at the end, name, colour
+
+    def draw(self, axes: Axes) -> list[Entry]:
+        """One text per line."""
+        low, high = axes.get_ylim()
+        height = _LABEL * (high - low)
+        place = -np.inf
+        for value, name, colour in sorted(self.names, key=lambda one: one[0]):
+            place = max(value, place + height)
+            options: Any = {"transform": axes.get_yaxis_transform(), "va": "center"}
+            axes.text(1.01, place, name, color=colour, fontsize=SMALLEST, **options)
+        return []
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from matplotlib.lines import Line2D
 
 from attention_plasticity.figures.captions import capitalised, range_words
 from attention_plasticity.figures.compose import Layout
-from attention_plasticity.figures.marks import interval_note
-from attention_plasticity.figures.request import Drawing, Request
-from attention_plasticity.figures.shapes import Line, Lines, Spread, Thin, layer_bar
-from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION
+from attention_plasticity.figures.draw import Drawing, Request
+from attention_plasticity.figures.marks import EndLabels, Mark, interval_note
+from attention_plasticity.figures.registry import NONE_AT_ONE_POSITION
+from attention_plasticity.figures.shapes import Bar, Line, Lines, Spread, Thin, layer_bar
 from attention_plasticity.figures.style import (
     BLUE,
     ORANGE,
@@ -35,6 +35,7 @@ from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     PlasticityColumns,
 )
+from attention_plasticity.tables.names import head_name
 from attention_plasticity.tables.profiles import (
     Profiles,
     heads_with_gaps,
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_MANY = 24  # heads above which quantiles are drawn
+_NAMED = 3  # heads at each end that have a name
 _MOST_BANDS = 6  # heads that are drawn with a band each
 _TRENDS = {"rising": BLUE, "falling": VERMILION, "neither": QUIET}
 _QUANTILES = (0.05, 0.25, 0.75, 0.95)
@@ -148,39 +151,75 @@ def _drawing(
 
 
 def plasticity(request: Request) -> Drawing:
-    """One line per head, and the mean over heads with its interval."""
+    """The mean over heads over a line per head, or over quantiles of many heads."""
     shown = cells_of(request)[1]
     drawn = Drawn.of(request.run, shown, request.at_starts)
-    profiles, options, heads = drawn.profiles, request.options, drawn.profiles.heads
-    color = options.color or ("layer" if len(set(drawn.layers)) > 1 else "none")
-    bar = layer_bar(drawn.layers, request.cmap(SEQUENTIAL)) if color == "layer" else None
-    colours, names = _colours(request, drawn, "layer" if bar else color)
-    known = ~np.isnan(drawn.x)
-    paths = [
-        np.column_stack([x[seen], y[seen]])
-        for x, y, seen in zip(drawn.x, profiles.values, known, strict=True)
-    ]
-    alpha = options.alpha or min(0.7, 0.3 + 6.0 / len(heads))
-    entries = [
-        (Line2D([], [], color=colour, linewidth=1.0, alpha=0.8), name) for name, colour in names
-    ]
-    few = options.intervals and len(heads) <= _MOST_BANDS
-    own = zip(drawn.x, profiles.values, profiles.half, colours, strict=True)
-    bands = [
-        Line(x, y, half, colour=colour, width=options.line_width, z=1.5)
-        for x, y, half, colour in (own if few else ())
-    ]
+    options, heads = request.options, drawn.profiles.heads
+    many = len(heads) > _MANY and options.color is None
+    below, bar, marks, words = _extremes(drawn) if many else _every_head(request, drawn)
     lines, references = _mean_and_baselines(request, drawn)
-    thin = Thin(paths, colours, options.line_width, alpha, entries)
     y = share_axis(shown.name, options.range == "unit")
-    panel = Lines(drawn.axis, y, [thin, *bands, *lines], bar=bar)
-    by = {"layer": ", coloured by layer,", "trend": ", coloured by trend with position,"}
+    panel = Lines(drawn.axis, y, [*below, *lines], marks, bar=bar)
     shows = (
-        f"{capitalised(shown.name)}, by query position: one line per head"
-        f"{by.get(color, '') if bar or color == 'trend' else ''} and the mean over heads (black)."
+        f"{capitalised(shown.name)}, by query position: {words} and the mean over heads (black)."
     )
     drawing = _drawing(request, drawn, [panel], references)
     return replace(drawing, title=capitalised(shown.name), shows=shows, layout=Layout(height=2.1))
+
+
+Below = tuple[list[Line | Spread | Thin], Bar | None, list[Mark], str]
+"""What is below the lines of means, its colour bar, its marks, and its words in the caption."""
+
+
+def _extremes(drawn: Drawn) -> Below:
+    """Quantiles over heads, and the heads with the largest and the smallest mean by their names."""
+    profiles = drawn.profiles
+    level = np.nanmean(profiles.values, axis=1)  # (heads,)
+    order = np.argsort(-level, kind="stable")
+    order = order[np.isfinite(level[order])]
+    ends = {VERMILION: order[:_NAMED], BLUE: order[-_NAMED:]}
+    lines: list[Line | Spread | Thin] = [*_quantiles(profiles)]
+    names: list[tuple[float, str, str]] = []
+    for colour, rows in ends.items():
+        for row in rows.tolist():
+            y = profiles.values[row]
+            lines.append(Line(drawn.x[row], y, colour=colour, width=0.7, z=1.9))
+            last = float(y[np.flatnonzero(~np.isnan(y))[-1]])
+            names.append((last, head_name(*profiles.heads[row]), colour))
+    words = (
+        "bands of the middle 50 % and the middle 90 % of heads, thin lines for the "
+        f"{_NAMED} heads with the largest and the {_NAMED} with the smallest mean (L is the layer, "
+        "H the query head),"
+    )
+    return lines, None, [EndLabels(names)], words
+
+
+def _every_head(request: Request, drawn: Drawn) -> Below:
+    """A line per head, with intervals if heads are few."""
+    profiles, options = drawn.profiles, request.options
+    color = options.color or ("layer" if len(set(drawn.layers)) > 1 else "none")
+    bar = layer_bar(drawn.layers, request.cmap(SEQUENTIAL)) if color == "layer" else None
+    colours, named = _colours(request, drawn, "layer" if bar else color)
+    rows = list(zip(drawn.x, profiles.values, profiles.half, colours, strict=True))
+    paths = [np.column_stack([x[~np.isnan(x)], y[~np.isnan(x)]]) for x, y, _, _ in rows]
+    entries = [
+        (Line2D([], [], color=colour, linewidth=1.0, alpha=0.8), name) for name, colour in named
+    ]
+    few = options.intervals and len(rows) <= _MOST_BANDS
+    bands = [Line(x, y, half, colour=c, width=0.6, z=1.5) for x, y, half, c in rows if few]
+    thin = Thin(paths, colours, 0.6, min(0.7, 0.3 + 6.0 / len(rows)), entries)
+    by = {"layer": ", coloured by layer,", "trend": ", coloured by trend with position,"}
+    words = f"one line per head{by.get(color, '') if bar or color == 'trend' else ''}"
+    return [thin, *bands], bar, [], words
+
+
+def _quantiles(profiles: Profiles) -> list[Spread]:
+    """Bands of the middle half and of nine tenths of the heads."""
+    x, (low, q1, q3, high) = profiles.mean_position, profiles.spread(_QUANTILES)  # (buckets,)
+    return [
+        Spread(x, q1, q3, "middle 50 % of heads", 0.3),
+        Spread(x, low, high, "middle 90 % of heads", 0.14),
+    ]
 
 
 def _colours(request: Request, drawn: Drawn, color: str) -> tuple[list[Any], list[tuple[str, str]]]:
@@ -201,17 +240,11 @@ def profile(request: Request) -> Drawing:
     """The mean over heads with its interval, and the spread over heads."""
     shown = cells_of(request)[1]
     drawn = Drawn.of(request.run, shown, request.at_starts)
-    x = drawn.profiles.mean_position
-    low, q1, q3, high = drawn.profiles.spread(_QUANTILES)  # (buckets,)
-    spreads = [
-        Spread(x, q1, q3, "middle 50 % of heads", 0.3),
-        Spread(x, low, high, "middle 90 % of heads", 0.14),
-    ]
     lines, references = _mean_and_baselines(request, drawn)
     y = share_axis(shown.name, request.options.range == "unit")
     near = _at_equal_distances(request, drawn)
     change = Lines(drawn.axis, share_axis("mean over heads"), [*lines[:1], *near])
-    panel = Lines(drawn.axis, y, [*spreads, *lines])
+    panel = Lines(drawn.axis, y, [*_quantiles(drawn.profiles), *lines])
     shows = (
         f"{capitalised(shown.name)}, by query position: mean over heads, with bands of the middle "
         "50 % and the middle 90 % of heads. The lower panel has the mean alone, on an axis of its "

@@ -10,7 +10,7 @@ import pandas as pd
 
 from attention_plasticity.figures.captions import capitalised, plasticity_of, rank_correlation
 from attention_plasticity.figures.compose import Layout
-from attention_plasticity.figures.request import (
+from attention_plasticity.figures.draw import (
     Drawing,
     Request,
     wanted_metric,
@@ -141,7 +141,7 @@ def depth(request: Request) -> Drawing:
     known = np.isfinite(half) & request.options.intervals
     x, y = (rows[name].to_numpy(np.float64) for name in ("layer", metric))
     heads = Line(x, y, None, "one head", FAINT, "none", marker="o", z=1.0)
-    look: Any = {"colour": BLUE, "marker": "o", "whiskers": True}
+    look: Any = {"colour": BLUE, "whiskers": True}
     values = np.array([mean.value for mean in means])
     half = np.where(known, half, np.nan)
     mean = Line(layers.astype(np.float64), values, half, "mean of a layer", **look)

@@ -1,17 +1,22 @@
-"""Saves a figure as a file with its caption, or shows it in a window."""
+"""Saves figures as files with their captions, or shows one in a window."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
 from attention_plasticity import __version__
+from attention_plasticity.compare.several import SeveralRuns
 from attention_plasticity.figures.captions import caption_of
+from attention_plasticity.figures.draw import draw_figure, draw_of_runs
+from attention_plasticity.figures.registry import figures_of, kind_of, left_out
 from attention_plasticity.figures.style import figure_style
+from attention_plasticity.tables.finished_run import FinishedRun
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_bounded, require_writable, staged, user_path, write_text
 
@@ -46,6 +51,48 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
         figure.savefig(draft, format=kind, metadata=_NO_DATES[kind])
     if caption is not None:
         write_text(caption_path(target), f"{caption.rstrip()}\n\n{_SIGNATURE} {__version__}.\n")
+
+
+def save_all(
+    of: FinishedRun | SeveralRuns,
+    folder: Path,
+    kind: str = "png",
+    only: Collection[str] | None = None,
+    **options: Any,
+) -> Iterator[Path]:
+    """Draw all figures of a run, or of several runs, and yield the path of each finished file.
+
+    `only` has the names of the files that are wanted; None: all. Each figure takes those of the
+    `options` that it knows.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from attention_plasticity import open_run
+        >>> from attention_plasticity.figures import save_all
+        >>> run = open_run("results/sample")
+        >>> [path.name for path in save_all(run, Path("figures"), "svg", ["profile", "map-drop"])]
+        ['profile.svg', 'map-drop.svg']
+    """
+    if isinstance(of, FinishedRun):
+        own = (options.pop(one, None) for one in ("layers", "layer_type", "heads"))
+        of = of.select(*own)
+    missing = left_out(of)
+    wanted = [
+        (spec, name, given)
+        for spec in figures_of(kind_of(of))
+        for name, given in spec.files.items()
+        if name not in missing and (only is None or name in only)
+    ]
+    paths = [folder / f"{name}.{kind}" for _, name, _ in wanted]
+    for path in paths:
+        require_target(path)
+    for (spec, _, given), path in zip(wanted, paths, strict=True):
+        if isinstance(of, FinishedRun):
+            known_options = {name: one for name, one in options.items() if name in spec.taken}
+            save_figure(draw_figure(spec, of, {**known_options, **given}), path)
+        else:
+            save_figure(draw_of_runs(spec.name, of), path)
+        yield path
 
 
 def caption_path(figure: Path) -> Path:

@@ -76,12 +76,6 @@ class FigureOptions(BaseModel):
     baselines: bool = Field(
         title=_LOOK, default=True, description="draw the baselines of the run as reference lines"
     )
-    alpha: float | None = Field(
-        title=_LOOK, default=None, gt=0, le=1, description="opacity of the line of a head"
-    )
-    line_width: float = Field(
-        title=_LOOK, default=0.6, gt=0, description="width of the line of a head, in points"
-    )
     width: Literal["column", "text"] = Field(
         title=_LOOK, default="column", description="3.3 inches, or 6.75 inches, for a paper"
     )
@@ -92,7 +86,7 @@ class FigureOptions(BaseModel):
         title=_WORDS, default=None, description='small text at the bottom; "" leaves it out'
     )
     model_name: str | None = Field(
-        title=_WORDS, default=None, description="name in the title (default: from the run)"
+        title=_WORDS, default=None, description="name in the caption (default: from the run)"
     )
     ylabel: str | None = Field(title=_WORDS, default=None, description="label of the vertical axis")
 

@@ -45,7 +45,7 @@ class Bar:
     high: float
     cmap: str | Colormap
     beyond: bool = False  # values outside have the first or the last colour
-    whole: bool = False  # ticks at whole numbers only
+    layers: tuple[int, ...] = ()  # it is about these layers
 
     @property
     def colours(self) -> ScalarMappable:
@@ -61,7 +61,7 @@ def layer_bar(layers: npt.ArrayLike, cmap: str) -> Bar | None:
     if len(numbers) < 2:
         return None
     shades = layer_shades(numbers, cmap)
-    return Bar("layer", float(numbers[0]), float(numbers[-1]), shades.cmap, whole=True)
+    return Bar("layer", float(numbers[0]), float(numbers[-1]), shades.cmap, layers=tuple(numbers))
 
 
 class Panel(Protocol):
@@ -110,7 +110,7 @@ class Line:
         if self.x_half is not None:
             whiskers(axes, self.x, self.y, self.x_half, self.colour, horizontal=True, cap=1.5)
         if self.half is not None and self.whiskers:
-            whiskers(axes, self.x, self.y, self.half, self.colour, cap=0.0)
+            whiskers(axes, self.x, self.y, self.half, self.colour, cap=0.0 if self.marker else 2.0)
         elif self.half is not None:
             if self.halo:
                 band(axes, self.x, self.y, self.half, color="white", alpha=0.75, zorder=2.1)
@@ -289,9 +289,8 @@ class DotRows:
                 axes.scatter(one.values, places, s=self.size, alpha=0.8, **look)
             mean, below = [one.mean], [one.row + one.apart]
             ink = INK if len(one.values) else one.colour
-            whiskers(axes, mean, below, [one.half], ink, horizontal=True, cap=1.5)
-            edge: Any = {"markeredgecolor": "white", "markeredgewidth": 0.4}
-            axes.plot(mean, below, color=ink, **diamond, **edge)
+            axes.plot(mean, below, color=ink, markeredgewidth=0.0, **diamond)
+            whiskers(axes, mean, below, [one.half], ink, horizontal=True, cap=2.0)
         axes.tick_params(axis="y", length=0)
         return []
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from attention_plasticity.compare.matched import matched_heads, role_counts
-from attention_plasticity.compare.runs import NamedRun, Pair, family_pairs
+from attention_plasticity.compare.matched import matched_heads
+from attention_plasticity.compare.runs import NamedRun, family_pairs
+from attention_plasticity.compare.several import SeveralRuns
 from attention_plasticity.compare.summary import summary
-from attention_plasticity.figures.captions import caption_of
-from attention_plasticity.figures.model_words import short_names
-from attention_plasticity.figures.of_model_heads import matched_figure
-from attention_plasticity.figures.of_models import (
-    bands_figure,
-    depth_figure,
-    lengths_figure,
-    profiles_figure,
-    roles_figure,
-)
+from attention_plasticity.figures.captions import caption_of, short_names
+from attention_plasticity.figures.draw import draw_of_runs
+from attention_plasticity.figures.registry import left_out
 from attention_plasticity.figures.style import TEXT
 from drawn_runs import points
 from plain_runs import opened, small_models
@@ -42,13 +38,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
     ]
 
 
+def several(runs: Sequence[NamedRun], metrics: Sequence[str] = ()) -> SeveralRuns:
+    return SeveralRuns(tuple(runs), tuple(metrics))
+
+
 def means_of(table: pd.DataFrame, run: str, metric: str) -> list[float]:
     chosen = (table["run"] == run) & (table["metric"] == metric) & (table["minus"] == "")
     return table[chosen]["mean"].tolist()
 
 
 def test_profiles_are_lines_over_positions(runs: list[NamedRun]) -> None:
-    figure = profiles_figure(runs, width=TEXT)
+    figure = draw_of_runs("profiles", several(runs))
     table = summary(runs, "bin")
     assert figure.get_figwidth() == TEXT
     for line, one in zip(figure.axes[0].lines, runs, strict=False):
@@ -58,8 +58,7 @@ def test_profiles_are_lines_over_positions(runs: list[NamedRun]) -> None:
 
 
 def test_lengths_have_a_panel_per_metric(runs: list[NamedRun]) -> None:
-    table = summary(runs, "length")
-    figure = lengths_figure(table, runs)
+    figure = draw_of_runs("lengths", several(runs))
     labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
     drops = ["drop", "drop of rotary phase"]
     levels = ["RoPE-aligned plasticity", "RoPE-aligned plasticity, near keys", "rotary phase"]
@@ -72,7 +71,7 @@ def test_lengths_have_a_panel_per_metric(runs: list[NamedRun]) -> None:
 
 def test_depth_has_errors(runs: list[NamedRun]) -> None:
     table = summary(runs, "depth", METRICS, [])
-    figure = depth_figure(table, runs)
+    figure = draw_of_runs("depth", several(runs, METRICS))
     for axes, metric in zip(figure.axes, METRICS, strict=True):
         assert len(axes.collections) == 3
         lines = [line for line in axes.lines if len(line.get_xdata()) == 10]  # type: ignore[arg-type]
@@ -81,7 +80,7 @@ def test_depth_has_errors(runs: list[NamedRun]) -> None:
 
 
 def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun]) -> None:
-    figure = roles_figure(role_counts(runs), runs)
+    figure = draw_of_runs("role-shares", several(runs))
     ends: dict[float, float] = {}
     for bar in figure.axes[0].patches:
         x, y = bar.get_xy()  # type: ignore[attr-defined]
@@ -91,17 +90,16 @@ def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun]) -> None:
 
 
 def test_bands_have_a_panel_of_differences(runs: list[NamedRun]) -> None:
-    pairs = [Pair(runs[1], runs[0])]
-    figure = bands_figure(summary(runs, "band", None, pairs), runs)
+    figure = draw_of_runs("band-shares", several(runs[:2]))
     assert len(figure.axes) == 2
     assert "difference of the same heads from base" in (caption_of(figure) or "")
-    assert len(bands_figure(summary(runs, "band", None, []), runs).axes) == 1
+    assert len(draw_of_runs("band-shares", several(runs[:1])).axes) == 1
 
 
 def test_only_heads_that_changed_are_coloured(runs: list[NamedRun]) -> None:
     pairs = family_pairs(runs)
     table = matched_heads(pairs, METRICS[:1])
-    figure = matched_figure(table, pairs, METRICS[0])
+    figure = draw_of_runs("matched-heads", several(runs, METRICS[:1]))
     for axes, pair in zip(figure.axes, pairs, strict=False):
         low, high = axes.get_ylim()
         assert low > high  # layer 0 is at the top
@@ -113,12 +111,22 @@ def test_only_heads_that_changed_are_coloured(runs: list[NamedRun]) -> None:
                 changed = (layer, head) in own.index and own.loc[(layer, head)]
                 assert bool(np.isfinite(values[layer, head])) == changed
                 missing = (layer, head) not in own.index
-                assert ([head, layer] in points(axes, 1).tolist()) == missing
+                assert ([head, layer] in points(axes).tolist()) == missing
     caption = caption_of(figure) or ""
     assert f"compared text by text: {LONG} minus base." in caption
     assert "independent samples: other minus base." in caption
-    with pytest.raises(ConfigError, match="no two models"):
-        matched_figure(matched_heads([], METRICS), [], METRICS[0])
+
+
+def test_runs_say_what_their_figures_need(runs: list[NamedRun]) -> None:
+    assert left_out(several(runs, METRICS)) == {}
+    assert left_out(several(runs[2:])) == {
+        "profiles": "two models",
+        "role-shares": "a dump with attention columns: capture.attention",
+        "band-shares": "the rotary embedding in a dump",
+        "matched-heads": "two models of one family and architecture",
+    }
+    with pytest.raises(ConfigError, match="matched-heads: cannot be drawn; it needs two models"):
+        draw_of_runs("matched-heads", several(runs[:1]))
 
 
 def test_short_names_stay_different() -> None:

@@ -32,6 +32,7 @@ from drawn_runs import (
     whole_run,
 )
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import two_digits
 from run_tables import add_windows, write_run
 
 FACTOR = t.ppf(0.975, 7)  # 8 groups of texts
@@ -178,17 +179,19 @@ def test_types_of_layers_have_panels_and_a_strip(tmp_path: Path) -> None:
     assert notes(chosen).startswith("4 heads of layer 1")
 
 
-def test_a_map_has_every_value_and_half_of_its_interval(run: ap.Run) -> None:
+def test_a_map_has_every_value_and_tells_the_interval_of_a_head(run: ap.Run) -> None:
     figure = run.plot("map")
-    values, halves = (picture(axes) for axes in panels(figure))
+    [values] = (picture(axes) for axes in panels(figure))
+    halves = []
     for row in run.head_metrics.to_dict("records"):
         place = int(row["layer"]), int(row["q_head"])
         assert values[place] == pytest.approx(row["ap_aligned"])
-        assert halves[place] == pytest.approx(FACTOR * row["ap_aligned_se"])
+        halves.append(FACTOR * row["ap_aligned_se"])
+    assert f"95 % interval of a head: ± {two_digits(np.median(halves))} (median)" in notes(figure)
     for axes in panels(figure):
         assert axes.get_ylim() == (2.5, -0.5)  # layer 0 at the top
-    assert bars(figure) == ["RoPE-aligned plasticity", "± (95 % interval)"]
-    assert len(panels(run.plot("map", intervals=False))) == 1
+    assert bars(figure) == ["RoPE-aligned plasticity"]
+    assert "interval" not in notes(run.plot("map", intervals=False))
     assert panels(run.plot("map", range="unit"))[0].images[0].get_clim() == (0.0, 1.0)
 
 
@@ -197,21 +200,29 @@ def test_a_map_of_drops_marks_and_fades_heads_by_their_tests(run: ap.Run) -> Non
     [axes] = panels(figure)
     p, excluded, faded = [], set(), set()
     for row in run.head_metrics.to_dict("records"):
-        ratio = abs(row["ap_aligned_drop_position"]) / row["ap_aligned_drop_position_se"]
+        ratio = _ratio(row)
         p.append(2 * t.sf(ratio, 7))
         place = (int(row["q_head"]), int(row["layer"]))
         (excluded if ratio > FACTOR else faded).add(place)
     ordered = sorted(p)
     passed = [n for n, one in enumerate(ordered, 1) if one <= 0.05 * n / len(p)]
-    assert {tuple(place) for place in points(axes, 1)} == excluded
-    assert len(points(axes, 2)) == max(passed, default=0)
+    largest = sorted(run.head_metrics.to_dict("records"), key=lambda row: -_ratio(row))
+    marked = {(int(row["q_head"]), int(row["layer"])) for row in largest[: max(passed, default=0)]}
+    assert {tuple(place) for place in points(axes, 1)} == marked
+    assert marked <= excluded
     alpha = np.asarray(axes.images[0].get_alpha())  # (layers, heads)
     assert {(int(c), int(r)) for r, c in np.argwhere(alpha < 1)} == faded
-    assert f"95 % interval without 0: {len(excluded)} of 12" in legend(figure)
+    assert f"differs from 0: {len(marked)} of 12 heads" in legend(figure)
+    assert f"95 % interval with 0: {len(faded)}" in legend(figure)
     low, high = axes.images[0].get_clim()
     assert low == -high
     unfaded = run.plot("map", metric="drop", fade=False)
     assert np.all(panels(unfaded)[0].images[0].get_alpha() == 1)
+
+
+def _ratio(row: dict[Any, Any]) -> float:
+    """The drop from position over its standard error."""
+    return abs(row["ap_aligned_drop_position"]) / float(row["ap_aligned_drop_position_se"])
 
 
 def test_key_heads_and_roles(run: ap.Run) -> None:
@@ -340,8 +351,8 @@ def test_components_are_shares_of_heads(run: ap.Run) -> None:
 def test_the_first_tokens_stand_apart_from_the_distances(run: ap.Run) -> None:
     table = run.table("attention")
     figure = run.plot("attention")
-    heights = [bar.get_height() for bar in panels(figure)[0].patches]
-    bins = len(heights) // 2 - 1
+    heights = [y for line in panels(figure)[0].lines for y in line.get_ydata()]
+    bins = len(heights) - 1
     masses = [name for name in table if name.startswith("mass_") and not name.endswith("_se")]
     sinks: dict[Any, float] = {}
     total = np.zeros(len(masses))
@@ -360,7 +371,27 @@ def test_the_first_tokens_stand_apart_from_the_distances(run: ap.Run) -> None:
     assert all(
         height <= mass + 1e-9 for height, mass in zip(heights[1 : bins + 1], total, strict=False)
     )
-    assert legend(figure)[:2] == ["on the first 4 tokens", "mean over heads"]
+    assert legend(figure) == ["middle 80 % of heads", "on the first 4 tokens", "mean over heads"]
+
+
+def test_many_heads_are_quantiles_with_the_extreme_heads_by_name(tmp_path: Path) -> None:
+    run = ap.open_run(report_runs.write_run(tmp_path / "run", errors=True, position=True))
+    figure = run.plot("plasticity")
+    [axes] = panels(figure)
+    rows = run.table("influences").query("quantity == 'ap_bin'")
+    values = rows.pivot(index=["layer", "q_head"], columns="bin", values="value")
+    ordered = values.mean(axis=1).sort_values(kind="stable").index.tolist()
+    named = {text.get_text() for text in axes.texts}
+    assert named == {f"L{layer} H{head}" for layer, head in (*ordered[:3], *ordered[-3:])}
+    lines = [np.asarray(line.get_ydata()) for line in axes.lines]
+    for head in (*ordered[:3], *ordered[-3:]):
+        expected = values.loc[head].to_numpy()
+        assert any(line.shape == expected.shape and np.allclose(line, expected) for line in lines)
+    assert legend(figure) == ["middle 50 % of heads", "middle 90 % of heads", "mean over heads"]
+    low, high = values.quantile(0.05), values.quantile(0.95)
+    path = np.asarray(axes.collections[1].get_paths()[0].vertices)
+    assert path[:, 1].min() == pytest.approx(low.min())
+    assert path[:, 1].max() == pytest.approx(high.max())
 
 
 def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path: Path) -> None:

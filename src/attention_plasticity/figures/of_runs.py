@@ -1,6 +1,7 @@
 """Figures of several runs, drawn from the tables of their summary.
 
-Most are lines over the groups of a summary, a panel per metric and a line per run.
+Most are lines over the groups of a summary, a panel per metric and a line per run. The last one is
+a map per pair of models, of the heads that both have.
 """
 
 from __future__ import annotations
@@ -10,27 +11,31 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from attention_plasticity.compare.bands import wavelengths
 from attention_plasticity.compare.groups import DEPTHS
 from attention_plasticity.compare.lengths import part_start
-from attention_plasticity.compare.runs import NamedRun, main_of
+from attention_plasticity.compare.matched import RATE
+from attention_plasticity.compare.runs import Pair, main_of
+from attention_plasticity.compare.several import SeveralRuns
 from attention_plasticity.compare.summary import summary
-from attention_plasticity.figures.captions import capitalised, phase_sentence
-from attention_plasticity.figures.compose import Layout, compose
-from attention_plasticity.figures.marks import Mark
-from attention_plasticity.figures.model_words import (
+from attention_plasticity.figures.captions import (
+    Words,
+    capitalised,
     half_widths,
     interval_line,
     model_words,
+    phase_sentence,
     require_rows,
     short_names,
 )
-from attention_plasticity.figures.shapes import Bars, Line, Lines, Part, row_axis
+from attention_plasticity.figures.compose import Layout
+from attention_plasticity.figures.marks import Mark, Marked
+from attention_plasticity.figures.shapes import Bar, Bars, Grid, Line, Lines, Panel, Part, row_axis
 from attention_plasticity.figures.style import (
     PALETTE,
-    TEXT,
+    QUIET,
+    SIGNED,
     Axis,
     figure_text,
     line_shades,
@@ -49,9 +54,12 @@ from attention_plasticity.roles import NAMES
 from attention_plasticity.tables.head_roles import COLOURS
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import count
 
 MARKERS = "osD^vP*X"
 _LONGEST_NAME = 44  # characters in a legend
+_MOST_MAPS = 6
+DrawnRuns = tuple[Sequence[Panel], Words, Layout]
 _PANEL = Layout(height=1.9, least=2.9)
 _DROPS = (ALIGNED_DROP, NEAR_DROP, PHASE_DROP)
 
@@ -84,10 +92,15 @@ def _panels(
 
 
 def _lines(
-    rows: pd.DataFrame, labels: Sequence[str], places: Mapping[str, float], *, whiskers: bool
+    rows: pd.DataFrame,
+    labels: Sequence[str],
+    places: Mapping[str, float],
+    *,
+    whiskers: bool,
+    shifted: bool = True,
 ) -> list[Line]:
-    """A line per run. Runs with whiskers are shifted, so that these do not cover each other."""
-    reach = min(0.2, 0.04 * (len(labels) - 1)) if whiskers else 0.0
+    """A line per run. `shifted`: runs with whiskers, so that these do not cover each other."""
+    reach = min(0.2, 0.04 * (len(labels) - 1)) if whiskers and shifted else 0.0
     shifts = np.linspace(-reach, reach, len(labels))
     found = []
     for number, name in enumerate(short_names(labels, _LONGEST_NAME)):
@@ -107,17 +120,9 @@ def _group_axis(label: str, groups: Sequence[str]) -> tuple[Axis, dict[str, floa
     return Axis(label, -0.4, len(groups) - 0.6, ticks=ticks), places
 
 
-def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
-    """Draw the mean profile of every run over positions.
-
-    Examples:
-        >>> from attention_plasticity import compare_runs, open_run
-        >>> run = open_run("results/sample")
-        >>> parts = [run.select(layers=[0]), run.select(layers=[29])]
-        >>> figure = compare_runs(parts, labels=["first", "last"]).plot()
-        >>> figure.axes[0].get_xlabel()
-        'query position (tokens)'
-    """
+def profiles(of: SeveralRuns) -> DrawnRuns:
+    """The mean profile of every run over positions, and by distance."""
+    runs = of.runs
     shown = main_of(runs)
     frame = summary(runs, "bin", pairs=[])
     frame = frame[frame["metric"] == shown.level]
@@ -137,11 +142,12 @@ def profiles_figure(runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
     shows += phase_sentence(shown)
     notes = [interval_line(frame, "bands")]
     words = model_words(title, shows, runs, notes=notes)
-    return compose(panels, words, width=width, layout=Layout(height=2.3))
+    return panels, words, Layout(height=2.3)
 
 
-def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
-    """Draw plasticity, phase and their drops by length of the context: the summary by length."""
+def lengths(of: SeveralRuns) -> DrawnRuns:
+    """Plasticity, phase and their drops by length of the context."""
+    runs, frame = of.runs, of.by("length")
     metrics = (ALIGNED, NEAR, PHASE, *_DROPS)
     own = frame[(frame["minus"] == "") & frame["metric"].isin(metrics)]
     require_rows(own, "lengths")
@@ -169,7 +175,7 @@ def lengths_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: floa
         f"No RoPE-aligned plasticity: {', '.join(missing)}." if missing else "",
     ]
     words = model_words(title, shows, runs, details, [interval_line(own, "whiskers")])
-    return compose(panels, words, width=width, layout=_PANEL)
+    return panels, words, _PANEL
 
 
 def _drop_sentence(frame: pd.DataFrame) -> str:
@@ -179,8 +185,9 @@ def _drop_sentence(frame: pd.DataFrame) -> str:
     return f"A drop is the value at {first[-1]} minus the value at a later part." if first else ""
 
 
-def depth_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
-    """Draw the means by tenths of the depth, a line with a band per run and a panel per metric."""
+def depth(of: SeveralRuns) -> DrawnRuns:
+    """Means by tenths of the depth, a line with a band per run and a panel per metric."""
+    runs, frame = of.runs, _of_metrics(of.by("depth"), of.map_metrics)
     own = frame[frame["minus"] == ""]
     require_rows(own, "depth")
     middle = {group: 10.0 * place + 5.0 for place, group in enumerate(DEPTHS)}  # per cent
@@ -195,17 +202,26 @@ def depth_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float 
     )
     notes = [interval_line(own, "bands")]
     words = model_words("Means over heads, by relative depth", shows, runs, notes=notes)
-    return compose(_panels(own, across, middle), words, width=width, layout=_PANEL)
+    panels = _panels(own, across, middle)
+    return panels, words, Layout(height=1.9, columns=3 if len(panels) in (3, 5, 6) else 2)
 
 
-def bands_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
-    """Draw shares by eighths of the rotary bands and, if there are pairs, their differences."""
+def _of_metrics(table: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """The rows of some metrics, in their order."""
+    places = {name: place for place, name in enumerate(metrics)}
+    own = table[table["metric"].isin(places)]
+    return own.sort_values("metric", key=lambda names: names.map(places), kind="stable")
+
+
+def bands(of: SeveralRuns) -> DrawnRuns:
+    """Shares by eighths of the rotary bands and, if there are pairs, their differences."""
+    runs, frame = of.runs, of.by("band")
     means, differences = frame[frame["minus"] == ""], frame[frame["minus"] != ""]
     require_rows(means, "bands")
     axis = _group_axis("eighth of the rotary bands", list(dict.fromkeys(means["group"])))
     labels = [one.label for one in runs]
     up = share_axis("share of the variance", zero=True)
-    panels = [Lines(axis[0], up, _lines(means, labels, axis[1], whiskers=True))]
+    panels = [Lines(axis[0], up, _lines(means, labels, axis[1], whiskers=True, shifted=False))]
     listed = "; ".join(
         f"{one.label}: {', '.join(f'{low:,.0f}–{high:,.0f}' for low, high in ends)}"
         for one in runs
@@ -216,7 +232,9 @@ def bands_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float 
         others = list(dict.fromkeys(differences["minus"]))
         minus = others[0] if len(others) == 1 else "the first of the family"
         up = share_axis(f"difference from {minus}", zero=True)
-        panels.append(Lines(axis[0], up, _lines(differences, labels, axis[1], whiskers=True)))
+        panels.append(
+            Lines(axis[0], up, _lines(differences, labels, axis[1], whiskers=True, shifted=False))
+        )
         details.append(f"The second panel has the difference of the same heads from {minus}.")
     words = model_words(
         "Rotary bands: share of the variance of the logit",
@@ -230,11 +248,12 @@ def bands_figure(frame: pd.DataFrame, runs: Sequence[NamedRun], *, width: float 
         details,
         [interval_line(means, "whiskers"), "1: the shortest wavelengths, 8: the longest"],
     )
-    return compose(panels, words, width=width, layout=_PANEL)
+    return panels, words, _PANEL
 
 
-def roles_figure(counts: pd.DataFrame, runs: Sequence[NamedRun], *, width: float = TEXT) -> Figure:
-    """Draw the shares of heads of each role from `role_counts`: one bar per run."""
+def roles(of: SeveralRuns) -> DrawnRuns:
+    """The shares of heads of each role: one bar per run."""
+    runs, counts = of.runs, of.role_counts
     if counts.empty:
         raise ConfigError("roles: no run has the table of roles, so there is nothing to draw")
     labels = [one.label for one in runs if one.label in set(counts["run"])]
@@ -266,5 +285,73 @@ def roles_figure(counts: pd.DataFrame, runs: Sequence[NamedRun], *, width: float
         intervals=False,
     )
     panel = Bars(Axis("share of heads (%)", 0.0, 100.0), row_axis(names), parts, across=True)
-    layout = Layout(height=0.6 + 0.22 * len(labels))
-    return compose([panel], words, width=width, layout=layout)
+    return [panel], words, Layout(height=0.6 + 0.22 * len(labels))
+
+
+def matched(of: SeveralRuns) -> DrawnRuns:
+    """One map per pair, for the first metric; at most six pairs.
+
+    Only heads that changed are coloured; layer 0 is at the top.
+    """
+    metric, pairs = of.map_metrics[0], of.pairs
+    own = of.matched[of.matched["metric"] == metric]
+    tables = [
+        (pair, own[(own["run"] == pair.run.label) & (own["minus"] == pair.minus.label)])
+        for pair in pairs
+    ]
+    known = [(pair, rows) for pair, rows in tables if len(rows)]
+    if not known:
+        raise ConfigError("matched heads: no two models have the same heads with values")
+    shown = known[:_MOST_MAPS]
+    changes = pd.concat([rows[rows["changed"].astype(bool)] for _, rows in shown])["difference"]
+    reach = float(changes.abs().max()) if len(changes) else 1.0
+    bar = Bar(f"difference of {label_of(metric)}", -reach, reach, SIGNED)
+    notes = ["white: no change detected"]
+    if further := len(known) - len(shown):
+        notes.append(f"{count(further, 'further pair')} in the table matched_heads")
+    drawn = [pair for pair, _ in shown]
+    words = model_words(
+        "Heads that changed",
+        f"Difference of {label_of(metric)} of the same head in two models, one map per pair, "
+        "for the heads that changed. White: no change detected. Grey dots: no value in one of the "
+        "models.",
+        list({run.label: run for pair in drawn for run in pair}.values()),
+        [_tests(drawn)],
+        notes,
+        intervals=False,
+    )
+    panels = [_map(pair, rows, bar) for pair, rows in shown]
+    return panels, words, Layout(2.2, least=2.0)
+
+
+def _map(pair: Pair, rows: pd.DataFrame, bar: Bar) -> Grid:
+    """The differences of the heads of a pair that changed."""
+    layers, heads = (rows[name].to_numpy(np.int64) for name in ("layer", "q_head"))
+    changed = rows["changed"].to_numpy(bool)
+    values = np.full((layers.max() + 1, heads.max() + 1), np.nan)  # (layers, heads)
+    values[layers[changed], heads[changed]] = rows["difference"].to_numpy(np.float64)[changed]
+    missing = np.ones(values.shape, np.bool_)
+    missing[layers, heads] = False
+    tested = int(rows["p_value"].notna().sum())
+    names = short_names([pair.run.label, pair.minus.label], 17)
+    title = f"{' minus '.join(names)}\n{changed.sum():,} of {tested:,} heads changed"
+    dot = {"s": 2.0, "color": QUIET}
+    marks = [Marked(np.argwhere(missing), "no value in one of the models", dot)]
+    across, up = (Axis(label, whole=True) for label in ("query head", "layer"))
+    return Grid(values, across, up, bar, marks=marks, title=title)
+
+
+def _tests(pairs: Sequence[Pair]) -> str:
+    """How heads that changed were found."""
+    how = (
+        "A head changed if a two-sided test of no difference (Student's t over groups of texts) is "
+        f"significant at a false discovery rate of {100 * RATE:.0f} % by Benjamini and Hochberg, "
+        "corrected for the number of heads of the map."
+    )
+    for paired, words in (
+        (True, "On the same texts, compared text by text"),
+        (False, "On other texts, as independent samples"),
+    ):
+        names = ", ".join(one.name for one in pairs if one.paired == paired)
+        how += f" {words}: {names}." if names else ""
+    return how

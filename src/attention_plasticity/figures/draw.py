@@ -11,11 +11,12 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from attention_plasticity.figures.captions import capitalised, caption_text
-from attention_plasticity.figures.compose import Layout, Words, compose
+from attention_plasticity.compare.several import SeveralRuns
+from attention_plasticity.figures.captions import Words, capitalised, caption_text
+from attention_plasticity.figures.compose import Layout, compose
+from attention_plasticity.figures.registry import NONE_AT_ONE_POSITION, Spec, figures_of
 from attention_plasticity.figures.settings import FigureOptions
 from attention_plasticity.figures.shapes import Panel
-from attention_plasticity.figures.spec import NONE_AT_ONE_POSITION, Spec
 from attention_plasticity.figures.style import COLUMN, TEXT, require_colormap
 from attention_plasticity.metrics import ALIGNED, DROP_POSITION, TABLES, label_of
 from attention_plasticity.tables.csv_tables import require_values
@@ -91,9 +92,7 @@ def draw_figure(
     chosen = run.select(options.layers, options.layer_type, options.heads)
     if reason := spec.obstacle(chosen):
         raise ConfigError(f"{run.place}: {spec.name}: cannot be drawn; it needs {reason}")
-    module, _, name = spec.data.partition(".")
-    function = getattr(import_module(f"attention_plasticity.figures.{module}"), name)
-    drawing: Drawing = function(Request(spec, chosen, options, at_starts))
+    drawing: Drawing = _function(spec)(Request(spec, chosen, options, at_starts))
     words = _words(drawing, spec, chosen, options)
     width = TEXT if options.width == "text" else COLUMN
     return compose(drawing.panels, words, width=width, layout=drawing.layout)
@@ -102,8 +101,6 @@ def draw_figure(
 def _words(drawing: Drawing, spec: Spec, run: FinishedRun, options: FigureOptions) -> Words:
     """Title, notes and caption."""
     model = options.model_name or run.model_name
-    title = drawing.title or spec.title
-    headline = f"{title}: {model}" if model else title
     heads = count(drawing.heads, drawing.noun.removeprefix("query "))
     if drawing.total is not None and drawing.heads < drawing.total:
         heads = f"{drawing.heads:,} of {count(drawing.total, drawing.noun.removeprefix('query '))}"
@@ -122,7 +119,31 @@ def _words(drawing: Drawing, spec: Spec, run: FinishedRun, options: FigureOption
     )
     if options.footnote is not None:
         notes = [options.footnote]
-    return Words(headline if options.title is None else options.title, notes, caption)
+    title = drawing.title or spec.title
+    return Words(title if options.title is None else options.title, notes, caption)
+
+
+def draw_of_runs(name: str, of: SeveralRuns, width: float = TEXT) -> Figure:
+    """Draw a figure of several runs, or raise a `ConfigError` that says what is missing.
+
+    Examples:
+        >>> from attention_plasticity import compare_runs, open_run
+        >>> run = open_run("results/sample")
+        >>> parts = [run.select(layers=[0]), run.select(layers=[29])]
+        >>> figure = compare_runs(parts, labels=["first", "last"]).plot()
+        >>> figure.axes[0].get_xlabel()
+        'query position (tokens)'
+    """
+    spec = next(one for one in figures_of("runs") if one.name == name)
+    if reason := spec.obstacle(of):
+        raise ConfigError(f"{name}: cannot be drawn; it needs {reason}")
+    panels, words, layout = _function(spec)(of)
+    return compose(panels, words, width=width, layout=layout)
+
+
+def _function(spec: Spec) -> Any:
+    module, _, name = spec.data.partition(".")
+    return getattr(import_module(f"attention_plasticity.figures.{module}"), name)
 
 
 def options_of(spec: Spec, given: Mapping[str, Any]) -> FigureOptions:
