@@ -19,12 +19,6 @@ _PACKAGES = {
 _NO_LISTINGS = ("http", "https")
 _S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30}  # seconds without an answer
 _MAX_CHARACTERS = 200
-_ACCESS = re.compile(
-    r"credential|access key|profile|forbidden|unauthori[sz]ed|denied"
-    r"|\b(?:access|expired|provided|refresh|security|session|user) ?token"
-    r"|\btoken (?:has|is|was)\b",
-    re.I,
-)
 FULL = (errno.ENOSPC, errno.EDQUOT)  # of an `OSError`
 
 
@@ -103,23 +97,9 @@ def file_system(url: str) -> Any:
 
 def remedy(error: Exception) -> str:
     """The reason of an error of a client and what to do."""
-    reason = reason_of(error)
-    if _is_access_error(error):
-        return f"no access ({reason}); check the credentials, then run the same command again"
-    if isinstance(error, FileNotFoundError):
-        return f"{reason}; check the names of the bucket and the folder"
     if isinstance(error, OSError) and error.errno in FULL:
-        return f"{reason}; free some space, then run the same command again"
-    return f"{reason}; run the same command again, or check the URL and the credentials"
-
-
-def _is_access_error(error: Exception) -> bool:
-    """Whether credentials are missing, wrong or expired, or have no permission."""
-    named = type(error).__name__.lower()
-    if any(word in named for word in ("connect", "timeout", "parse")):
-        return False  # their text may have any words
-    denied = isinstance(error, PermissionError) or "credential" in named
-    return denied or _ACCESS.search(str(error)) is not None
+        return f"{reason_of(error)}; free some space, then run the same command again"
+    return f"{reason_of(error)}; check the URL and the credentials, then run the same command again"
 
 
 def reason_of(error: Exception) -> str:
