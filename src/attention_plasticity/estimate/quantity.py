@@ -101,11 +101,16 @@ def mean_of(quantities: Sequence[Quantity]) -> Quantity:
 
 def group_sums(values: Array, group: Ints) -> Array:
     """(g, …) sums of `values` (n, …) over the rows of every group (n,)."""
+    return sums_by(values, group, GROUPS)
+
+
+def sums_by(values: Array, slot: Ints, slots: int) -> Array:
+    """(slots, …) sums of `values` (n, …) over the rows of every slot (n,)."""
     if values.ndim == 1:
-        return np.asarray(np.bincount(group, values, GROUPS), np.float64)
-    order = np.argsort(group, kind="stable")
-    found, starts = np.unique(group[order], return_index=True)
-    sums = np.zeros((GROUPS, *values.shape[1:]))
+        return np.asarray(np.bincount(slot, values, slots), np.float64)
+    order = np.argsort(slot, kind="stable")
+    found, starts = np.unique(slot[order], return_index=True)
+    sums = np.zeros((slots, *values.shape[1:]))
     if len(found):
         sums[found] = np.add.reduceat(values[order], starts, axis=0, dtype=np.float64)
     return sums

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attention_plasticity.estimate.quantity import leave_one_out, quantity, ratio_of_means
+from attention_plasticity.estimate.quantity import (
+    leave_one_out,
+    quantity,
+    ratio_of_means,
+    sums_by,
+)
 from attention_plasticity.estimate.sizes import DISTANCES, GROUPS, SINK_TOKENS
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.result import Columns
@@ -80,13 +85,9 @@ def _bucket_columns(known: KnownAttention, values: Array) -> Columns:
     """Columns of the table of attention: means of `values` (n, m) per query bucket."""
     buckets, code = np.unique(known.queries.rows.bucket[known.rows], return_inverse=True)
     group = np.zeros(len(code), np.int64) if known.group is None else known.group
-    slot = code * GROUPS + group  # (n,)
-    order = np.argsort(slot, kind="stable")
-    slots, starts = np.unique(slot[order], return_index=True)
-    ones = np.ones((len(slot), 1))
+    ones = np.ones((len(code), 1))
     weighted = np.column_stack([values, ones]) * known.weight[:, None]  # (n, m + 1)
-    flat = np.zeros((len(buckets) * GROUPS, weighted.shape[1]))
-    flat[slots] = np.add.reduceat(weighted[order], starts, axis=0)
+    flat = sums_by(weighted, code * GROUPS + group, len(buckets) * GROUPS)
     sums = flat.reshape(len(buckets), GROUPS, -1).swapaxes(0, 1)  # (g, buckets, m + 1)
     replicates = leave_one_out(sums)  # (1 + g, buckets, m + 1)
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -22,6 +22,7 @@ from attention_plasticity.estimate.quantity import (
     leave_one_out,
     present_groups,
     quantity,
+    sums_by,
 )
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.measure.distance_pairs import DistancePairs, PlacedRows, distance_pairs
@@ -118,7 +119,7 @@ class Waves:
         angle = turns.astype(np.float32) * np.float32(2.0 * np.pi)
         table = np.concatenate([np.cos(angle), np.sin(angle)], axis=1)  # (distances, 2m)
         slot, slots = own * len(distances) + place, GROUPS * len(distances)
-        tokens = np.bincount(slot, pairs.weight, slots).reshape(GROUPS, -1).astype(np.float32)
+        tokens = sums_by(pairs.weight, slot, slots).reshape(GROUPS, -1).astype(np.float32)
         starts = np.searchsorted(distances, pairs.first).tolist()  # a bin has distances of its own
         of_bins = [
             tokens[:, begin:end] @ table[begin:end]
@@ -397,7 +398,7 @@ def _explained(mean: Array, kernel: Array, noise: float) -> Array:
 def _bin_sums(pairs: DistancePairs, group: Ints, values: Array) -> Array:
     """(g, bins) sums of `values` (pairs,) over the pairs of every bin and group."""
     bins = len(pairs.first)
-    sums = np.bincount(pairs.bin * GROUPS + group, values, bins * GROUPS).astype(np.float64)
+    sums = sums_by(values, pairs.bin * GROUPS + group, bins * GROUPS)
     return sums.reshape(bins, GROUPS).T
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
+from attention_plasticity.estimate.quantity import sums_by
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.grid import Grid
 from attention_plasticity.measure.seed_pairs import PairSampling
@@ -257,5 +258,4 @@ def _text_weights(own: SortedKeys, grid: Grid) -> Array:
         return np.zeros((len(grid), number))
     place = np.minimum(np.searchsorted(own.texts, text[rows]), number - 1)
     weight = np.where(own.texts[place] == text[rows], grid.queries.weight[rows], 0.0)
-    sums = np.bincount(bins * number + place, weight, len(grid) * number).astype(np.float64)
-    return sums.reshape(len(grid), number)
+    return sums_by(weight, bins * number + place, len(grid) * number).reshape(len(grid), number)

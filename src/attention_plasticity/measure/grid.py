@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from attention_plasticity.estimate.quantity import Quantity, leave_one_out, quantity
+from attention_plasticity.estimate.quantity import Quantity, leave_one_out, quantity, sums_by
 from attention_plasticity.estimate.score import Singles
 from attention_plasticity.estimate.sizes import FIFTHS, GROUPS
 from attention_plasticity.read.bins import Bins
@@ -150,8 +150,7 @@ class Grid:
 
     def _weights(self, weight: Array) -> Array:
         rows, slot = self._slots
-        sums = np.bincount(slot, weight[rows], len(self) * GROUPS).astype(np.float64)
-        return sums.reshape(-1, GROUPS).T
+        return sums_by(weight[rows], slot, len(self) * GROUPS).reshape(-1, GROUPS).T
 
     @cached_property
     def _slots(self) -> tuple[Ints, Ints]:

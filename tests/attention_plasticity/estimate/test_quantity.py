@@ -19,6 +19,7 @@ from attention_plasticity.estimate.quantity import (
     present_groups,
     quantity,
     ratio_of_means,
+    sums_by,
 )
 
 GROUPS = 16
@@ -73,6 +74,17 @@ def test_functions_of_sums_equal_refits_without_each_group(sample: tuple[np.ndar
     n, st_, sx, stt, stx, sxx = leave_one_out(group_sums(columns, group)).T
     found = (stx - st_ * sx / n) ** 2 / (stt - st_**2 / n) / (sxx - sx**2 / n)
     assert_equals(quantity(found, present_groups(group)), r2, group)
+
+
+@pytest.mark.parametrize("columns", [(), (3,)])
+def test_sums_by_slots_equal_loops(columns: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    slot, values = rng.integers(0, 40, 60), rng.standard_normal((60, *columns))
+    found = sums_by(values, slot, 50)
+    expected = np.zeros((50, *columns))
+    for one, value in zip(slot, values, strict=True):
+        expected[one] += value
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
