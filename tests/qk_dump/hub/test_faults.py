@@ -106,6 +106,19 @@ def test_a_lasting_fault_is_told_and_nothing_wrong_is_kept(
     assert FILE in downloads(hub)
 
 
+@pytest.mark.usefixtures("commit")
+def test_what_arrived_before_another_file_failed_is_checked_too(
+    hub: HubServer, dump: Path, cache: Path
+) -> None:
+    hub.fail("resolve_get", wrong_bytes, path=FILE, times=None)
+    hub.fail("resolve_get", status(403), path="l00h00q", times=None)
+    pull_refusal()
+    right = set(files_of(dump).values())
+    assert all(blob.read_bytes() in right for blob in (cache / "datasets--me--qk/blobs").iterdir())
+    hub.heal()
+    assert files_of(fetch_dump(TINY).folder) == files_of(dump)
+
+
 REQUESTS = {
     "ask for the dataset": ("info", ""),
     "create the dataset": ("create_repo", ""),
