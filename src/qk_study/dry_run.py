@@ -161,12 +161,14 @@ def _capture(settings: StudySettings, part: Part, state: CaptureState) -> Work:
     work.notes += [*([] if told is None else [told]), *found.notes]
     if found.few_rows is not None:
         work.notes.append(f"warning: {found.few_rows}")
-    if found.texts is None or seconds is None:
+    if found.texts is None:
         work.notes.append("the number of texts is not known (streaming), so rows are not known")
         return work
     work.rows = (found.rows_of_all_heads + found.attended_of_all_heads) * found.texts
     work.size = found.bytes_per_text * found.texts
-    work.seconds = seconds
+    work.seconds = seconds or 0.0
+    if seconds is None:
+        work.notes.append("its time is not known: the first layers of the model do not run alone")
     return work
 
 

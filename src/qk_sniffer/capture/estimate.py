@@ -25,6 +25,7 @@ from qk_sniffer.texts.sources import Text
 from qk_sniffer.vllm.memory import memory_needs
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
+from qk_toolkit.raised_in import is_our_bug
 from qk_toolkit.urls import is_remote
 
 
@@ -136,12 +137,20 @@ class Estimate:
 
     @property
     def seconds(self) -> float | None:
-        """Time of the forwards of all texts on this machine, from one that is measured."""
+        """Time of the forwards of all texts on this machine, from one that is measured.
+
+        None if it is not known: texts are streamed, or a part of the model cannot run alone.
+        """
         if self.texts is None:
             return None
         settings, layers = self.setup.config.model, self.setup.layout.layers
         device = "cpu" if settings.device_map == "cpu" else Ranks().device
-        found = speed(settings, layers, device, round(self.tokens_per_text))
+        try:
+            found = speed(settings, layers, device, round(self.tokens_per_text))
+        except Exception as error:  # of any code of the model, which may run as a whole
+            if is_our_bug(error):
+                raise
+            return None
         return self.operations_per_text * self.texts / found
 
     @property

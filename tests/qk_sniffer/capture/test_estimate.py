@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from qk_sniffer.capture.estimate import estimate
-from qk_sniffer.capture.timing import _first_layers, speed, weights_of
+from qk_sniffer.capture.timing import _first_layers, _measured, speed, weights_of
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.engines.hf.loading import load_model
 from qk_sniffer.sampling.positions import PositionSampler
@@ -173,6 +173,17 @@ def test_the_time_is_that_of_a_forward_of_the_model(model: Path, texts: Path) ->
     assert weights_of(whole) == pytest.approx(2 * weights_of(part), rel=0.01)
     assert {one.device.type for one in (*part.parameters(), *part.buffers())} == {"cpu"}
     assert part.dtype == whole.dtype
+
+
+def test_the_time_is_left_out_if_a_part_of_the_model_does_not_run(
+    model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(decoder: Any, tokens: Any) -> None:
+        torch.ones(2) @ torch.ones(3)
+
+    monkeypatch.setattr("qk_sniffer.capture.timing.run_backbone", broken)
+    _measured.cache_clear()
+    assert estimate(config_for(model, texts)).seconds is None
 
 
 def test_weights_are_not_read_also_where_the_code_asks_for_values(
