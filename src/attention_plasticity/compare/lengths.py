@@ -15,29 +15,26 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.metrics import (
     ALIGNED,
     ALIGNED_DROP,
-    BIN_QUANTITY,
     DISTANCE_QUANTITY,
     GROUP_COLUMNS,
     HEAD,
     NEAR,
-    NEAR_BIN_QUANTITY,
     NEAR_DROP,
     PHASE,
     PHASE_DROP,
     POOLED,
-    POOLED_BIN_QUANTITY,
 )
-from attention_plasticity.tables.bin_cells import bin_cells, near_reach
+from attention_plasticity.tables.bin_cells import near_reach
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, bucket_errors
-from attention_plasticity.tables.profiles import head_profiles
-from qk_toolkit.arrays import Array
+from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
+from attention_plasticity.tables.profiles import Profiles, profiles_of
+from qk_toolkit.arrays import Array, Bools
 
 FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))
 _PLACE = [*HEAD, "q_bucket"]
@@ -172,58 +169,35 @@ def _of_parts(
 
 def _profile(run: FinishedRun) -> Iterator[tuple[tuple[str, str], HeadColumn]]:
     bins = _bins(run)
-    if bins is None:
-        yield from _bucket_profile(run)
-        return
-    for name in (ALIGNED, POOLED, PHASE, *([NEAR] if bins.near else [])):
-        for middle in np.unique(bins.middles).tolist():
-            part = Part("", middle, math.nextafter(middle, math.inf))
-            yield (name, f"{middle:g}"), bins.mean_of(name, part)
-
-
-def _bucket_profile(run: FinishedRun) -> Iterator[tuple[tuple[str, str], HeadColumn]]:
-    profiles = head_profiles(run.bucket_plasticity).dropna(subset=["plasticity"])
-    for _, own in profiles.groupby("q_bucket"):
-        place = float(own["q_position"].mean() if "q_position" in own else own["q_bucket"].iloc[0])
-        unknown = np.full(len(own), np.nan)
-        shares = np.full((len(own), len(GROUP_COLUMNS)), np.nan)
-        heads = tuple(zip(own["layer"].tolist(), own["q_head"].tolist(), strict=True))
-        values = own["plasticity"].to_numpy(np.float64)
-        column = HeadColumn(heads, values, shares, unknown, run.eligible_heads)
-        yield ("ap_overall", f"{place:g}"), column
+    if bins is not None:
+        for name in (ALIGNED, POOLED, PHASE, *([NEAR] if bins.near else [])):
+            for place, middle in enumerate(bins.middles.tolist()):
+                yield (name, f"{middle:g}"), bins.over(name, place)
+    elif (found := profiles_of(run, OVER_BUCKETS.level)) is not None:
+        middles = np.where(np.isnan(found.mean_position), found.buckets, found.mean_position)
+        for place, middle in enumerate(middles.tolist()):
+            yield (OVER_BUCKETS.level, f"{middle:g}"), found.over(place)
 
 
 @dataclass(frozen=True, eq=False)
 class _Bins:
-    """Values of all heads in all bins of queries, and the influences of the groups of texts."""
+    """The profiles of a run over the same bins of queries."""
 
-    heads: tuple[tuple[int, int], ...]
+    profiles: dict[str, Profiles]  # by column
     middles: Array  # (bins,) tokens
     longest: float  # tokens of the longest text
     near: float | None  # largest distance in tokens of `NEAR`; None: it is not known
-    eligible: int | None
-    values: dict[str, Array]  # (heads, bins); NaN if unknown
-    influences: dict[str, Array]  # (heads, bins, g)
-    groups: dict[str, Array]  # (heads, bins)
 
     def mean_of(self, name: str, part: Part) -> HeadColumn:
         """Every head's mean over its bins with a value in a part."""
-        if name == PHASE:
-            both = at_common_heads(self.mean_of(POOLED, part), self.mean_of(ALIGNED, part))
-            return both[0].difference(both[1], paired=True)
-        inside = (self.middles >= part.start) & (self.middles < part.end)
-        values = self.values[name][:, inside]  # (heads, bins of the part)
-        known = ~np.isnan(values)
-        chosen = np.flatnonzero(known.any(axis=1))
-        use, number = known[chosen], known[chosen].sum(axis=1)  # (own, bins), (own,)
-        means = np.where(use, values[chosen], 0.0).sum(axis=1) / number
-        own = self.influences[name][chosen][:, inside]  # (own, bins, g)
-        shares = np.where(use[:, :, None], own, 0.0).sum(axis=1) / number[:, None]
-        groups = np.where(use, self.groups[name][chosen][:, inside], np.inf).min(
-            axis=1, initial=np.inf
-        )
-        heads = tuple(self.heads[place] for place in chosen.tolist())
-        return HeadColumn(heads, means, shares, groups, self.eligible)
+        return self.over(name, (self.middles >= part.start) & (self.middles < part.end))
+
+    def over(self, name: str, places: int | Bools) -> HeadColumn:
+        """Every head's mean over its bins with a value at some places."""
+        if name != PHASE:
+            return self.profiles[name].over(places)
+        both = at_common_heads(self.over(POOLED, places), self.over(ALIGNED, places))
+        return both[0].difference(both[1], paired=True)
 
 
 def _bins(run: FinishedRun) -> _Bins | None:
@@ -231,46 +205,10 @@ def _bins(run: FinishedRun) -> _Bins | None:
     if not run.has("bins") or math.isnan(run.context):
         return None
     table = run.table("bins")
-    starts = table[table["plasticity"].notna()].groupby("q_bin")[["q_start", "q_end"]].first()
+    known = {name: profiles_of(run, name) for name in (ALIGNED, POOLED, NEAR)}
+    profiles = {name: found for name, found in known.items() if found is not None}
+    starts = table.groupby("q_bin")[["q_start", "q_end"]].first()
+    starts = starts.reindex(profiles[ALIGNED].buckets)
     middles = ((starts["q_start"] + starts["q_end"] + 1.0) / 2.0).to_numpy(np.float64)
-    heads = tuple(table[HEAD].drop_duplicates().itertuples(index=False, name=None))
-    grids = {name: _grid(heads, starts.index, rows) for name, rows in _rows(run).items()}
-    return _Bins(
-        heads,
-        middles,
-        run.context,
-        near_reach(table, run.context) if NEAR in grids else None,
-        run.eligible_heads,
-        {name: grid[..., 0] for name, grid in grids.items()},
-        {name: grid[..., 2:] for name, grid in grids.items()},
-        {name: grid[..., 1] for name, grid in grids.items()},
-    )
-
-
-def _grid(heads: Sequence[tuple[int, int]], bins: pd.Index[int], rows: pd.DataFrame) -> Array:
-    """(heads, bins, 2 + g) value, groups of texts and influences; NaN if they are not known."""
-    columns = ["value", "n_groups", *GROUP_COLUMNS]
-    places = pd.MultiIndex.from_tuples([(*head, one) for head in heads for one in bins])
-    found = rows.set_index([*HEAD, "bin"])[columns].reindex(places).to_numpy(np.float64)
-    return found.reshape(len(heads), len(bins), len(columns))
-
-
-def _rows(run: FinishedRun) -> dict[str, pd.DataFrame]:
-    """Rows of heads and bins: `value`, `n_groups` and the influences, NaN if they are not known."""
-    if run.influences is not None:
-        table = run.influences[run.influences["value"].notna()]
-        names = {ALIGNED: BIN_QUANTITY, POOLED: POOLED_BIN_QUANTITY, NEAR: NEAR_BIN_QUANTITY}
-        known = set(table["quantity"])
-        return {
-            name: table[table["quantity"] == quantity]
-            for name, quantity in names.items()
-            if name != NEAR or quantity in known
-        }
-    cells = bin_cells(run.table("bins"), run.pair_sampling)
-    found = {}
-    for name, column in ((ALIGNED, "plasticity"), (POOLED, "pooled")):
-        profiles = head_profiles(cells.assign(plasticity=cells[column]))
-        rows = profiles.rename(columns={"plasticity": "value", "q_bucket": "bin"})
-        rows = rows.dropna(subset=["value"])
-        found[name] = rows.reindex(columns=[*HEAD, "bin", "value", "n_groups", *GROUP_COLUMNS])
-    return found
+    near = near_reach(table, run.context) if NEAR in profiles else None
+    return _Bins(profiles, middles, run.context, near)

@@ -8,11 +8,10 @@ from functools import cached_property
 
 import pandas as pd
 
-from attention_plasticity.compare.baselines import baseline_summary
 from attention_plasticity.compare.cautions import Caution, cautions_of, run_cautions
 from attention_plasticity.compare.matched import matched_heads, role_counts
 from attention_plasticity.compare.runs import NamedRun, Pair, family_pairs, main_of, minus_first
-from attention_plasticity.compare.summary import key_head_summary, summary
+from attention_plasticity.compare.summary import baseline_summary, key_head_summary, summary
 from attention_plasticity.metrics import HEAD_METRICS, PHASE
 from attention_plasticity.roles import ROLES
 from attention_plasticity.tables.main_plasticity import PlasticityColumns

@@ -6,6 +6,7 @@ over heads first. If heads were sampled at random, their choice adds to the erro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from attention_plasticity.compare.runs import (
     same_architecture,
 )
 from attention_plasticity.metrics import HEAD_METRICS, KEY_HEADS
+from attention_plasticity.tables.baselines import Level, level_difference, levels
 from attention_plasticity.tables.finished_run import AnyRun
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import (
@@ -191,3 +193,28 @@ def key_head_summary(runs: Sequence[NamedRun]) -> pd.DataFrame:
             numbers = (value, mean.standard_error, value - reach, value + reach, mean.freedom)
             rows.append((*Place(one.label, "", "key_head", ALL_HEADS, metric), *numbers, heads))
     return pd.DataFrame(rows, columns=list(SUMMARY_COLUMNS))
+
+
+def baseline_summary(runs: Sequence[NamedRun]) -> pd.DataFrame:
+    """Means over heads of runs that have baselines, of their baselines, and the differences.
+
+    The columns are those of `summary`, and `draws`. The error of a baseline has that between draws.
+    """
+    rows: list[tuple[object, ...]] = []
+    for one in runs:
+        for metric, known in levels(one.run, HEAD_METRICS.averaged).items():
+            if "" in known and len(known) > 1:
+                words = {name: f"{one.label} ({name})" if name else one.label for name in known}
+                rows += [_of_level(words[name], "", metric, level) for name, level in known.items()]
+                rows += [
+                    _of_level(one.label, words[name], metric, level_difference(known[""], level))
+                    for name, level in known.items()
+                    if name
+                ]
+    return pd.DataFrame(rows, columns=[*SUMMARY_COLUMNS, "draws"])
+
+
+def _of_level(run: str, minus: str, metric: str, level: Level) -> tuple[object, ...]:
+    ends = (level.value - level.half, level.value + level.half)
+    numbers = (level.value, level.standard_error, *ends, level.freedom, level.heads)
+    return (run, minus, "", ALL_HEADS, metric, *numbers, len(level.draws) or math.nan)
