@@ -73,12 +73,12 @@ def demo(arguments: Sequence[str]) -> int:
         capture = import_module(_CAPTURE).capture_demo
         dump = capture(folder, **settings.model_dump(include=set(_OF_A_CAPTURE)))
         return _analyse(dump, folder / "results" / dump.name)
-    from attention_plasticity.demo.sample import sample_path
+    from attention_plasticity.demo.sample import repeated_path, sample_path
 
-    return _analyse(sample_path(), folder / "results")
+    return _analyse(sample_path(), folder / "results", repeated=str(repeated_path()))
 
 
-def _analyse(dump: Path, results: Path) -> int:
+def _analyse(dump: Path, results: Path, **settings: str) -> int:
     """Analyse the dump, draw the figures and write the page. Finished heads are not repeated."""
     from attention_plasticity.config import make_config
     from attention_plasticity.figures.saving import save_all
@@ -88,7 +88,7 @@ def _analyse(dump: Path, results: Path) -> int:
     from attention_plasticity.tables.summary import print_summary
     from qk_toolkit.terminal import TerminalWatcher, command_console, print_line
 
-    config = make_config(dataset_local_root=str(dump), output_dir=str(results))
+    config = make_config(dataset_local_root=str(dump), output_dir=str(results), **settings)
     outcome = run_analysis(config, TerminalWatcher())
     run = FinishedRun.open(results)
     with allow_closed_stdout():

@@ -14,6 +14,11 @@ def sample_path() -> Path:
     return Path(str(files("attention_plasticity") / "demo" / "smollm2-135m"))
 
 
+def repeated_path() -> Path:
+    """The folder of the dump of random tokens that come twice, for the roles of these heads."""
+    return sample_path().with_name("smollm2-135m-repeated")
+
+
 def open_sample() -> Dump:
     """The dump that comes with the package: enough to try everything without a model.
 

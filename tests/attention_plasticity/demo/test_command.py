@@ -11,6 +11,7 @@ import pytest
 from attention_plasticity import config
 from attention_plasticity.cli import main
 from attention_plasticity.figures import style
+from attention_plasticity.tables.finished_run import FinishedRun
 from lasting_workers import workers as workers  # a fixture of all tests here
 
 
@@ -33,6 +34,9 @@ def test_the_demo_ends_with_figures_and_a_page(
         assert (results / name).is_file()
     assert "SmolLM2-135M" in (results / "run.json").read_text()
     assert json.loads((results / "run.json").read_text())["warnings"] == []
+    roles = FinishedRun.open(results).table("roles")
+    assert roles["repeated_groups"].eq(16).all()
+    assert set(roles["role"]) == {"far", "sink", "mixed", "self"}  # none is unsure
     assert "Warning" not in told
     assert "Next" not in told
     assert "±: half of the 95 % interval over texts" in told

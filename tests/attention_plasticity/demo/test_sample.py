@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.demo.sample import sample_path
+from attention_plasticity.demo.sample import repeated_path, sample_path
 from qk_dump.checks import rules_of
 from qk_dump.columns import COLUMNS
 from qk_dump.heads import HeadId
@@ -17,6 +17,7 @@ from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.positions import joint_inclusion
 from qk_dump.reader import HeadRows, read_head
+from qk_dump.source import open_dump
 from tools.make_sample import thinned
 
 LAYERS = (0, 14, 29)
@@ -39,6 +40,23 @@ def test_it_is_small_and_holds_whole_layers(sample: Dump) -> None:
     assert sample.query_heads == [(layer, head) for layer in LAYERS for head in range(9)]
     assert sample.key_heads == keys
     assert sorted(sample.attended) == [HeadId(*head, "k", attended=True) for head in keys]
+
+
+def test_its_queries_on_repeated_tokens_are_those_of_the_same_heads(sample: Dump) -> None:
+    repeated = open_dump(repeated_path())
+    assert repeated.query_heads == sample.query_heads
+    assert not repeated.key_heads
+    assert repeated.manifest is not None
+    assert repeated.manifest.synthetic == {
+        **{"type": "repeated", "length": 512, "period": 256, "number": 16, "seed": 0}
+    }
+    assert repeated.manifest.rope_parameters == sample.manifest.rope_parameters  # type: ignore[union-attr]
+    for head in repeated.folders:
+        rows = rows_of(repeated, head)
+        assert np.unique(rows["example_id"]).tolist() == list(range(16))
+        assert len(rows) > 200
+    files = [path for path in repeated_path().rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 8e5
 
 
 def test_inclusion_weights_rows_to_all_keys(sample: Dump) -> None:
@@ -95,7 +113,7 @@ def test_it_tells_its_origin_and_no_path_of_a_machine() -> None:
     assert "Apache-2.0" in rights
     assert "public domain" in rights
     assert "make sample" in rights
-    for path in folder.rglob("*"):
+    for path in (*folder.rglob("*"), *repeated_path().rglob("*")):
         if path.suffix in (".json", ".md"):
             assert "/tmp/" not in path.read_text()
             assert "/home/" not in path.read_text()
