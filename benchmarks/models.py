@@ -16,6 +16,7 @@ from transformers import AutoModel, Qwen3Config
 from qk_dump.manifest import DumpManifest
 from qk_sniffer.capture.finish import finish
 from qk_sniffer.capture.folder import open_capture
+from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.run import run_chunks
 from qk_sniffer.capture.setup import Setup, attended_layers, attended_sampler_of, sampler_of
 from qk_sniffer.capture.work import Work, chunk_size
@@ -120,7 +121,8 @@ class Capture:
             attended=attended_sampler_of(config.capture, texts),
             attended_layers=attended_layers(wanted),
         )
-        opened = open_capture(self._folder, {"benchmark": True}, chunk_size(setup))
+        outline = Outline(chunk_size(setup))
+        opened = open_capture(self._folder, {"benchmark": True}, outline)
         self._work = Work(setup, opened)
 
     def run(self) -> None:
@@ -130,5 +132,5 @@ class Capture:
     def finish(self) -> None:
         """Make the Parquet files."""
         work = self._work
-        finish(work.capture, work.num_chunks, work.schemas, DumpManifest())
+        finish(work.capture, work.num_chunks, [*work.tables.values()], DumpManifest())
         shutil.rmtree(self._folder)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from qk_dump.heads import HeadId, Kind
+from qk_dump.heads import Kind
 from qk_dump.rows import Rows
 from qk_toolkit.arrays import Array, Bools
 
@@ -334,28 +334,19 @@ def schema_of(
     return pa.schema([(name, types[name]) for name in written])
 
 
-def table_of(rows: Rows, head: HeadId, schema: pa.Schema) -> pa.Table:
-    """The rows as a table of a file. A value that is not known becomes null."""
-    numbers = _numbers(head, len(rows))
+def table_of(rows: Rows, layer: int, schema: pa.Schema, head: int | None = None) -> pa.Table:
+    """The rows as a table of a file. A value that is not known becomes null.
+
+    `head` is that of all rows; without it, the rows have the column `head`.
+    """
+    same = {LAYER: layer} if head is None else {LAYER: layer, HEAD: head}
     columns = [
-        numbers[field.name]
-        if field.name in numbers
+        pa.repeat(pa.scalar(same[field.name], _INT), len(rows))
+        if field.name in same
         else _arrow(rows[field.name], field.type, nulls=bool(COLUMNS[field.name].null))
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-
-def with_head(table: pa.Table, head: HeadId, schema: pa.Schema) -> pa.Table:
-    """A table without `layer` and `head`, with these columns of the `schema`."""
-    columns = dict(zip(table.schema.names, table.columns, strict=True))
-    columns |= _numbers(head, table.num_rows)
-    return pa.table([columns[name] for name in schema.names], schema=schema)
-
-
-def _numbers(head: HeadId, rows: int) -> dict[str, pa.Array]:
-    numbers = {LAYER: head.layer, HEAD: head.head}
-    return {name: pa.repeat(pa.scalar(value, _INT), rows) for name, value in numbers.items()}
 
 
 def _arrow(values: npt.NDArray[Any], type_: pa.DataType, *, nulls: bool) -> pa.Array:

@@ -112,7 +112,7 @@ def write_head(dump: Path, head: HeadId, rows: Rows, capture: str | None = None)
         group=0 if received is None else received.shape[1],
     )
     with HeadWriter(dump, head, schema, capture) as writer:
-        writer.write(table_of(rows, head, schema))
+        writer.write(table_of(rows, head.layer, schema, head.head))
     return writer.path
 
 

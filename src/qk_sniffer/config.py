@@ -286,6 +286,7 @@ class CaptureConfig(_Section):
             "vllm",
             "ray_address",
             "num_gpus",
+            "finish",
         ),
     )
 
@@ -327,11 +328,23 @@ class CaptureConfig(_Section):
         default=False,
         description="discard the dump, start again; not with torchrun",
     )
+    finish: bool = Field(
+        title="how to run",
+        default=False,
+        description="write the dump of texts that are all captured; no weights are loaded",
+    )
     dry_run: bool = Field(
         title="how to run",
         default=False,
         description="print heads, expected rows and bytes, then stop",
     )
+
+    @model_validator(mode="after")
+    def _finish_keeps_what_is_there(self) -> CaptureConfig:
+        if self.finish and (self.overwrite or self.dry_run):
+            name = "overwrite" if self.overwrite else "dry_run"
+            raise ValueError(f"{name}: cannot be used together with finish; choose one")
+        return self
 
     @model_validator(mode="after")
     def _check_engine(self) -> CaptureConfig:

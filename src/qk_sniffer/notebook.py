@@ -18,7 +18,7 @@ import numpy.typing as npt
 from rich.filesize import decimal
 from torch import Tensor, nn
 
-from qk_dump.columns import ARGMAX_TOKEN, TOKEN_ID, VECTOR
+from qk_dump.columns import ARGMAX_TOKEN, HEAD, TOKEN_ID, VECTOR
 from qk_dump.heads import HeadId, parse_head
 from qk_dump.layout import PLAN, TAP, UNFINISHED, kinds_in
 from qk_dump.manifest import DumpManifest, json_text
@@ -27,7 +27,6 @@ from qk_dump.rows import Rows
 from qk_dump.side_files import Example, write_side_files
 from qk_dump.writer import write_head
 from qk_sniffer.capture.description import capture_manifest
-from qk_sniffer.capture.dump_heads import text_bytes
 from qk_sniffer.capture.setup import (
     attended_layers,
     attended_sampler_of,
@@ -40,7 +39,8 @@ from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, text_config
 from qk_sniffer.engines.hf.probe_forward import is_probe_running
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.rows.checks import stored_rows
-from qk_sniffer.rows.plan import ForwardTexts, RowPlan, texts_of_forward
+from qk_sniffer.rows.plan import ForwardTexts, RowPlan, text_bytes, texts_of_forward
+from qk_sniffer.rows.tables import Part
 from qk_sniffer.rows.taken import TakenRows, empty_rows
 from qk_sniffer.rows.taker import RowTaker
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, choose
@@ -308,7 +308,9 @@ class Tap:
             name = head if isinstance(head, str) else head.folder
             listed = "t.attended_heads" if "attended" in name else "t.heads"
             raise ConfigError(f"{name}: is not a captured head; {listed} lists the captured heads")
-        parts = [taken.of_head(head_id) for taken in self._forwards if taken.holds(head_id)]
+        parts = [
+            taken.of_head(head_id) for taken in self._forwards if taken.holds(Part.of(head_id))
+        ]
         return TappedRows(Rows.joined(parts or [empty_rows(self.plan, head_id)]).columns)
 
     def save(self, folder: str | os.PathLike[str], tokenizer: Any = None) -> Path:
@@ -342,7 +344,9 @@ class Tap:
 
         def write(head: HeadId) -> tuple[int, set[int]]:
             rows = self.rows(head)
-            stored = stored_rows(head, rows, half=False, known_attention=head.layer in known)
+            part, numbers = Part.of(head), np.full(len(rows), head.head, np.int32)
+            whole = rows.with_columns({HEAD: numbers})
+            stored = stored_rows(part, whole, half=False, known_attention=head.layer in known)
             write_head(folder, head, stored, identity)
             return len(stored), _tokens_in(rows)
 

@@ -103,7 +103,8 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
         table.add_row("rows of all heads", f"{found.rows_of_all_heads * number:,.0f} rows{more}")
         table.add_row(
             "size",
-            f"{decimal(round(found.bytes_per_text * number))} at most; twice that while it is made",
+            f"{decimal(round(found.bytes_per_text * number))} at most; while it is made, up to "
+            "1.3 times that",
         )
     if found.memory_in_vllm:
         _add_vllm(table, config, found)

@@ -57,7 +57,7 @@ def test_capture_against_bare_forwards(
     heading, bare, *kept = _cells(capsys.readouterr().out)
     assert bare[:1] == ["nothing"]
     assert [row[0] for row in kept] == list(capture.kept(64))
-    assert len(heading) == len(bare) == 5
+    assert len(heading) == len(bare) == 7
 
 
 def test_blocks_of_attention(options: Options, capsys: pytest.CaptureFixture[str]) -> None:

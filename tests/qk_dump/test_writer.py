@@ -132,7 +132,7 @@ def test_what_is_not_known_becomes_null() -> None:
     columns |= {"lse": np.array([np.nan, 2.5]), "vector": np.ones((2, 3))}
     columns["received"] = np.array([[0.5, np.nan], [0.5, 0.25]])
     schema = schema_of(columns, 3, group=2)
-    table = table_of(Rows(columns), HeadId(3, 7, "k"), schema)
+    table = table_of(Rows(columns), 3, schema, head=7)
     assert table.schema == schema
     found = table.to_pydict()
     assert found["sliding_window"] == [None, 8]

@@ -13,11 +13,11 @@ from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head
 from attention_plasticity.config import make_config
 from attention_plasticity.run.preparation import prepare
-from captures import SCHEMAS, opened, save, segments
+from captures import opened, save, segments, tables
 from dumps import make_dump
 from qk_dump.columns import COLUMNS
 from qk_dump.reader import HeadRows, read_head
-from qk_sniffer.capture.segments import DamagedSegmentError, Segment, head_groups, read_segment
+from qk_sniffer.capture.segments import Segment, head_groups, read_segment
 from qk_toolkit.errors import DumpError
 from reliability.damaged_files import KEYS, QUERIES, analyze, whole_dump
 from reliability.outcomes import Cases, Outcome
@@ -64,7 +64,7 @@ def _outcome(accepted: Callable[[], bool]) -> Outcome:
     """`accepted` says whether what was accepted is right."""
     try:
         return Outcome.UNHARMED if accepted() else Outcome.WRONG
-    except (DumpError, DamagedSegmentError):
+    except DumpError:
         return Outcome.REFUSED
     except Exception:
         return Outcome.TRACEBACK
@@ -95,33 +95,30 @@ def flipped_footer(folder: Path, step: int) -> Cases:
 
 def flipped_segment(folder: Path, step: int) -> Cases:
     """Every bit of a segment of an unfinished capture, as a resumed capture reads it."""
-    capture = opened(folder)
-    save(capture, [1])
+    save(opened(folder), [1])
     [place] = segments(folder)
     whole = read_segment(place)
     assert whole is not None
-    expected = _segment_rows(whole)
+    expected = whole.examples, _segment_rows(whole)
+
+    def accepted() -> bool:
+        found = read_segment(place)
+        return found is not None and (found.examples, _segment_rows(found)) == expected
+
     for file in sorted(place.iterdir()):
         right = file.read_bytes()
         for number, wrong in flips(right, step):
             file.write_bytes(wrong)
-            found = read_segment(place)
-            outcome = Outcome.REFUSED
-            if found is not None:
-                same = found.examples == whole.examples
-                outcome = _outcome(
-                    lambda found=found, same=same: same and _segment_rows(found) == expected
-                )
-            yield f"{file.name} bit {number}", outcome
+            yield f"{file.name} bit {number}", _outcome(accepted)
         file.write_bytes(right)
-    capture.close()
 
 
-def _segment_rows(segment: Segment) -> list[pa.Table]:
+def _segment_rows(segment: Segment) -> list[tuple[int, pa.Table]]:
     return [
-        table
-        for heads in head_groups(SCHEMAS)
-        for _, table in segment.tables(heads, SCHEMAS[heads[0]])
+        found
+        for table in tables()
+        for group in range(len(head_groups(table)))
+        for found in segment.rows(table, group)
     ]
 
 

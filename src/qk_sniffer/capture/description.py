@@ -9,6 +9,7 @@ from typing import Any
 
 from qk_dump.layers import LayerRecord
 from qk_dump.manifest import DumpManifest
+from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.setup import Setup, sampler_of
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.engines.engine import LayerFacts, ModelLayout
@@ -101,6 +102,19 @@ def manifest_of(setup: Setup, lengths: Collection[int]) -> DumpManifest:
         synthetic=made.as_record() if made is not None else None,
         random_weights=config.model.random_weights or None,
         lengths=lengths,
+    )
+
+
+def outline_of(setup: Setup, chunk_size: int) -> Outline:
+    """What the end of the capture needs, on a machine without the model."""
+    pre_rope = setup.config.capture.capture_pre_rope
+    by_length = any(layer.rotation(pre_rope).table is not None for layer in setup.layout.layers)
+    return Outline(
+        chunk_size,
+        setup.texts.total,
+        tuple(setup.row_plan.tables(half=setup.half)),
+        None if by_length else manifest_of(setup, ()),
+        setup.config.capture.tokens,
     )
 
 

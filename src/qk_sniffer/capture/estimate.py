@@ -9,7 +9,6 @@ from typing import Any
 
 from qk_dump.columns import SINK_TOKENS
 from qk_dump.heads import Kind
-from qk_sniffer.capture.dump_heads import bytes_of_rows
 from qk_sniffer.capture.folder import plan_in
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.refusals import refuse_used_folder
@@ -18,6 +17,7 @@ from qk_sniffer.capture.timing import operations, speed, weights_of
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model_config, precision_of
+from qk_sniffer.rows.plan import bytes_of_rows
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, bucket_counts
 from qk_sniffer.sampling.heads import KINDS
 from qk_sniffer.texts.encoding import Cut

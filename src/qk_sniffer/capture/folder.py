@@ -1,8 +1,15 @@
 """The folder of a capture: who may write there, its plan, and what its processes share.
 
-`.capture/` has the plan, a lock for every chunk of batches, held by the process that runs it, and
-the rows of finished chunks. If a process is killed or the disk is full, the same command continues
-from them. `.capture/` is removed after `dump.json` is written.
+`.capture/` says how far the capture is:
+
+    plan.json               it has begun, with these settings
+    outline.json            what its end needs to know
+    chunks/00003.lock       locked: a process runs this chunk of batches
+    segments/00003/         this chunk is done; its rows
+    finish.lock             locked: a process writes the files of the heads
+
+The operating system releases the locks of a process that ends. After `dump.json`, which is the last
+file of the dump, `.capture/` is removed.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from qk_dump.card import is_card
 from qk_dump.heads import ATTENDED, CARD_FILE, parse_head
 from qk_dump.layout import FILES_BESIDE_HEADS, PLAN, UNFINISHED, parquet_files
 from qk_dump.manifest import MANIFEST_NAME, json_text, plan_difference, read_manifest, read_plan
+from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.refusals import REMEDY, refuse_difference
 from qk_sniffer.capture.segments import SEGMENTS, saved_chunks
 from qk_toolkit.errors import ConfigError
@@ -26,32 +34,34 @@ from qk_toolkit.files import (
     DRAFT_PATTERN,
     cannot_write,
     is_locked,
-    read_json,
     remove_folder,
     sync_folder,
     try_lock,
     write_first,
 )
 
-CHUNKS = "chunks"  # a lock for every chunk, held by the process that runs it
-_SIZE = "size.json"  # batches of a chunk; it stays the same when texts are added
+_CHUNKS = "chunks"  # a lock for every chunk, held by the process that runs it
 _FINISH_LOCK = "finish.lock"
 
 
 class CaptureFolder:
     """The folder of a capture, which other processes may share."""
 
-    def __init__(
-        self, folder: Path, plan: dict[str, Any], chunk_size: int = 1, *, complete: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, plan: dict[str, Any], outline: Outline | None) -> None:
+        """`outline` is None if the dump is complete."""
         self.folder = folder
         self.plan = plan
-        self.chunk_size = chunk_size  # batches of a chunk
-        self.complete = complete
+        self.outline = outline
 
     @property
-    def _chunks(self) -> Path:
-        return self.folder / UNFINISHED / CHUNKS
+    def complete(self) -> bool:
+        """Whether the dump was complete when the folder was opened, or this process has ended."""
+        return self.outline is None
+
+    @property
+    def chunk_size(self) -> int:
+        """The number of batches of a chunk."""
+        return 1 if self.outline is None else self.outline.chunk_size
 
     @property
     def is_open(self) -> bool:
@@ -63,12 +73,12 @@ class CaptureFolder:
 
     def lock_chunk(self, number: int) -> FileLock | None:
         """The lock of a chunk; None if another process has it, or has completed the dump."""
-        return self._lock(self._chunks / _lock_name(number))
+        return self._lock(_lock_of(self.folder, number))
 
-    def num_free_chunks(self, numbers: Collection[int]) -> int:
-        """How many of these chunks no process has locked."""
-        locks = [self._chunks / _lock_name(number) for number in numbers]
-        return sum(not (lock.exists() and is_locked(lock)) for lock in locks)
+    def has_free_chunk(self, numbers: Collection[int]) -> bool:
+        """Whether no process has locked one of these chunks."""
+        locks = [_lock_of(self.folder, number) for number in numbers]
+        return any(not (lock.exists() and is_locked(lock)) for lock in locks)
 
     def lock_to_finish(self) -> FileLock | None:
         """The lock of the process that writes the dump.
@@ -98,45 +108,26 @@ class CaptureFolder:
     def end(self) -> None:
         """Remove `.capture/`, after the dump was written."""
         remove_folder(self.folder / UNFINISHED)
-        self.complete = True
-
-    def close(self) -> None:
-        """Remove `.capture/` if no process has finished a chunk, or runs one."""
-        if not self.complete and _begun_plan(self.folder) is None:
-            remove_folder(self.folder / UNFINISHED)
+        self.outline = None
 
 
-def _lock_name(chunk: int) -> str:
-    return f"{chunk:05d}.lock"
+def _lock_of(folder: Path, chunk: int) -> Path:
+    return folder / UNFINISHED / _CHUNKS / f"{chunk:05d}.lock"
 
 
 def plan_in(folder: Path) -> dict[str, Any] | None:
     """The plan of the capture that has begun in the folder, or that made its dump; else None."""
-    if not folder.is_dir():
-        return None
-    plan = _begun_plan(folder)
+    plan = read_plan(folder / UNFINISHED / PLAN)
     if plan is not None:
         return plan
     manifest = read_manifest(folder / MANIFEST_NAME)
     return manifest.capture if manifest else None
 
 
-def _begun_plan(folder: Path) -> dict[str, Any] | None:
-    """The plan of an unfinished capture; None if no chunk is finished or run by a process.
-
-    Without a folder for the locks of chunks, the plan is that of a copy at a URL, which holds.
-    """
-    place = folder / UNFINISHED
-    plan = read_plan(place / PLAN)
-    if plan is None or saved_chunks(folder) or not (place / CHUNKS).exists():
-        return plan
-    return plan if _is_running(folder) else None
-
-
 def _is_running(folder: Path) -> bool:
     """Whether a process runs a chunk, or writes the dump."""
     place = folder / UNFINISHED
-    return any(map(is_locked, [*(place / CHUNKS).glob("*.lock"), *place.glob(_FINISH_LOCK)]))
+    return any(map(is_locked, [*(place / _CHUNKS).glob("*.lock"), *place.glob(_FINISH_LOCK)]))
 
 
 @contextmanager
@@ -162,7 +153,7 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 
 def open_capture(
-    folder: Path, plan: Mapping[str, Any], chunk_size: int, *, overwrite: bool = False
+    folder: Path, plan: Mapping[str, Any], outline: Outline, *, overwrite: bool = False
 ) -> CaptureFolder:
     """Start or continue the capture with this plan in `folder`.
 
@@ -185,51 +176,43 @@ def open_capture(
         if overwrite:
             _discard(folder)
         if not _is_complete(folder, plain):
-            size = _begin(folder, plain, chunk_size)
+            begun = _begin(folder, plain, outline)
             if not _is_complete(folder, plain):  # another process may have ended meanwhile
-                return CaptureFolder(folder, plain, size)
+                return CaptureFolder(folder, plain, begun)
         remove_folder(place)  # a process was killed after it had written the dump
-        return CaptureFolder(folder, plain, complete=True)
+        return CaptureFolder(folder, plain, None)
     except OSError as error:
         raise cannot_write(folder, error) from error
 
 
-def _begin(folder: Path, plan: dict[str, Any], chunk_size: int) -> int:
-    """Make `.capture/`, unless another process has made it. Returns the batches of a chunk."""
+def unfinished_capture(folder: Path) -> CaptureFolder:
+    """The capture that has begun in the folder, to be ended with what is on disk."""
+    plan = read_plan(folder / UNFINISHED / PLAN)
+    if plan is None:
+        manifest = read_manifest(folder / MANIFEST_NAME)
+        if manifest is None or manifest.capture is None:
+            raise ConfigError(f"finish: {folder}: holds no capture; leave finish out to begin one")
+        return CaptureFolder(folder, manifest.capture, None)
+    return CaptureFolder(folder, plan, Outline.read(folder / UNFINISHED))
+
+
+def _begin(folder: Path, plan: dict[str, Any], outline: Outline) -> Outline:
+    """Make `.capture/`, unless another process has made it. The outline with its size of chunks."""
     place = folder / UNFINISHED
-    saved, began = saved_chunks(folder), read_plan(place / PLAN)
-    if saved and began is None and not (folder / MANIFEST_NAME).exists():
+    known = (place / PLAN).exists() or (folder / MANIFEST_NAME).exists()
+    if saved_chunks(folder) and not known:
         raise ConfigError(
             f"{place}: has rows of texts, but no {PLAN}. Remove this folder, or choose another "
             "output.data_root."
         )
-    if began is not None and _begun_plan(folder) is None and plan_difference(began, plan):
-        for name in (PLAN, _SIZE):  # of a capture that has finished nothing
-            (place / name).unlink(missing_ok=True)
-    place.mkdir(parents=True, exist_ok=True)
+    for name in (SEGMENTS, _CHUNKS):
+        (place / name).mkdir(parents=True, exist_ok=True)
     write_first(place / PLAN, json_text(plan))
-    write_first(place / _SIZE, str(chunk_size))
-    for name in (SEGMENTS, CHUNKS):
-        (place / name).mkdir(exist_ok=True)
+    refuse_difference(folder, plan_difference(read_plan(place / PLAN), plan))
+    begun = outline.begin(place)
     sync_folder(place)
     sync_folder(folder)
-    refuse_difference(folder, plan_difference(read_plan(place / PLAN), plan))
-    return _chunk_size(place / _SIZE)
-
-
-def _chunk_size(file: Path) -> int:
-    """The number of batches of a chunk, as the capture began with it."""
-    try:
-        size = read_json(file)
-    except ValueError:
-        size = None
-    if type(size) is not int or size < 1:
-        raise ConfigError(
-            f"{file}: expected an integer of at least 1: the file is damaged, so the capture "
-            "cannot continue. Choose another output.data_root, or add --overwrite to discard what "
-            "was captured"
-        )
-    return size
+    return begun
 
 
 def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
@@ -240,11 +223,11 @@ def _is_complete(folder: Path, plan: dict[str, Any]) -> bool:
     """
     if not folder.is_dir():
         return False
-    started = _begun_plan(folder)  # first: it is removed after dump.json is written
+    begun = read_plan(folder / UNFINISHED / PLAN)  # first: it is removed after dump.json is written
     manifest = read_manifest(folder / MANIFEST_NAME)
     finished = manifest.capture if manifest else None
-    if started is not None and plan_difference(finished, started):
-        refuse_difference(folder, plan_difference(started, plan))
+    if begun is not None and plan_difference(finished, begun):
+        refuse_difference(folder, plan_difference(begun, plan))
         return False
     if finished is not None:
         refuse_difference(folder, plan_difference(finished, plan, ignored="versions"))

@@ -8,30 +8,41 @@ Each holds one or two batches, so memory does not grow with the number of texts.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+
+from qk_dump.columns import table_of
 from qk_dump.manifest import MANIFEST_NAME, read_manifest
-from qk_sniffer.capture.batches import Batch
-from qk_sniffer.capture.description import capture_plan, manifest_of
+from qk_sniffer.capture.description import capture_plan, manifest_of, outline_of
 from qk_sniffer.capture.finish import finish
-from qk_sniffer.capture.folder import CaptureFolder, made_folder, open_capture, plan_in
+from qk_sniffer.capture.folder import (
+    CaptureFolder,
+    made_folder,
+    open_capture,
+    plan_in,
+    unfinished_capture,
+)
 from qk_sniffer.capture.ranks import Ranks, ranks_from
 from qk_sniffer.capture.refusals import refuse_used_folder
 from qk_sniffer.capture.result import CaptureResult
-from qk_sniffer.capture.segments import DamagedSegmentError, read_segments, remove_segment
+from qk_sniffer.capture.segments import read_segments, saved_chunks
 from qk_sniffer.capture.send import UrlTarget, publish, require_publishable
 from qk_sniffer.capture.setup import Setup, prepare
 from qk_sniffer.capture.setup_notes import note_setup
 from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
-from qk_sniffer.capture.work import Step, Work, chunk_size
+from qk_sniffer.capture.work import Batch, Step, Work, chunk_size
 from qk_sniffer.config import CaptureConfig
+from qk_sniffer.engines.hf.loading import load_tokenizer
 from qk_sniffer.engines.hf.memory import is_out_of_memory, out_of_memory_advice
 from qk_sniffer.extras import require_vllm
 from qk_sniffer.rows.checks import stored_rows
 from qk_sniffer.rows.source import Taken
+from qk_sniffer.rows.tables import LayerTable, Part
 from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_sniffer.texts.token_texts import token_texts
 from qk_toolkit.errors import ConfigError, ToolkitError
@@ -42,7 +53,6 @@ from qk_toolkit.ray_cluster import import_ray
 from qk_toolkit.urls import is_remote
 from qk_toolkit.watcher import Watcher
 
-_TRIES = 3  # when rows on disk are damaged
 _LESS_MEMORY = (
     "Lower inference.batch_size or tokenizer.max_length, load in bfloat16 (model.dtype), use sdpa "
     "or flash attention (model.attn_implementation), or spread the model over several GPUs "
@@ -91,11 +101,50 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
 
 
 def _run_on_engine(config: CaptureConfig, watcher: Watcher) -> CaptureResult:
+    if config.finish:
+        return _finish_only(config, watcher)
     if config.engine == "ray":
         from qk_sniffer.capture.ray_ranks import run_on_ray
 
         return run_on_ray(config, watcher, run_rank)
     return run_rank(config, watcher, ranks_from())
+
+
+def _finish_only(config: CaptureConfig, watcher: Watcher) -> CaptureResult:
+    """Complete the dump of a capture whose texts are all captured. No model is loaded."""
+    folder = user_path(config.data_root)
+    capture = unfinished_capture(folder)
+    outline = capture.outline
+    if outline is None:
+        watcher.note(f"{folder}: is complete already; nothing to do")
+        return CaptureResult(folder, was_complete=True)
+    if outline.manifest is None or outline.texts is None:
+        missing = "the lengths" if outline.manifest is None else "the number"
+        raise ConfigError(
+            f"finish: {folder}: dump.json depends on {missing} of the texts. Run the command of "
+            "the capture without finish, where the model is."
+        )
+    lock = capture.lock_to_finish()
+    if lock is None:
+        raise ConfigError(f"finish: {folder}: another process writes the dump; wait until it ends")
+    texts = None
+    try:
+        if outline.tokens:
+            texts = partial(token_texts, load_tokenizer(config.tokenizer, config.model))
+        chunks = len(saved_chunks(folder))
+        captured = sum(len(segment.examples) for segment in read_segments(folder))
+        if captured < outline.texts:
+            raise ConfigError(
+                f"finish: {folder}: {captured:,} of {outline.texts:,} texts are captured. Run the "
+                "command of the capture without finish, where the model is."
+            )
+        on_head = partial(watcher.show, "writing heads")
+        facts = (outline.tables, outline.manifest)
+        finish(capture, chunks, *facts, on_head=on_head, token_texts=texts)
+    finally:
+        watcher.stop()
+        lock.release()
+    return CaptureResult(folder)
 
 
 def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
@@ -105,18 +154,14 @@ def run_rank(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureRe
     with made_folder(folder), out_of_memory_advice(_LESS_MEMORY):
         setup = _prepared(config, folder, ranks, watcher)
         note_setup(setup, watcher)
-        plan, size = capture_plan(setup), chunk_size(setup)
-        capture = open_capture(folder, plan, size, overwrite=config.overwrite)
+        plan, outline = capture_plan(setup), outline_of(setup, chunk_size(setup))
+        capture = open_capture(folder, plan, outline, overwrite=config.overwrite)
         was_complete = capture.complete
-        try:
-            if was_complete:
-                _check_number(setup.texts.total, folder)
-                watcher.note(f"{folder}: is complete already; nothing to do")
-            elif not _work_and_finish(setup, capture, ranks, watcher):
-                return CaptureResult(folder, left_to_others=True)
-        finally:
-            if ranks.world == 1:  # other ranks may be about to begin
-                capture.close()
+        if was_complete:
+            _check_number(setup.texts.total, folder)
+            watcher.note(f"{folder}: is complete already; nothing to do")
+        elif not _work_and_finish(setup, capture, ranks, watcher):
+            return CaptureResult(folder, left_to_others=True)
     return CaptureResult(folder, was_complete=was_complete)
 
 
@@ -131,27 +176,18 @@ def _prepared(config: CaptureConfig, folder: Path, ranks: Ranks, watcher: Watche
 
 def _work_and_finish(setup: Setup, capture: CaptureFolder, ranks: Ranks, watcher: Watcher) -> bool:
     """Run chunks and write the dump. False if another process writes it."""
-    for _ in range(_TRIES):
-        work = Work(setup, capture, ranks.world - 1)
-        run_chunks(work, watcher)
-        if ranks.world > 1 and not (work.saw_others or ranks.knows_folder_is_shared):
-            watcher.note(f"no other process was seen in {capture.folder}; is the folder shared?")
-        lock = capture.lock_to_finish()
-        if lock is None:
-            return False
-        try:
-            _finish(work, watcher)
-        except DamagedSegmentError as error:
-            remove_segment(error)
-        else:
-            return True
-        finally:
-            lock.release()
-        watcher.note("rows on disk are damaged; their texts are run again")
-    raise ToolkitError(
-        f"{capture.folder}: rows on disk were damaged {_TRIES} times. Use another disk, or run the "
-        "same command again."
-    )
+    work = Work(setup, capture, ranks.world - 1)
+    run_chunks(work, watcher)
+    if ranks.world > 1 and not (work.saw_others or ranks.knows_folder_is_shared):
+        watcher.note(f"no other process was seen in {capture.folder}; is the folder shared?")
+    lock = capture.lock_to_finish()
+    if lock is None:
+        return False
+    try:
+        _finish(work, watcher)
+    finally:
+        lock.release()
+    return True
 
 
 def run_chunks(work: Work, watcher: Watcher) -> None:
@@ -166,7 +202,7 @@ def run_chunks(work: Work, watcher: Watcher) -> None:
         while True:  # another round if a process has died and left chunks
             with closing(prepared_ahead(work.steps())) as steps:
                 for step in steps:
-                    _run_step(step, setup, writer)
+                    _run_step(step, work, writer)
                     report()
             writer.wait()
             report()
@@ -180,10 +216,10 @@ def run_chunks(work: Work, watcher: Watcher) -> None:
         raise ConfigError(f"dataset.path: {setup.config.dataset.path}: holds no texts")
 
 
-def _run_step(step: Step, setup: Setup, writer: BackgroundWriter[tuple[Batch, int]]) -> None:
+def _run_step(step: Step, work: Work, writer: BackgroundWriter[tuple[Batch, int]]) -> None:
     """Run the model on a batch; its rows are stored in the background."""
-    taken = _forward(setup, step.batch)
-    writer.submit(partial(_store, step, setup.half, taken))
+    taken = _forward(work.setup, step.batch)
+    writer.submit(partial(_store, step, work.tables, taken))
 
 
 def _forward(setup: Setup, batch: Batch) -> Taken | None:
@@ -204,17 +240,17 @@ def _forward(setup: Setup, batch: Batch) -> Taken | None:
         ) from error
 
 
-def _store(step: Step, half: bool, taken: Taken | None) -> tuple[Batch, int]:
+def _store(step: Step, tables: Mapping[Part, LayerTable], taken: Taken | None) -> tuple[Batch, int]:
     """Check the rows of a batch and add them to its chunk. Returns their number, of all heads."""
-    rows = {}
+    found: dict[Part, pa.Table] = {}
     if taken is not None:
         known = taken.known_attention
-        rows = {
-            head: stored_rows(head, part, half=half, known_attention=head.layer in known)
-            for head, part in taken.rows().items()
-        }
-    step.claim.add(step.batch, rows)
-    return step.batch, sum(map(len, rows.values()))
+        for part, rows in taken.parts():
+            table, is_known = tables[part], part.layer in known
+            checked = stored_rows(part, rows, half=table.half, known_attention=is_known)
+            found[part] = table_of(checked, part.layer, table.schema)
+    step.claim.add(step.batch, found)
+    return step.batch, sum(rows.num_rows for rows in found.values())
 
 
 def _report(work: Work, writer: BackgroundWriter[tuple[Batch, int]], watcher: Watcher) -> None:
@@ -226,26 +262,22 @@ def _report(work: Work, writer: BackgroundWriter[tuple[Batch, int]], watcher: Wa
         watcher.advance(len(batch.examples), tokens=batch.num_tokens, rows=rows)
     for segment in work.saved_by_others():
         tokens = sum(example.num_tokens for example in segment.examples)
-        watcher.advance(len(segment.examples), tokens=tokens, rows=segment.num_rows)
+        watcher.advance(len(segment.examples), tokens=tokens)
 
 
 def _finish(work: Work, watcher: Watcher) -> None:
     """Write the dump from the chunks on disk, and say what it lacks."""
     setup, capture = work.setup, work.capture
-    segments = read_segments(capture.folder)
-    if not sum(segment.num_rows for segment in segments):
-        _refuse_no_rows(setup)
-    examples = [example for segment in segments for example in segment.examples]
+    lengths = [one.num_tokens for part in read_segments(capture.folder) for one in part.examples]
+    texts = partial(token_texts, setup.tokenizer) if setup.config.capture.tokens else None
     try:
         finish(
             capture,
             work.num_chunks,
-            work.schemas,
-            manifest_of(setup, {one.num_tokens for one in examples}),
+            [*work.tables.values()],
+            manifest_of(setup, {*lengths}),
             on_head=partial(watcher.show, "writing heads"),
-            token_texts=(
-                partial(token_texts, setup.tokenizer) if setup.config.capture.tokens else None
-            ),
+            token_texts=texts,
         )
     finally:
         watcher.stop()
@@ -253,19 +285,9 @@ def _finish(work: Work, watcher: Watcher) -> None:
         for note in setup.texts.notes:
             watcher.note(note)
     if setup.config.capture.capture_queries:
-        warning = bucket_counts(setup.sampler, [one.num_tokens for one in examples]).warning()
+        warning = bucket_counts(setup.sampler, lengths).warning()
         if warning is not None:
             watcher.note(warning)
-
-
-def _refuse_no_rows(setup: Setup) -> None:
-    """Refuse a dump without a single row."""
-    sampler = setup.sampler
-    raise ConfigError(
-        f"capture.sampler: no position of any text was kept (type {sampler.type}, base_rate "
-        f"{sampler.base_rate:g}, min_bucket_size {sampler.min_bucket_size}). Raise "
-        "capture.sampler.base_rate, or give longer texts, and add --overwrite."
-    )
 
 
 def _check_number(texts: int | None, folder: Path) -> None:

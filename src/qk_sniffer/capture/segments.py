@@ -1,61 +1,42 @@
 """Segments: the rows of finished chunks on disk.
 
-A segment is a folder with a Parquet file for every layer and kind, and with `segment.json`. A row
-group has the rows of a few heads, one head after the other: with a row group for every head,
-writing a segment of 1,700 heads takes longer than a forward. A segment appears in one step, so a
-killed process leaves no half of it. Hashes and the checksums of pages show damaged files.
+A segment is a folder with a Parquet file for every table of the capture, and with its texts. It
+appears in one step, so a killed process leaves no half of it. A row group has the rows of eight
+heads, so that the end of a capture reads few rows at a time. Lists are stored as bytes, which Arrow
+writes and reads several times faster, and vectors that a bfloat16 can hold with half of their bits.
+Page checksums and hashes of footers show damage.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from qk_dump.columns import HEAD, LAYER, table_of, with_head
-from qk_dump.heads import HeadId
+from qk_dump.columns import HEAD, VECTOR
 from qk_dump.layout import UNFINISHED
-from qk_dump.rows import Rows
+from qk_dump.parquet import reason_of
 from qk_dump.side_files import Example
+from qk_sniffer.rows.tables import LayerTable, Part
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 
 SEGMENTS = "segments"  # in `.capture/`
-_CONTENT = "segment.json"
-_VERSION = 6  # segments of other versions count as damaged
+_CONTENT = "segment.json"  # its texts, and hashes of footers
+_FOOTER_END = 8  # bytes: the length of the footer, and a magic word
 _THREADS = 4  # that write the files of a segment
 _HEADS_OF_GROUP = 8
-_FOOTER_END = 8  # bytes: the length of the footer, and a magic word
-
-
-class DamagedSegmentError(DumpError):
-    """A segment whose content differs from what was written."""
-
-    def __init__(self, path: Path, reason: object) -> None:
-        super().__init__(
-            f"{path}: is damaged ({reason}). Remove the folder and run the same command again; "
-            "this captures its texts again."
-        )
-        self.path = path
-
-
-@dataclass(frozen=True)
-class SegmentFile:
-    """The description of a Parquet file."""
-
-    groups: list[dict[str, int]]  # of every row group: folder of the head → number of its rows
-    size: int  # bytes
-    footer: str  # hash of its footer, which the checksums of pages do not cover
+_ROWS_AT_A_TIME = 65_536  # that are read of a row group
 
 
 @dataclass(frozen=True)
@@ -64,66 +45,55 @@ class Segment:
 
     path: Path
     examples: list[Example]
-    files: dict[str, SegmentFile]
+    footers: dict[str, str]  # part → hash of the footer of its file, which page checksums leave out
 
     @property
     def number(self) -> int:
         """The number of the chunk."""
         return int(self.path.name)
 
-    @property
-    def num_rows(self) -> int:
-        """The number of rows of all heads, without keys drawn by attention."""
-        return sum(
-            rows
-            for file in self.files.values()
-            for group in file.groups
-            for head, rows in group.items()
-            if "/" not in head
-        )
+    def file(self, part: Part) -> Path:
+        """The file with the rows of a part."""
+        return self.path / f"{part.name}.parquet"
 
-    def tables(
-        self, heads: Sequence[HeadId], schema: pa.Schema
-    ) -> Iterator[tuple[HeadId, pa.Table]]:
-        """The rows of the heads of one row group; `schema` is that of their files."""
-        name, folders = file_name(heads[0]), [head.folder for head in heads]
-        file = self.files.get(name)
-        found = [] if file is None else [list(group) for group in file.groups]
-        if file is None or folders not in found:  # no head has rows
-            return
-        number = found.index(folders)
-        try:
-            with open_regular(self.path / name) as stream:
-                if _footer_digest(stream) != file.footer:
-                    raise ValueError(f"footer of {name}")
-                parquet = pq.ParquetFile(stream, page_checksum_verification=True)
-                table = parquet.read_row_group(number, use_threads=False)
-            counts = file.groups[number].values()
-            if table.num_rows != sum(counts) or not table.schema.equals(_without_head(schema)):
-                raise ValueError(f"rows of {name}")
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DamagedSegmentError(self.path, error) from error
-        start = 0
-        for head, rows in zip(heads, counts, strict=True):
-            yield head, with_head(table.slice(start, rows), head, schema)
-            start += rows
+    def rows(self, table: LayerTable, group: int) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of the heads of a group, as tables of their files: (head, rows).
+
+        Raises a `DumpError` if the file is damaged.
+        """
+        with _damage_told(self.path), open_regular(self.file(table.part)) as stream:
+            if _footer_digest(stream) != self.footers.get(table.part.name):
+                raise ValueError(f"the footer of {table.part.name}.parquet has changed")
+            parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+            heads, read = head_groups(table)[group], 0
+            options = {"row_groups": [group], "use_threads": False}
+            for batch in parquet.iter_batches(_ROWS_AT_A_TIME, **options):
+                packed = pa.Table.from_batches([batch])
+                read += batch.num_rows
+                for head in heads:
+                    some = packed.filter(pc.equal(packed[HEAD], head))
+                    if some.num_rows:
+                        yield head, _unpacked(some.combine_chunks(), table.schema)
+            if read != parquet.metadata.row_group(group).num_rows:
+                raise ValueError(f"{read:,} rows in group {group} of {table.part.name}")
 
 
-def file_name(head: HeadId) -> str:
-    """The file of a head in a segment."""
-    return f"l{head.layer:02d}{head.kind}.parquet"
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, DumpError, pa.ArrowException) as error:
+        raise DumpError(
+            f"{path}: is damaged ({reason_of(error)}). Remove this folder and run the same command "
+            "again; it captures the texts of this folder again."
+        ) from error
 
 
-def head_groups(heads: Iterable[HeadId]) -> list[list[HeadId]]:
-    """The heads whose rows are in one row group: a few of one layer and kind."""
-    by_file: dict[str, list[HeadId]] = {}
-    for head in heads:
-        by_file.setdefault(file_name(head), []).append(head)
-    return [
-        of_file[start : start + _HEADS_OF_GROUP]
-        for of_file in by_file.values()
-        for start in range(0, len(of_file), _HEADS_OF_GROUP)
-    ]
+def head_groups(table: LayerTable) -> list[tuple[int, ...]]:
+    """The heads of every row group."""
+    heads = table.heads
+    starts = range(0, len(heads), _HEADS_OF_GROUP)
+    return [heads[start : start + _HEADS_OF_GROUP] for start in starts]
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -133,73 +103,155 @@ def segment_path(folder: Path, number: int) -> Path:
 
 def write_segment(
     target: Path,
-    rows: Mapping[HeadId, Rows],
-    schemas: Mapping[HeadId, pa.Schema],
+    tables: Sequence[LayerTable],
+    rows: Mapping[Part, Sequence[pa.Table]],
     examples: Sequence[Example],
 ) -> None:
-    """Write a segment to `target` in one step, and sync it to disk."""
-    groups: dict[str, list[list[HeadId]]] = {}
-    for heads in head_groups(schemas):
-        if any(len(rows.get(head, ())) for head in heads):
-            groups.setdefault(file_name(heads[0]), []).append(heads)
+    """Write a segment to `target` in one step, and sync it to disk.
+
+    `rows` are tables of batches, in each of which one head comes after the other.
+    """
     with staged_folder(target) as draft:
+
+        def write(table: LayerTable) -> str:
+            path = Segment(draft, [], {}).file(table.part)
+            return _write_file(path, table, rows.get(table.part, ()))
+
         with ThreadPoolExecutor(_THREADS) as pool:
-            write = partial(_write_file, draft, rows, schemas)
-            files = list(pool.map(write, groups, groups.values()))
+            footers = list(pool.map(write, tables))
         content = {
-            "version": _VERSION,
             "examples": [example.as_record() for example in examples],
-            "files": {name: asdict(file) for name, file in zip(groups, files, strict=True)},
+            "footers": {one.part.name: two for one, two in zip(tables, footers, strict=True)},
         }
         stored = {"content": content, "sha256": _digest_of_json(content)}
         write_through(draft / _CONTENT, json.dumps(stored))
 
 
-def _write_file(
-    folder: Path,
-    rows: Mapping[HeadId, Rows],
-    schemas: Mapping[HeadId, pa.Schema],
-    name: str,
-    groups: Sequence[Sequence[HeadId]],
-) -> SegmentFile:
-    path, schema = folder / name, _without_head(schemas[groups[0][0]])
-    options: dict[str, Any] = {"compression": "none", "use_dictionary": False}
-    options |= {"write_statistics": False, "write_page_checksum": True}
+def _write_file(path: Path, table: LayerTable, batches: Sequence[pa.Table]) -> str:
+    """Write the rows of a part; the hash of the footer."""
+    halves = table.schema.field(VECTOR).type.value_type == pa.float32() and not any(
+        _uses_lower_bits(batch) for batch in batches
+    )
+    packed = [_packed(batch, halves) for batch in batches]
+    empty = _packed(_no_rows(table), halves)
+    numbers = [batch[HEAD].to_numpy() for batch in batches]  # ascending in each
+    schema = empty.schema
+    small = [field.name for field in schema if pa.types.is_integer(field.type)]
     with path.open("w+b") as file:
-        with pq.ParquetWriter(file, schema, **options) as parquet:
-            for heads in groups:
-                parts = [rows[head] for head in heads if head in rows]
-                table = table_of(Rows.joined(parts), heads[0], schema)
-                parquet.write_table(table, row_group_size=table.num_rows)
+        with pq.ParquetWriter(
+            file,
+            schema,
+            compression={
+                name: "zstd" if name in small or (halves and name == VECTOR) else "none"
+                for name in schema.names
+            },
+            use_dictionary=False,
+            use_byte_stream_split=[VECTOR] if halves else False,  # else they do not compress
+            write_statistics=False,
+            write_page_checksum=True,
+        ) as parquet:
+            for heads in head_groups(table):
+                bounds = [np.searchsorted(found, [heads[0], heads[-1] + 1]) for found in numbers]
+                parts = [
+                    batch.slice(start, end - start)
+                    for batch, (start, end) in zip(packed, bounds, strict=True)
+                ]
+                rows = pa.concat_tables([empty, *parts])
+                parquet.write_table(rows, row_group_size=max(1, rows.num_rows))
         sync(file)
-        footer, size = _footer_digest(file), file.tell()
-    counts = [{head.folder: len(rows.get(head, ())) for head in heads} for heads in groups]
-    return SegmentFile(counts, size, footer)
+        return _footer_digest(file)
 
 
-def _without_head(schema: pa.Schema) -> pa.Schema:
-    """The columns of a segment: `layer` and `head` follow from the name of the head."""
-    return pa.schema([field for field in schema if field.name not in (LAYER, HEAD)])
+def _footer_digest(file: IO[bytes]) -> str:
+    """The hash of the footer of a Parquet file; the file is at its beginning afterwards."""
+    end = file.seek(0, 2)
+    file.seek(max(0, end - _FOOTER_END))
+    length = int.from_bytes(file.read(4), "little") + _FOOTER_END
+    file.seek(max(0, end - length))
+    found = hashlib.sha256(file.read()).hexdigest()
+    file.seek(0)
+    return found
+
+
+def _no_rows(table: LayerTable) -> pa.Table:
+    arrays = [pa.array([], field.type) for field in table.schema]
+    return pa.table(arrays, schema=table.schema)
+
+
+def _uses_lower_bits(rows: pa.Table) -> bool:
+    """Whether float32 vectors have more bits than a bfloat16."""
+    halves = np.frombuffer(_buffer(rows[VECTOR].chunk(0)), np.uint16)
+    return bool(halves[::2].any())
+
+
+def _packed(rows: pa.Table, halves: bool) -> pa.Table:
+    """The same rows with bytes in place of lists; of vectors only upper halves, with `halves`."""
+    columns = {
+        name: _as_bytes(column.chunk(0), halves and name == VECTOR)
+        if pa.types.is_fixed_size_list(column.type)
+        else column
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    }
+    return pa.table(columns)
+
+
+def _as_bytes(lists: pa.FixedSizeListArray, halves: bool) -> pa.Array:
+    data, size = _buffer(lists), lists.type.list_size * lists.type.value_type.bit_width // 8
+    if halves:
+        data, size = pa.py_buffer(np.frombuffer(data, np.uint16)[1::2].copy()), size // 2
+    buffers = [lists.buffers()[0], data]
+    return pa.Array.from_buffers(pa.binary(size), len(lists), buffers, lists.null_count)
+
+
+def _buffer(lists: pa.FixedSizeListArray) -> pa.Buffer:
+    """The numbers of all rows, also of those that are null."""
+    values = lists.values
+    return values.buffers()[1].slice(0, len(values) * values.type.bit_width // 8)
+
+
+def _unpacked(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the columns of the schema."""
+    columns = [
+        _as_lists(rows[field.name].chunk(0), field.type)
+        if pa.types.is_fixed_size_list(field.type)
+        else rows[field.name]
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _as_lists(array: pa.Array, type_: pa.FixedSizeListType) -> pa.Array:
+    kind, width, (valid, data) = type_.value_type, type_.list_size, array.buffers()
+    if 2 * array.type.byte_width == width * kind.bit_width // 8:  # upper halves
+        upper = np.frombuffer(data, np.uint16)
+        numbers = pa.array((upper.astype(np.uint32) << 16).view(np.float32))
+    else:
+        numbers = pa.Array.from_buffers(kind, (array.offset + len(array)) * width, [None, data])
+    nulls = array.null_count
+    return pa.Array.from_buffers(type_, len(array), [valid], nulls, array.offset, [numbers])
 
 
 def read_segment(path: Path) -> Segment | None:
-    """The segment in a folder; None if there is none, or a damaged one."""
-    try:
+    """The segment in a folder; None if there is none. Raises a `DumpError` if it is damaged."""
+    if not path.is_dir():
+        return None
+    with _damage_told(path):
         stored = read_json(path / _CONTENT)
         content = stored["content"]
-        if stored["sha256"] != _digest_of_json(content) or content["version"] != _VERSION:
-            return None
-        files = {name: SegmentFile(**file) for name, file in content["files"].items()}
-        if any((path / name).stat().st_size != file.size for name, file in files.items()):
-            return None
+        if stored["sha256"] != _digest_of_json(content):
+            raise ValueError(f"{_CONTENT} has changed")
         examples = [Example(**record) for record in content["examples"]]
-        return Segment(path, examples, files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return Segment(path, examples, content["footers"])
+
+
+def _digest_of_json(content: object) -> str:
+    """The hash of a JSON value; keys are converted to text first, as in the file."""
+    plain = json.loads(json.dumps(content))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def saved_chunks(folder: Path) -> set[int]:
-    """The numbers of the chunks that have a segment, which may be damaged."""
+    """The numbers of the chunks that have a segment."""
     with suppress(FileNotFoundError):  # another process has just completed the dump
         names = [path.name for path in (folder / UNFINISHED / SEGMENTS).iterdir()]
         return {int(name) for name in names if name.isdecimal()}
@@ -207,28 +259,6 @@ def saved_chunks(folder: Path) -> set[int]:
 
 
 def read_segments(folder: Path) -> list[Segment]:
-    """The undamaged segments in the order of their texts."""
+    """The segments in the order of their texts."""
     found = [read_segment(segment_path(folder, number)) for number in sorted(saved_chunks(folder))]
     return [segment for segment in found if segment is not None]
-
-
-def remove_segment(error: DamagedSegmentError) -> None:
-    """Remove a damaged segment; its chunk is then not finished."""
-    shutil.rmtree(error.path, ignore_errors=True)
-    if error.path.exists():
-        raise error
-
-
-def _footer_digest(file: IO[bytes]) -> str:
-    """The hash of the footer of a Parquet file."""
-    end = file.seek(0, 2)
-    file.seek(max(0, end - _FOOTER_END))
-    length = int.from_bytes(file.read(4), "little") + _FOOTER_END
-    file.seek(max(0, end - length))
-    return hashlib.sha256(file.read()).hexdigest()
-
-
-def _digest_of_json(content: object) -> str:
-    """The hash of a JSON value; keys are converted to text first, as in the file."""
-    plain = json.loads(json.dumps(content))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()

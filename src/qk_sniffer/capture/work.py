@@ -17,11 +17,7 @@ from itertools import islice
 import pyarrow as pa
 from filelock import FileLock
 
-from qk_dump.heads import HeadId
-from qk_dump.rows import Rows
 from qk_dump.side_files import Example
-from qk_sniffer.capture.batches import Batch, make_batch
-from qk_sniffer.capture.dump_heads import head_schemas, text_bytes
 from qk_sniffer.capture.folder import CaptureFolder
 from qk_sniffer.capture.segments import (
     Segment,
@@ -32,6 +28,8 @@ from qk_sniffer.capture.segments import (
     write_segment,
 )
 from qk_sniffer.capture.setup import Setup
+from qk_sniffer.rows.plan import ForwardTexts, text_bytes, texts_of_forward
+from qk_sniffer.rows.tables import LayerTable, Part
 from qk_sniffer.texts.sources import Text
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import cannot_write
@@ -43,6 +41,34 @@ _SECONDS_BETWEEN_LOOKS = 1.0  # for what others have saved
 _SECONDS_BETWEEN_WAITS = 0.2  # of a process that has no chunk to run
 _SECONDS_TO_NEXT_CHUNK = 0.02  # between looks whether the last chunk is saved
 _FEW = 4  # chunks per process; with more, the next one is claimed while the last one runs
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Several texts, and the rows to take. Texts without tokens are not run."""
+
+    number: int
+    examples: tuple[Example, ...]  # of all texts
+    token_ids: tuple[Sequence[int], ...]  # of the texts to run
+    texts: ForwardTexts  # the texts to run
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of the texts to run."""
+        return sum(len(ids) for ids in self.token_ids)
+
+
+def make_batch(setup: Setup, number: int, group: Sequence[Text]) -> Batch:
+    """Tokenize texts and sample the rows to take."""
+    token_ids = [setup.encoder.tokens(text) for text in group]
+    examples = tuple(
+        Example(text.example_id, text.original_id, len(ids), text.digest)
+        for text, ids in zip(group, token_ids, strict=True)
+    )
+    run = [(text.example_id, ids) for text, ids in zip(group, token_ids, strict=True) if len(ids)]
+    kept = tuple(ids for _, ids in run)
+    texts = texts_of_forward(setup.row_plan, [example for example, _ in run], kept)
+    return Batch(number, examples, kept, texts)
 
 
 def chunk_size(setup: Setup) -> int:
@@ -62,40 +88,35 @@ class Claim:
     """A chunk that this process runs: its lock, and the rows of its batches so far."""
 
     def __init__(
-        self,
-        capture: CaptureFolder,
-        schemas: Mapping[HeadId, pa.Schema],
-        number: int,
-        lock: FileLock,
+        self, capture: CaptureFolder, tables: Sequence[LayerTable], number: int, lock: FileLock
     ) -> None:
         self.steps = 0  # that make the chunk complete
         self._capture = capture
-        self._schemas = schemas
+        self._tables = tables
         self._number = number
         self._lock = lock
         self._examples: list[Example] = []
-        self._rows: dict[HeadId, list[Rows]] = {}
+        self._rows: dict[Part, list[pa.Table]] = {}
 
     @property
     def is_held(self) -> bool:
         """Whether the chunk is locked by this process."""
         return bool(self._lock.is_locked)
 
-    def add(self, batch: Batch, rows: Mapping[HeadId, Rows]) -> None:
+    def add(self, batch: Batch, rows: Mapping[Part, pa.Table]) -> None:
         """Add the rows of a batch that was computed. The last batch saves the chunk."""
         self._examples += batch.examples
-        for head, part in rows.items():
-            self._rows.setdefault(head, []).append(part)
+        for part, table in rows.items():
+            self._rows.setdefault(part, []).append(table)
         self.steps -= 1
         if not self.steps:
             self._save()
             self.release()
 
     def _save(self) -> None:
-        rows = {head: Rows.joined(parts) for head, parts in self._rows.items()}
         target = segment_path(self._capture.folder, self._number)
         try:
-            write_segment(target, rows, self._schemas, self._examples)
+            write_segment(target, self._tables, self._rows, self._examples)
         except OSError as error:
             raise cannot_write(self._capture.folder, error) from error
 
@@ -132,7 +153,7 @@ class Work:
         self._claims: list[Claim] = []
         self._closed = False
         self.saw_others = False  # in the folder
-        self.schemas = head_schemas(setup.row_plan, half=setup.half)
+        self.tables = {one.part: one for one in setup.row_plan.tables(half=setup.half)}
         self.num_chunks = -(-(setup.texts.total or 0) // self._per_chunk)  # of all processes
 
     @property
@@ -154,7 +175,7 @@ class Work:
             self._last_look = 0.0
             on_look()
             missing = {*range(self.num_chunks)} - saved_chunks(self.capture.folder)
-            if not missing or self.capture.num_free_chunks(missing):
+            if not missing or self.capture.has_free_chunk(missing):
                 return bool(missing)
             time.sleep(_SECONDS_BETWEEN_WAITS)
         return False
@@ -201,7 +222,7 @@ class Work:
         if lock is None:
             self.saw_others = True
             return
-        claim = Claim(self.capture, self.schemas, number, lock)
+        claim = Claim(self.capture, [*self.tables.values()], number, lock)
         self._claims.append(claim)
         path = segment_path(self.capture.folder, number)
         segment, group = read_segment(path), texts()

@@ -5,6 +5,7 @@ All sizes are known before the keys are drawn, so that a GPU need not wait for t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -65,11 +66,15 @@ class AttendedRows:
             base_chance=host(k, base, dtype=torch.float64),
         )
 
-    def of_base(self, place: int, rates: Array) -> Columns:
-        """What the keys (n,) of the base sample of a head receive; `rates` (n,) are theirs."""
+    def of_base(self, places: Sequence[int], rates: Array) -> Columns:
+        """What the keys (n,) of the base sample receive, of all these heads one after the other.
+
+        `rates` (n,) are those of the sampler.
+        """
+        chosen = list(places)
         return {
-            RECEIVED: self.base_received[place].numpy(),
-            INCLUSION: joint_inclusion(rates, self.base_chance[place].numpy()),
+            RECEIVED: self.base_received[chosen].flatten(0, 1).numpy(),
+            INCLUSION: joint_inclusion(rates, self.base_chance[chosen].flatten().numpy()),
         }
 
     def with_base(self, kept: Tensor) -> AttendedRows:

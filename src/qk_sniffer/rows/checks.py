@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from qk_dump.columns import EXAMPLE, LSE, POSITION, RECEIVED, VALUE_NORM, VECTOR
-from qk_dump.heads import HeadId
+from qk_dump.columns import EXAMPLE, HEAD, LSE, POSITION, RECEIVED, VALUE_NORM, VECTOR
 from qk_dump.rows import Rows
+from qk_sniffer.rows.tables import Part
 from qk_toolkit.errors import ToolkitError
 
 _OVERFLOW = "The model overflows: load it in bfloat16 or float32 (model.dtype)"
@@ -17,28 +17,28 @@ _TOO_LARGE = "Values are too large for float16: set output.vector_dtype to float
 _KEPT = "Texts finished earlier are kept."
 
 
-def stored_rows(head: HeadId, rows: Rows, *, half: bool, known_attention: bool) -> Rows:
-    """The rows in the precision of the dump, checked.
+def stored_rows(part: Part, rows: Rows, *, half: bool, known_attention: bool) -> Rows:
+    """The rows of a part, with the column `head`, in the precision of the dump, checked.
 
     `known_attention` is whether the attention of the layer was computed. Elsewhere its columns are
     NaN.
     """
-    vectors = "queries" if head.kind == "q" else "keys"
-    _require_finite(head, rows, VECTOR, vectors, _OVERFLOW)
+    vectors = "queries" if part.kind == "q" else "keys"
+    _require_finite(part, rows, VECTOR, vectors, _OVERFLOW)
     for column in (LSE, RECEIVED):
         if known_attention and column in rows:
-            _require_logits(head, rows, column)
+            _require_logits(part, rows, column)
     norms = rows.get(VALUE_NORM)
     if norms is not None and not np.isnan(norms).all():  # not known in some layers
-        _require_finite(head, rows, VALUE_NORM, "values", _OVERFLOW)
+        _require_finite(part, rows, VALUE_NORM, "values", _OVERFLOW)
     if half:
         with np.errstate(over="ignore"):
             rows = rows.with_columns({VECTOR: rows[VECTOR].astype(np.float16)})
-        _require_finite(head, rows, VECTOR, vectors, _TOO_LARGE)
+        _require_finite(part, rows, VECTOR, vectors, _TOO_LARGE)
     return rows
 
 
-def _require_finite(head: HeadId, rows: Rows, column: str, name: str, remedy: str) -> None:
+def _require_finite(part: Part, rows: Rows, column: str, name: str, remedy: str) -> None:
     values = rows[column]
     with np.errstate(all="ignore"):
         if np.isfinite(values.sum(dtype=np.float32)):
@@ -47,20 +47,20 @@ def _require_finite(head: HeadId, rows: Rows, column: str, name: str, remedy: st
     if wrong.any():
         text = rows[EXAMPLE][np.argmax(wrong)]
         raise ToolkitError(
-            f"layer {head.layer}: NaN or infinity in the {name} of text {text}. {remedy}. {_KEPT}"
+            f"layer {part.layer}: NaN or infinity in the {name} of text {text}. {remedy}. {_KEPT}"
         )
 
 
-def _require_logits(head: HeadId, rows: Rows, column: str) -> None:
+def _require_logits(part: Part, rows: Rows, column: str) -> None:
     wrong = _not_finite(rows[column])
     if not wrong.any():
         return
     row = int(np.argmax(wrong))
-    kind = "query" if head.kind == "q" else "key"
-    where = f", position {rows[POSITION][row]}" if head.kind == "q" else ""
+    kind = "query" if part.kind == "q" else "key"
+    where = f", position {rows[POSITION][row]}" if part.kind == "q" else ""
     raise ToolkitError(
-        f"layer {head.layer}: NaN or infinity in the attention logits of text "
-        f"{rows[EXAMPLE][row]}, {kind} head {head.head}{where}. {_OVERFLOW}. {_KEPT}"
+        f"layer {part.layer}: NaN or infinity in the attention logits of text "
+        f"{rows[EXAMPLE][row]}, {kind} head {rows[HEAD][row]}{where}. {_OVERFLOW}. {_KEPT}"
     )
 
 

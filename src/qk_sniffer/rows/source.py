@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from torch import nn
@@ -12,6 +12,7 @@ from qk_dump.rows import Rows
 from qk_sniffer.engines.hf.calls import HfCalls
 from qk_sniffer.engines.hf.layout import HfLayout
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
+from qk_sniffer.rows.tables import Part
 from qk_sniffer.rows.taker import RowTaker
 from qk_toolkit.errors import ToolkitError
 
@@ -23,8 +24,11 @@ class Taken(Protocol):
     def known_attention(self) -> set[int]:
         """The layers whose attention was computed."""
 
+    def parts(self) -> Iterator[tuple[Part, Rows]]:
+        """The rows of every part, with the column `head`; keys come before queries."""
+
     def rows(self) -> dict[HeadId, Rows]:
-        """The rows of every wanted head; keys come before queries."""
+        """The rows of every head."""
 
 
 class RowSource(Protocol):

@@ -18,6 +18,7 @@ from qk_dump.columns import (
     BUCKET,
     COLUMNS,
     EXAMPLE,
+    HEAD,
     INCLUSION,
     MASS_BINS,
     MASSES,
@@ -33,11 +34,14 @@ from qk_dump.rows import Rows
 from qk_sniffer.attention.totals import attention_columns
 from qk_sniffer.rows.attended import AttendedRows
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
+from qk_sniffer.rows.tables import Part
 from qk_sniffer.sampling.heads import KINDS, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.sampling.rows import KindRows, sample_rows
 
 Columns = dict[str, npt.NDArray[Any]]
+Places = Sequence[int]
+"""Places of heads among the wanted ones of a layer."""
 
 
 @dataclass
@@ -118,36 +122,60 @@ class TakenRows:
             if rows.attention is not None or rows.attended is not None
         }
 
-    def rows(self) -> dict[HeadId, Rows]:
-        """The rows of every wanted head, and of the keys drawn by attention.
+    def parts(self) -> Iterator[tuple[Part, Rows]]:
+        """The rows of every part, with the column `head`: one head after the other.
 
         Keys come first: their NaN would also be in the attention of the queries. Vectors are in
         float32, which is exact.
         """
-        return {head: self.of_head(head) for head in self._heads()}
-
-    def _heads(self) -> Iterator[HeadId]:
         for layer in self._plan.wanted:
             number = layer.facts.layer
-            yield from (HeadId(number, head, "k") for head in layer.k)
-            yield from (HeadId(number, head, "q") for head in layer.q)
-            drawn = (HeadId(number, head, "k", attended=True) for head in layer.k)
-            yield from filter(self.holds, drawn)
+            for part in (Part(number, "k"), Part(number, "q"), Part(number, "k", True)):
+                if layer.heads(part.kind) and self.holds(part):
+                    yield part, self._rows(part, layer.heads(part.kind))
 
-    def holds(self, head: HeadId) -> bool:
-        """Whether there are rows of a wanted head: keys are not drawn in every layer."""
-        return not head.attended or self.layers[head.layer].attended is not None
+    def rows(self) -> dict[HeadId, Rows]:
+        """The rows of every head."""
+        found = (
+            part.head(number)
+            for layer in self._plan.wanted
+            for part in (Part(layer.facts.layer, "k"), Part(layer.facts.layer, "q"))
+            for number in layer.heads(part.kind)
+        )
+        heads = [
+            one
+            for head in found
+            for one in (head, head._replace(attended=True))
+            if self.holds(Part.of(one))
+        ]
+        return {head: self.of_head(head) for head in heads}
+
+    def holds(self, part: Part) -> bool:
+        """Whether there are rows of a part: keys are not drawn in every layer."""
+        if not part.attended:
+            return True
+        return part.kind == "k" and self.layers[part.layer].attended is not None
 
     def of_head(self, head: HeadId) -> Rows:
         """The rows of one head."""
+        columns = dict(self._rows(Part.of(head), (head.head,)).columns)
+        del columns[HEAD]
+        return Rows(columns)
+
+    def _rows(self, part: Part, heads: tuple[int, ...]) -> Rows:
+        """The rows of some heads of a part."""
         self.wait()
-        layer = self._wanted[head.layer]
-        found, place = self.layers[head.layer], layer.heads(head.kind).index(head.head)
-        if head.kind == "q":
-            return self._queries(layer, found, place)
-        if head.attended:
-            return self._drawn(layer, found, place)
-        return self._keys(layer, found, place)
+        layer = self._wanted[part.layer]
+        found, of_kind = self.layers[part.layer], layer.heads(part.kind)
+        places = [of_kind.index(head) for head in heads]
+        if part.attended:
+            columns = self._drawn(layer, found, places)
+        else:
+            columns = (self._queries if part.kind == "q" else self._keys)(layer, found, places)
+        counts = columns.pop(HEAD)
+        columns[HEAD] = np.repeat(np.array(heads, np.int32), counts)
+        names = self._plan.names(part.kind, tokens=self._texts.tokens is not None)
+        return _with_all((*names, HEAD), layer, len(columns[POSITION]), columns)
 
     def number_of_rows(self) -> int:
         """The rows of all heads, without keys drawn by attention."""
@@ -176,39 +204,50 @@ class TakenRows:
             thin.layers[number] = rows.at(places)
         return thin
 
-    def _queries(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
+    def _queries(self, layer: WantedLayer, found: LayerRows, places: Places) -> Columns:
         assert found.queries is not None
-        rows = self._texts.rows[layer.facts.layer, "q"]
-        columns = self._shared(layer, rows) | {VECTOR: found.queries[place].float().numpy()}
+        rows = self._texts.rows[layer.facts.layer, "q"].repeated(len(places))
+        columns = self._shared(layer, rows, len(places))
+        columns[VECTOR] = _flat(found.queries, places).float().numpy()
         if found.attention is not None:
-            attention = attention_columns(found.attention[place].numpy())
+            attention = attention_columns(_flat(found.attention, places).numpy())
             if self._texts.tokens is not None:
                 attention[ARGMAX_TOKEN] = self._tokens(rows, attention[ARGMAX_POSITION])
             columns |= attention
-        return self._complete(layer, "q", columns)
+        return columns
 
-    def _keys(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
+    def _keys(self, layer: WantedLayer, found: LayerRows, places: Places) -> Columns:
         assert found.keys is not None
-        rows = self._texts.rows[layer.facts.layer, "k"]
-        columns = self._shared(layer, rows) | {VECTOR: found.keys[place].float().numpy()}
+        rows = self._texts.rows[layer.facts.layer, "k"].repeated(len(places))
+        columns = self._shared(layer, rows, len(places))
+        columns[VECTOR] = _flat(found.keys, places).float().numpy()
         if found.value_norms is not None:
-            columns[VALUE_NORM] = found.value_norms[place].numpy()
+            columns[VALUE_NORM] = _flat(found.value_norms, places).numpy()
         rates = self._texts.sampler.rate(columns[BUCKET], "k")  # (n,)
         columns[INCLUSION] = rates
         if found.attended is not None:
-            columns |= found.attended.of_base(place, rates)
-        return self._complete(layer, "k", columns)
+            columns |= found.attended.of_base(places, rates)
+        return columns
 
-    def _drawn(self, layer: WantedLayer, found: LayerRows, place: int) -> Rows:
+    def _drawn(self, layer: WantedLayer, found: LayerRows, places: Places) -> Columns:
         assert found.attended is not None
-        base = self._texts.rows[layer.facts.layer, "k"]
-        drawn = found.attended.drawn(place, self._texts.sampler, base)
-        return self._complete(layer, "k", self._shared(layer, drawn.rows) | drawn.columns)
+        base, sampler = self._texts.rows[layer.facts.layer, "k"], self._texts.sampler
+        drawn = [found.attended.drawn(place, sampler, base) for place in places]
+        rows = KindRows(
+            np.concatenate([one.rows.sequence for one in drawn]),
+            np.concatenate([one.rows.position for one in drawn]),
+        )
+        columns = self._shared(layer, rows, len(places))
+        columns[HEAD] = np.array([len(one.rows) for one in drawn])
+        for name in drawn[0].columns:
+            columns[name] = np.concatenate([one.columns[name] for one in drawn])
+        return columns
 
-    def _shared(self, layer: WantedLayer, rows: KindRows) -> Columns:
-        """The columns that all heads of a layer and kind share."""
+    def _shared(self, layer: WantedLayer, rows: KindRows, heads: int) -> Columns:
+        """The columns that follow from the places of rows, and the number of rows of each head."""
         window = -1 if layer.facts.window is None else layer.facts.window
         columns: Columns = {
+            HEAD: np.full(heads, len(rows) // heads),
             BUCKET: self._texts.sampler.bucket(rows.position),
             EXAMPLE: self._texts.examples[rows.sequence],
             POSITION: rows.position,
@@ -226,10 +265,14 @@ class TakenRows:
         places = self._texts.starts[rows.sequence] + inside  # (n,)
         return np.asarray(self._texts.tokens[places], np.int32)
 
-    def _complete(self, layer: WantedLayer, kind: Kind, columns: Columns) -> Rows:
-        """The columns of the plan; those that are not known are NaN or −1."""
-        names = self._plan.names(kind, tokens=self._texts.tokens is not None)
-        return _with_all(names, layer, len(columns[POSITION]), columns)
+
+def _flat(tensor: Tensor, places: Places) -> Tensor:
+    """(places · n, …) of a tensor (heads, n, …), without a copy of all heads or of one."""
+    if len(places) == tensor.shape[0]:
+        return tensor.flatten(0, 1)
+    if len(places) == 1:
+        return tensor[places[0]]
+    return tensor[list(places)].flatten(0, 1)
 
 
 def empty_rows(plan: RowPlan, head: HeadId) -> Rows:

@@ -27,6 +27,12 @@ class KindRows:
         """Some of the rows."""
         return KindRows(self.sequence[rows], self.position[rows])
 
+    def repeated(self, heads: int) -> KindRows:
+        """The same rows for every head, one head after the other."""
+        if heads == 1:
+            return self
+        return KindRows(np.tile(self.sequence, heads), np.tile(self.position, heads))
+
     def places_of(self, some: KindRows) -> Ints:
         """(m,) where some of these rows are among them."""
         found = np.flatnonzero(np.isin(self.codes, some.codes, assume_unique=True))

@@ -18,9 +18,9 @@ from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.reader import read_head
 from qk_dump.rows import Rows
-from qk_sniffer.capture.batches import make_batch
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.setup import Setup, prepare
+from qk_sniffer.capture.work import make_batch
 from qk_sniffer.config import CaptureConfig, ModelSettings, make_config
 from qk_sniffer.text_settings import SyntheticSettings
 from qk_toolkit.errors import ConfigError

@@ -30,6 +30,7 @@ from qk_sniffer.engines.hf.memory import is_out_of_memory
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of, small_model
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
+from qk_sniffer.rows.tables import Part, with_heads
 from qk_sniffer.vllm.layers import VllmLayer, layout_in_vllm, window_notes
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import user_path
@@ -230,6 +231,10 @@ class VllmTaken:
     heads: dict[HeadId, Rows]
     known_attention: set[int]
 
+    def parts(self) -> Iterator[tuple[Part, Rows]]:
+        """The rows of every part, with the column `head`; keys come before queries."""
+        yield from with_heads(self.heads).items()
+
     def rows(self) -> dict[HeadId, Rows]:
-        """The rows of every head; keys come before queries."""
+        """The rows of every head."""
         return {head: self.heads[head] for head in sorted(self.heads)}

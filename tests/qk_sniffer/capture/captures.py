@@ -15,14 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from qk_dump import writer
-from qk_dump.columns import COLUMNS, MASS_BINS, MASSES, RECEIVED, schema_of, written_names
+from qk_dump.columns import COLUMNS, MASS_BINS, MASSES, RECEIVED, table_of, written_names
 from qk_dump.heads import HeadId, Kind
 from qk_dump.manifest import DumpManifest
 from qk_dump.rows import Rows
 from qk_dump.side_files import Example
 from qk_sniffer.capture.finish import finish
 from qk_sniffer.capture.folder import CaptureFolder, open_capture
+from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.segments import segment_path, write_segment
+from qk_sniffer.rows.tables import LayerTable, Part, with_heads
 
 PLAN: dict[str, Any] = {
     "model": {"name": "tiny", "revision": None},
@@ -30,24 +32,25 @@ PLAN: dict[str, Any] = {
     "versions": {"torch": "2.9"},
 }
 MANIFEST = DumpManifest(model="tiny", num_q_heads=4, num_k_heads=2)
+KINDS: tuple[Kind, Kind] = ("q", "k")
 CHUNK = 3  # texts
 LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
 """Number, width and window; the first has all columns, the last never has a row."""
 
 
-def schemas(half: bool = False) -> dict[HeadId, pa.Schema]:
-    """The columns of all heads, and of keys of the first layer that were drawn by attention."""
-    heads = [
-        HeadId(layer, head, kind)
-        for layer, _, _ in LAYERS
-        for kind, count in (("q", 4), ("k", 2))
-        for head in range(count)
+def tables(half: bool = False) -> list[LayerTable]:
+    """The tables of all layers, and of keys of the first layer that were drawn by attention."""
+    parts = [Part(layer, kind) for layer, _, _ in LAYERS for kind in KINDS]
+    return [
+        LayerTable(part, heads, names_of(part.layer, part.kind), LAYERS[part.layer][1], 2, half)
+        for part in [*parts, Part(0, "k", attended=True)]
+        for heads in [tuple(range(2 if part.kind == "k" else 4))]
     ]
-    heads += [HeadId(0, head, "k", attended=True) for head in range(2)]
-    return {
-        head: schema_of(names_of(head.layer, head.kind), LAYERS[head.layer][1], half=half, group=2)
-        for head in heads
-    }
+
+
+def schemas(half: bool = False) -> dict[HeadId, pa.Schema]:
+    """The columns of all heads."""
+    return {head: table.schema for table in tables(half) for head in table.head_ids}
 
 
 def names_of(layer: int, kind: Kind) -> tuple[str, ...]:
@@ -57,6 +60,7 @@ def names_of(layer: int, kind: Kind) -> tuple[str, ...]:
 
 
 SCHEMAS = schemas()
+OUTLINE = Outline(1, 7 * CHUNK, tuple(tables()), MANIFEST, tokens=True)
 HEADS = list(SCHEMAS)
 
 
@@ -98,16 +102,33 @@ def _rows(chunk: int, head: HeadId, half: bool) -> Rows:
     return Rows(columns)
 
 
+def batches_of(chunk: int, half: bool = False) -> dict[Part, list[pa.Table]]:
+    """The rows of a chunk as those of two batches: the last text, and those before it."""
+    found: dict[Part, list[pa.Table]] = {}
+    for table in tables(half):
+        for last in (False, True):
+            rows = {
+                head: rows[(rows["example_id"] == (chunk + 1) * CHUNK - 1) == last]
+                for head, rows in rows_of(chunk, half).items()
+                if Part.of(head) == table.part
+            }
+            if rows:
+                whole = with_heads(rows)[table.part]
+                batch = table_of(whole, table.part.layer, table.schema)
+                found.setdefault(table.part, []).append(batch)
+    return found
+
+
 def opened(folder: Path, **options: Any) -> CaptureFolder:
     """Start or continue the capture."""
-    return open_capture(folder, PLAN, 1, **options)
+    return open_capture(folder, PLAN, OUTLINE, **options)
 
 
 def save(capture: CaptureFolder, chunks: Iterable[int], half: bool = False) -> None:
     """Save chunks."""
     for chunk in chunks:
-        target = segment_path(capture.folder, chunk)
-        write_segment(target, rows_of(chunk, half), schemas(half), examples_of(chunk))
+        target, rows = segment_path(capture.folder, chunk), batches_of(chunk, half)
+        write_segment(target, tables(half), rows, examples_of(chunk))
 
 
 def token_texts(ids: Sequence[int]) -> dict[int, str]:
@@ -121,7 +142,7 @@ def complete(capture: CaptureFolder, chunks: int, half: bool = False, **options:
     assert lock is not None
     try:
         options = {"token_texts": token_texts, **options}
-        finish(capture, chunks, schemas(half), MANIFEST, **options)
+        finish(capture, chunks, tables(half), MANIFEST, **options)
     finally:
         lock.release()
 
@@ -131,7 +152,6 @@ def make_capture(folder: Path, chunks: int = 7, half: bool = False) -> Path:
     capture = opened(folder)
     save(capture, range(chunks), half)
     complete(capture, chunks, half)
-    capture.close()
     return folder
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -159,7 +160,7 @@ def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
     assert "is the folder shared?" not in capsys.readouterr().err
 
 
-def test_rows_damaged_on_disk_are_captured_again(
+def test_rows_damaged_on_disk_are_refused_and_captured_again(
     model: Path,
     texts: Path,
     whole: Path,
@@ -174,17 +175,19 @@ def test_rows_damaged_on_disk_are_captured_again(
     rows = bytearray(file.read_bytes())
     rows[len(rows) // 3] ^= 1
     file.write_bytes(rows)
+    assert sniff(model, texts, tmp_path) == 1
+    message = f"error: {segments[1]}: is damaged ("
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Remove this folder and run the same command again" in printed
+    shutil.rmtree(segments[1])
     with monkeypatch.context() as patch:
         patch.setattr("qk_toolkit.terminal._Lines", EveryStep)
         assert sniff(model, texts, tmp_path) == 0
     printed = capsys.readouterr().err
-    assert "rows on disk are damaged; their texts are run again" in printed
     assert same_bytes(tmp_path, whole)
     assert re.search("^loading texts and model: ", printed, re.M)
-    first, damaged = printed.split("rows on disk are damaged")
-    assert re.findall(r"continuing: (\d) texts", first) == ["3"]
-    assert min(re.findall(r"^texts: (\d) of 6 done", first, re.M)) >= "3"
-    assert re.search(r"^texts: \d of 6 done", damaged, re.M)
+    assert "continuing: 5 texts are finished" in printed
     assert re.search(r"^texts: .*, [\d,]+ tokens, [\d,]+ rows, .* left", printed, re.M)
 
 
@@ -201,6 +204,54 @@ class EveryStep:
 
     def end(self) -> None:
         """Nothing is printed at the end."""
+
+
+def test_a_capture_is_finished_without_the_model(
+    model: Path,
+    texts: Path,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dump = tmp_path / "dump"
+    with monkeypatch.context() as patch:
+        patch.setattr("qk_sniffer.capture.finish.write_side_files", _interrupted)
+        assert sniff(model, texts, dump) == 130
+    elsewhere = shutil.copytree(model, tmp_path / "tokenizer")
+    (elsewhere / "model.safetensors").unlink()
+    assert sniff(elsewhere, tmp_path / "no texts", dump, finish="true") == 0
+    assert same_bytes(dump, whole)
+    written, expected = (json.loads((one / "dump.json").read_text()) for one in (dump, whole))
+    assert written == expected
+    assert sniff(elsewhere, tmp_path / "no texts", dump, finish="true") == 0
+    assert "is complete already" in capsys.readouterr().err
+
+
+def test_what_cannot_be_finished_without_the_model_is_told(
+    model: Path,
+    texts: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert sniff(model, texts, tmp_path / "none", finish="true") == 2
+    assert "none: holds no capture" in refusal(capsys)
+    assert sniff(model, texts, tmp_path, finish="true", overwrite="true") == 2
+    assert "overwrite: cannot be used together with finish" in refusal(capsys)
+    sniff_first(monkeypatch, 2, model, texts, tmp_path / "begun")
+    assert sniff(model, texts, tmp_path / "begun", finish="true") == 2
+    assert "2 of 6 texts are captured. Run the command of the capture" in refusal(capsys)
+    outline = tmp_path / "begun" / ".capture" / "outline.json"
+    content = outline.read_text()
+    for name, words in (("texts", "number"), ("manifest", "lengths")):  # streamed; rope of lengths
+        outline.write_text(json.dumps({**json.loads(content), name: None}))
+        assert sniff(model, texts, tmp_path / "begun", finish="true") == 2
+        assert f"dump.json depends on the {words} of the texts" in refusal(capsys)
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def refusal(capsys: pytest.CaptureFixture[str]) -> str:

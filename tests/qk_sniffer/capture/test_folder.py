@@ -8,24 +8,26 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from captures import PLAN, complete, content, make_capture, opened, save, undisturbed
+from captures import OUTLINE, PLAN, complete, content, make_capture, opened, save, undisturbed
 from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_sniffer.capture import folder
 from qk_sniffer.capture.description import capture_plan
-from qk_sniffer.capture.folder import CaptureFolder, open_capture, plan_in
+from qk_sniffer.capture.folder import CaptureFolder, open_capture, plan_in, unfinished_capture
+from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.segments import Segment, read_segments, saved_chunks
 from qk_sniffer.capture.setup import Setup, prepare
 from qk_sniffer.capture.work import Step, Work
 from qk_sniffer.config import make_config
-from qk_toolkit.errors import ConfigError
+from qk_toolkit.errors import ConfigError, DumpError
 
 
 def changed(field: str, value: object) -> dict[str, Any]:
@@ -41,46 +43,40 @@ def changed(field: str, value: object) -> dict[str, Any]:
 def refusal(folder: Path, plan: dict[str, Any] = PLAN, **options: Any) -> str:
     before = content(folder) if folder.is_dir() else None
     with pytest.raises(ConfigError) as caught:
-        open_capture(folder, plan, 1, **options)
+        open_capture(folder, plan, OUTLINE, **options)
     assert (content(folder) if folder.is_dir() else None) == before
     assert str(caught.value).startswith(f"{folder}: ")
     return str(caught.value)
 
 
 def begun(folder: Path) -> Path:
-    with closing(opened(folder)) as capture:
-        save(capture, range(3))
+    capture = opened(folder)
+    save(capture, range(3))
     return folder
 
 
 def test_a_capture_is_started_and_continued(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "deep" / "er"
     begun(folder)
-    with closing(open_capture(folder, PLAN, 99)) as capture:
-        assert not capture.complete
-        assert capture.chunk_size == 1  # as it was when the capture began
-        assert saved_chunks(folder) == {0, 1, 2}
-        save(capture, range(3, 7))
-        complete(capture, 7)
-        assert capture.complete
+    capture = open_capture(folder, PLAN, replace(OUTLINE, chunk_size=99))
+    assert not capture.complete
+    assert capture.chunk_size == 1  # as it was when the capture began
+    assert saved_chunks(folder) == {0, 1, 2}
+    save(capture, range(3, 7))
+    complete(capture, 7)
+    assert capture.complete
     assert content(folder) == undisturbed(7)
 
 
-@pytest.mark.parametrize("text", ["", "rubbish", "null", "[3]", "0", "1.5", "9" * 5000])
-def test_a_damaged_size_of_chunks_is_told(text: str, tmp_path: Path) -> None:
-    file = begun(tmp_path) / ".capture" / "size.json"
-    file.write_text(text)
+@pytest.mark.parametrize("size", ["rubbish", "null", "[3]", "0", "1.5", "9" * 5000])
+def test_a_damaged_outline_is_told(size: str, tmp_path: Path) -> None:
+    file = begun(tmp_path) / ".capture" / "outline.json"
+    file.write_text(file.read_text().replace('"chunk_size": 1', f'"chunk_size": {size}'))
     with pytest.raises(ConfigError) as caught:
-        open_capture(tmp_path, PLAN, 1)
-    assert str(caught.value).startswith(f"{file}: expected an integer of at least 1")
-    with closing(open_capture(tmp_path, PLAN, 2, overwrite=True)) as capture:
-        assert capture.chunk_size == 2
-
-
-def test_a_process_that_saved_nothing_leaves_nothing(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)), closing(opened(tmp_path)):
-        assert (tmp_path / ".capture" / "plan.json").exists()
-    assert list(tmp_path.iterdir()) == []
+        open_capture(tmp_path, PLAN, OUTLINE)
+    assert str(caught.value).startswith(f"{file}: cannot be read (")
+    capture = open_capture(tmp_path, PLAN, replace(OUTLINE, chunk_size=2), overwrite=True)
+    assert capture.chunk_size == 2
 
 
 def test_another_plan_is_refused_with_the_first_difference(tmp_path: Path) -> None:
@@ -93,8 +89,8 @@ def test_another_plan_is_refused_with_the_first_difference(tmp_path: Path) -> No
 def test_a_finished_dump_of_the_same_plan_is_complete(tmp_path: Path) -> None:
     before = content(make_capture(tmp_path, 2))
     for plan in (PLAN, changed("versions.torch", "3.0"), changed("versions", None)):
-        with closing(open_capture(tmp_path, plan, 1)) as capture:
-            assert capture.complete
+        capture = open_capture(tmp_path, plan, OUTLINE)
+        assert capture.complete
     assert content(tmp_path) == before
     message = refusal(tmp_path, changed("model.name", "big"))
     assert 'differs in model.name ("tiny" then, "big" now)' in message
@@ -117,30 +113,35 @@ def test_a_plan_that_cannot_be_read_is_refused_with_the_way_out(tmp_path: Path) 
         with pytest.raises(ConfigError, match="overwrite") as caught:
             opened(tmp_path)
         assert str(plan) in str(caught.value)
-    opened(tmp_path, overwrite=True).close()
+    opened(tmp_path, overwrite=True)
 
 
 def test_segments_without_a_plan_are_not_trusted(tmp_path: Path) -> None:
     (begun(tmp_path) / ".capture" / "plan.json").unlink()
     with pytest.raises(ConfigError, match=r"/\.capture: has rows of texts, but no plan\.json"):
         opened(tmp_path)
-    with closing(opened(tmp_path, overwrite=True)):
-        assert saved_chunks(tmp_path) == set()
+    opened(tmp_path, overwrite=True)
+    assert saved_chunks(tmp_path) == set()
 
 
-def test_a_plan_with_which_nothing_was_finished_may_change(tmp_path: Path) -> None:
-    """As after an error in the first text of one of several processes."""
-    first = opened(tmp_path)
-    changed_plan = changed("model.name", "other")
-    with closing(open_capture(tmp_path, changed_plan, 9)) as second:
-        assert (second.plan, second.chunk_size) == (changed_plan, 9)
-        assert plan_in(tmp_path) is None
-        lock = second.lock_chunk(0)
-        assert lock is not None
-        assert plan_in(tmp_path) == changed_plan
-        with pytest.raises(ConfigError, match=r"differs in model.name .*other"):
-            first.lock_chunk(1)  # the first process is too late
-        lock.release()
+def test_a_plan_stays_although_nothing_was_finished(tmp_path: Path) -> None:
+    """Another process may run its first text."""
+    opened(tmp_path)
+    assert plan_in(tmp_path) == PLAN
+    assert "differs in model.name" in refusal(tmp_path, changed("model.name", "other"))
+    capture = open_capture(tmp_path, changed("model.name", "other"), OUTLINE, overwrite=True)
+    assert plan_in(tmp_path) == capture.plan
+
+
+def test_what_the_end_needs_is_on_the_disk(tmp_path: Path) -> None:
+    assert unfinished_capture(begun(tmp_path / "a")).outline == OUTLINE
+    more = replace(OUTLINE, chunk_size=5, texts=100)
+    opened_again = open_capture(tmp_path / "a", PLAN, more)
+    assert opened_again.outline == replace(more, chunk_size=1)  # texts were added
+    assert unfinished_capture(tmp_path / "a").outline == opened_again.outline
+    assert unfinished_capture(make_capture(tmp_path / "b", 2)).complete
+    with pytest.raises(ConfigError, match=r"finish: .*holds no capture"):
+        unfinished_capture(tmp_path)
 
 
 def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
@@ -152,43 +153,43 @@ def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
     for name in mine:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("mine")
-    with closing(opened(tmp_path, overwrite=True)) as capture:
-        left = {name for name in content(tmp_path) if not name.startswith(".capture/")}
-        assert left == set(mine)
-        assert not (tmp_path / "l07h00q").exists()
-        save(capture, range(7))
-        complete(capture, 7)
+    capture = opened(tmp_path, overwrite=True)
+    left = {name for name in content(tmp_path) if not name.startswith(".capture/")}
+    assert left == set(mine)
+    assert not (tmp_path / "l07h00q").exists()
+    save(capture, range(7))
+    complete(capture, 7)
     assert content(tmp_path) == {**undisturbed(7), **dict.fromkeys(mine, b"mine")}
 
 
 def test_nothing_is_overwritten_while_a_process_works(tmp_path: Path) -> None:
     make_capture(tmp_path, 2)
-    with closing(opened(tmp_path, overwrite=True)) as first:
-        save(first, [0])
-        for lock in (first.lock_chunk(1), first.lock_to_finish()):
-            assert lock is not None
-            for plan in (PLAN, changed("model.name", "other")):
-                message = refusal(tmp_path, plan, overwrite=True)
-                assert "a capture is writing here. Wait until it ends" in message
-            lock.release()
-    with closing(opened(tmp_path, overwrite=True)):
-        assert saved_chunks(tmp_path) == set()
+    first = opened(tmp_path, overwrite=True)
+    save(first, [0])
+    for lock in (first.lock_chunk(1), first.lock_to_finish()):
+        assert lock is not None
+        for plan in (PLAN, changed("model.name", "other")):
+            message = refusal(tmp_path, plan, overwrite=True)
+            assert "a capture is writing here. Wait until it ends" in message
+        lock.release()
+    opened(tmp_path, overwrite=True)
+    assert saved_chunks(tmp_path) == set()
 
 
 def test_a_chunk_is_locked_by_one_process(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as first, closing(opened(tmp_path)) as second:
-        lock = first.lock_chunk(4)
-        assert lock is not None
-        assert second.lock_chunk(4) is None
-        assert second.num_free_chunks([4]) == 0
-        assert second.num_free_chunks([4, 5]) == 1
-        lock.release()
-        assert second.lock_chunk(4) is not None
-        save(first, [0])
-        complete(first, 1)
-        assert second.lock_chunk(5) is None  # the dump is complete
-        assert second.lock_to_finish() is None
-        assert not second.is_open
+    first, second = opened(tmp_path), opened(tmp_path)
+    lock = first.lock_chunk(4)
+    assert lock is not None
+    assert second.lock_chunk(4) is None
+    assert not second.has_free_chunk([4])
+    assert second.has_free_chunk([4, 5])
+    lock.release()
+    assert second.lock_chunk(4) is not None
+    save(first, [0])
+    complete(first, 1)
+    assert second.lock_chunk(5) is None  # the dump is complete
+    assert second.lock_to_finish() is None
+    assert not second.is_open
     assert content(tmp_path) == undisturbed(1)
 
 
@@ -209,10 +210,10 @@ def test_a_process_that_begins_when_the_dump_is_written_adds_nothing(
 
 
 def test_a_crash_after_the_last_file_is_noticed(tmp_path: Path) -> None:
-    with closing(opened(tmp_path)) as capture:
-        save(capture, range(7))
-        shutil.copytree(tmp_path / ".capture", tmp_path / "kept")
-        complete(capture, 7)
+    capture = opened(tmp_path)
+    save(capture, range(7))
+    shutil.copytree(tmp_path / ".capture", tmp_path / "kept")
+    complete(capture, 7)
     (tmp_path / "kept").rename(tmp_path / ".capture")
     assert opened(tmp_path).complete
     assert content(tmp_path) == undisturbed(7)
@@ -238,7 +239,7 @@ def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path: Path) -> No
     dump.mkdir()
     (dump / "README.md").write_text("mine")
     (dump / "l00h00q").symlink_to(elsewhere / "l00h00q")
-    opened(dump, overwrite=True).close()
+    opened(dump, overwrite=True)
     assert (dump / "README.md").read_text() == "mine"
     assert not (dump / "l00h00q").exists()
     assert (elsewhere / "l00h00q" / "data.parquet").exists()
@@ -272,10 +273,9 @@ class Processes:
         self.stack = ExitStack()
 
     def start(self, setup: Setup) -> Work:
-        capture = open_capture(self.folder, capture_plan(setup), self.size)
+        capture = open_capture(self.folder, capture_plan(setup), Outline(self.size))
         self.captures.append(capture)
         work = Work(setup, capture)
-        self.stack.callback(capture.close)
         self.stack.callback(work.close)
         return work
 
@@ -344,13 +344,31 @@ def test_texts_that_come_after_the_end_of_a_capture_remove_no_segment(
     assert saved_chunks(processes.folder) == {*range(len(LENGTHS))}
 
 
-def test_a_damaged_or_unfinished_segment_is_run_again(setup: Setup, processes: Processes) -> None:
+def test_a_damaged_segment_is_refused_and_an_unfinished_one_run_again(
+    setup: Setup, processes: Processes
+) -> None:
     run(processes.start(setup))
     place = processes.folder / ".capture" / "segments"
     (place / "00002" / "segment.json").write_text("{")
     (place / ".00004.part-77-ab").mkdir()
-    (place / "00004" / "segment.json").unlink()
+    shutil.rmtree(place / "00004")
+    with pytest.raises(DumpError, match=r"00002: is damaged .* Remove this folder and run"):
+        processes.start(setup)
+    shutil.rmtree(place / "00002")
     work = processes.start(setup)
     assert work.texts_done == len(LENGTHS) - 2
     assert run(work) == [[2], [4]]
     assert not list(place.glob(".*"))
+
+
+def test_a_process_that_is_stopped_blocks_its_own_chunk_alone(
+    setup: Setup, processes: Processes
+) -> None:
+    """As with SIGSTOP: it holds its lock and does nothing."""
+    stopped, other = processes.start(setup), processes.start(setup)
+    [held] = texts_of(next(stopped.steps()))
+    assert sorted(run(other)) == [[text] for text in range(len(LENGTHS)) if text != held]
+    assert not other.capture.has_free_chunk([held])
+    stopped.close()  # or is killed
+    assert other.wait(lambda: None)
+    assert run(other) == [[held]]

@@ -10,6 +10,7 @@ import pytest
 from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
 from qk_sniffer.rows.checks import stored_rows
+from qk_sniffer.rows.tables import Part
 from qk_toolkit.errors import ToolkitError
 
 QUERY, KEY = HeadId(3, 2, "q"), HeadId(3, 1, "k")
@@ -19,6 +20,7 @@ _OVERFLOWS = "The model overflows: load it in bfloat16 or float32 (model.dtype).
 
 def rows_of(head: HeadId) -> Rows:
     columns: dict[str, Any] = {
+        "head": np.full(3, head.head),
         "example_id": np.array([4, 4, 7]),
         "position": np.array([0, 5, 2]),
         "vector": np.ones((3, 8), np.float32),
@@ -39,7 +41,7 @@ def spoiled(head: HeadId, column: str, value: float) -> Rows:
 
 
 def stored(head: HeadId, rows: Rows, half: bool = False, known: bool = True) -> Rows:
-    return stored_rows(head, rows, half=half, known_attention=known)
+    return stored_rows(Part.of(head), rows, half=half, known_attention=known)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
