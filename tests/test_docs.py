@@ -110,6 +110,16 @@ def test_the_tables_of_columns_are_those_of_the_metrics() -> None:
             assert many or any(each in page for each in listed), (table.file, name)
 
 
+FORMER = ("plasticity at one position", "turned to one position", "report page")
+"""Words of earlier pages, which have one other word now: docs/plasticity.md#glossary."""
+
+
+def test_a_thing_has_one_word_in_all_pages() -> None:
+    for page in PAGES:
+        text = " ".join(page.read_text(encoding="utf-8").lower().split())
+        assert [word for word in FORMER if word in text] == [], page
+
+
 def test_the_glossary_is_that_of_the_metrics() -> None:
     """`make columns` writes it."""
     page = (ROOT / "docs" / "plasticity.md").read_text(encoding="utf-8")
