@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.comparison import Comparison
+from attention_plasticity.tables.baselines import FOLDER
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_study.plan import ModelPlan
 from qk_study.settings import StudySettings
@@ -57,6 +59,17 @@ class StudyResults:
 
     @property
     def study_cautions(self) -> list[str]:
-        """Sentences about the metrics of the study."""
+        """Sentences about the metrics of the study, and about what is left to do."""
         missing = [name for name in self.comparison.wanted if not self.comparison.has(name)]
-        return [f"metrics: no run has {', '.join(missing)}."] if missing else []
+        found = [f"metrics: no run has {', '.join(missing)}."] if missing else []
+        alone = [
+            run.place
+            for plan, run in self.finished
+            if plan.model.entry.source == "model" and not (run.folder / FOLDER).is_dir()
+        ]
+        if alone:
+            found.append(
+                "Level and drop of plasticity have no baselines to compare with. Random weights "
+                f"and shuffled tokens: attention-plasticity study {shlex.join(alone)} --baselines"
+            )
+        return found

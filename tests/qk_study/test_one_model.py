@@ -64,6 +64,7 @@ def test_the_time_and_the_length_are_told(told: tuple[str, str]) -> None:
     assert f"texts are cut to {WHOLE} tokens, so that they have one length" in messages
     assert "Roles duplicate 1, previous 1, sink 1, mixed 1" in " ".join(out.split())
     assert "Next" not in out  # figures and page are made
+    assert "study results/study-model/runs/model --baselines" in " ".join(out.split())
     assert out.splitlines()[-1].endswith("results/study-model/report.html")
 
 
