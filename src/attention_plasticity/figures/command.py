@@ -30,7 +30,7 @@ commands to paste:
 
 Exit codes: 0 success, 1 a figure failed, 2 wrong usage or config, 130 interrupted.
 """
-_COMMON = ("layers", "heads", "metric", "plasticity", "width")
+_COMMON = ("layers", "metric", "plasticity", "width")
 """Options in the help of the verb; that of a figure has its own."""
 _ALL = "all"
 
