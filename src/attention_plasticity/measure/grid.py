@@ -88,6 +88,11 @@ class Grid:
             for rows in self.rows
         )
 
+    @property
+    def no_rotation(self) -> str | None:
+        """Why queries cannot be turned to one position; None if they can."""
+        return self.queries.layer.rotation.problem
+
     def captured(self, place: int) -> Singles:
         """(heads, n, d) the chosen queries of a bin as they enter the attention."""
         return np.stack([queries.after[self.chosen[place]] for queries in self.heads])

@@ -105,6 +105,8 @@ def _asked(group: HeadGroup, grids: Sequence[Grid | Unknown]) -> tuple[Asked, In
     for grid in grids:
         if isinstance(grid, Unknown):
             return grid.reason
+        if grid.no_rotation is not None:
+            return grid.no_rotation
         known.append(grid)
     keys, visible = group.keys, known[0].queries.visible
     assert isinstance(visible, Visible)

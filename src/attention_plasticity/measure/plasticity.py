@@ -91,11 +91,11 @@ def grid_of(queries: Queries, keys: Keys, *others: Queries) -> Grid | Unknown:
 
     If bins cannot be used, the reason.
     """
-    bins, rotation = keys.texts.bins, keys.layer.rotation
+    bins, problem = keys.texts.bins, keys.in_attention_problem
     if bins is None:
         return Unknown(NO_BINS)
-    if rotation.problem is not None:
-        return Unknown(rotation.problem)
+    if problem is not None:
+        return Unknown(problem)
     if isinstance(queries.visible, Unknown):
         return queries.visible
     codes = [bins.of(rows.position) for rows in (queries, keys)]
@@ -118,12 +118,18 @@ def no_plasticity(why: str) -> Found:
 def plasticity_columns(
     grid: Grid, keys: Keys, config: RunnerConfig, streams: Streams
 ) -> list[Found]:
-    """Plasticity of every head at one position and over a bin; `streams` are of the key head."""
+    """Plasticity of every head at one position and over a bin; `streams` are of the key head.
+
+    Over a bin, no rotation has to be known.
+    """
     assert isinstance(grid.queries.visible, Visible)
     own = SortedKeys.of(keys, keys.weight, grid.bins)
     rng, number = streams.rng(Purpose.BIN_PAIRS), config.num_pairs_per_bin
     how = config.pair_sampling, config.max_rel_dist, number, rng
     pairs = bin_pairs(own, grid, grid.queries.visible, *how)
+    if grid.no_rotation is not None:
+        [pooled] = score(grid, pairs, pairs.W, [grid.captured], counted=False)
+        return [_only_pooled(grid, pairs, one) for one in pooled]
     if keys.layer.rotation.record is None:
         [aligned] = score(grid, pairs, pairs.turned, [grid.turned])
         pooled = aligned
@@ -134,6 +140,15 @@ def plasticity_columns(
         [pooled] = score(grid, pairs, pairs.W, [grid.captured], counted=False)
     distance = Distances.of(grid, pairs)
     return [_found(grid, pairs, distance, *both) for both in zip(aligned, pooled, strict=True)]
+
+
+def _only_pooled(grid: Grid, pairs: BinPairs, pooled: Scored) -> Found:
+    """The columns of one head whose rotation is not known."""
+    found, over = Found(), grid.mean(pooled.profile, grid.weight)
+    why = _why_no_value(grid, pairs) if math.isnan(over.value) else ""
+    found.add_unknown((name for name in COLUMNS if name != POOLED), grid.no_rotation or "")
+    found.add_quantity(POOLED, over, why, grid.queries.no_errors)
+    return found
 
 
 def _found(
@@ -285,6 +300,8 @@ def _no_attended(grid: Grid | Unknown, pool: KeyPool | None, config: RunnerConfi
         return SINGLE_EXAMPLE
     if isinstance(grid, Unknown):
         return grid.reason
+    if grid.no_rotation is not None:
+        return grid.no_rotation
     if grid.queries.text is None:
         return NO_TEXTS
     if pool is None:

@@ -28,7 +28,7 @@ from qk_dump.remote import DumpPath, RemotePath
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular
 
-SCHEMA = 14
+SCHEMA = 15
 """Number of the form of a record. It changes with the form, and with the arithmetic of a head."""
 _BLOCK = 4096  # bytes in the middle of a file that are hashed
 _PART = 1 << 20  # bytes of a footer that are in memory at a time

@@ -40,11 +40,16 @@ def test_many_queries_of_a_bin_are_spread_over_its_texts(
 
 
 def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(tmp_path: Path) -> None:
+    known = analyze(write_dump(tmp_path, scale=0.4)).metrics
     result = analyze(write_dump(tmp_path, rotary=None))
     assert np.isnan(result.metrics["ap_aligned"])
-    for name in (*COLUMNS, "ap_attended"):
+    for name in {*COLUMNS, "ap_attended"} - {"ap_pooled"}:
         assert "attention-plasticity add-rotary DUMP" in result.missing["head_metrics"][name]
     assert "bins" not in result.tables
+    for name in ("ap_pooled", "ap_pooled_se"):  # nothing is rotated for it
+        assert result.metrics[name] == known[name] > 0
+    influences = influences_of(result)["ap_pooled", None]
+    assert influences["value"] == known["ap_pooled"]
     missing = analyze(write_dump(tmp_path, type="chunked_attention")).missing["head_metrics"]
     assert missing["ap_aligned"] == NO_CHUNK_SIZE
 
