@@ -1,4 +1,4 @@
-"""The recorded heads of a run: rows of the tables with one row per head, and means over heads."""
+"""The recorded heads of a run: values of heads, rows of roles, and means over heads."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ class Collected:
         self.heads: list[Triple] = []  # finished
         self.failures: list[Failure] = []
         self.not_analysed: list[Triple] = []
-        self.rows: dict[TableKind, list[dict[str, Any]]] = {
-            kind: [] for kind in ("head_metrics", "roles", "drift", "key_heads")
-        }
+        self.roles: list[dict[str, Any]] = []  # rows of the table
+        self.values: dict[TableKind, list[dict[str, Any]]] = {"head_metrics": [], "key_heads": []}
         self.missing: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         self.sizes = SampleSizes(single_example=config.single_example)
         self.unknown_tokens: list[int] = []
@@ -62,35 +61,33 @@ class Collected:
 
     def _add(self, unit: Unit, record: Record) -> None:
         self.failures += record.failures
-        places: dict[int | None, dict[TableKind, int]] = {}
+        places: dict[int | None, int] = {None: len(self.values["key_heads"])}
         for head in record.heads:
             q_head = head["q_head"]
             ids = dict(zip(IDS, (unit.layer, q_head, unit.k_head), strict=True))
             self.heads.append((unit.layer, q_head, unit.k_head))
-            places[q_head] = {kind: len(self.rows[kind]) for kind in self.rows}
-            for kind, row in head["rows"].items():
-                self.rows[kind].append(ids | self._with_label(kind, row))
+            places[q_head] = len(self.values["head_metrics"])
+            self.values["head_metrics"].append({"layer": unit.layer, **head["values"]})
+            if head["roles"] is not None:
+                self.roles.append(ids | self._with_label(head["roles"]))
             for table, reasons in head["missing"].items():
                 self._add_missing(table, reasons, (unit.layer, q_head))
             reasons = head["missing"].get("head_metrics", {})
-            self.sizes.add(head["rows"]["head_metrics"], reasons, head["sizes"])
+            self.sizes.add(head["values"], reasons, head["sizes"])
             self.unknown_tokens.append(head["unknown_tokens"])
         if record.key_head is not None:
-            places[None] = {"key_heads": len(self.rows["key_heads"])}
-            self.rows["key_heads"].append(record.key_head["row"])
+            self.values["key_heads"].append(record.key_head["values"])
             self._add_missing("key_heads", record.key_head["missing"], (unit.layer, unit.k_head))
         for (of_head, name), numbers in zip(record.quantities, record.numbers, strict=True):
             own: TableKind = "key_heads" if of_head is None else "head_metrics"
-            self._numbers.setdefault((own, name), {})[places[of_head][own]] = numbers
+            self._numbers.setdefault((own, name), {})[places[of_head]] = numbers
 
     def _add_missing(self, table: str, reasons: Mapping[str, str], head: tuple[int, int]) -> None:
         for column, reason in reasons.items():
             self.missing.setdefault((table, column, reason), []).append(head)
 
-    def _with_label(self, kind: TableKind, row: dict[str, Any]) -> dict[str, Any]:
-        """A row with the role of its head: other thresholds need no new analysis."""
-        if kind != "roles":
-            return row
+    def _with_label(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Scores with the role of their head: other thresholds need no new analysis."""
         halves = {name: _half_width(row, name) for name in ROLES.with_error}
         found = label(row, halves, self._thresholds)
         return {"role": found.role, "likely_role": found.likely_role, **row}
@@ -99,7 +96,7 @@ class Collected:
         """The means over heads, as run.json has them."""
         total = None if eligible is None else eligible.total
         by_type: dict[str, list[int]] = {}
-        for place, row in enumerate(self.rows["head_metrics"]):
+        for place, row in enumerate(self.values["head_metrics"]):
             by_type.setdefault(row["layer_type"], []).append(place)
         of_types = {}
         for name, rows in by_type.items():
@@ -115,14 +112,14 @@ class Collected:
         self, kind: TableKind, rows: Sequence[int] | None, eligible: int | None
     ) -> dict[str, Any]:
         """Means of the columns of a table over all rows, or some."""
-        used = list(range(len(self.rows[kind]))) if rows is None else list(rows)
+        used = list(range(len(self.values[kind]))) if rows is None else list(rows)
         found = {}
         for name in TABLES[kind].averaged:
-            numbers = np.full((len(self.rows[kind]), 1 + GROUPS), np.nan)
+            numbers = np.full((len(self.values[kind]), 1 + GROUPS), np.nan)
             numbers[:, 0] = 0.0  # groups
             for place, one in self._numbers.get((kind, name), {}).items():
                 numbers[place] = one[1:]
-            values = np.array([row[name] for row in self.rows[kind]], np.float64)
+            values = np.array([row[name] for row in self.values[kind]], np.float64)
             found[name] = mean_estimate(values[used], numbers[used, 1:], numbers[used, 0], eligible)
         return _for_json(found)
 

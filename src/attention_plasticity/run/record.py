@@ -1,8 +1,8 @@
 """The record of a finished key head: what the tables and run.json need of it, as bytes.
 
-A record is a header in JSON and bytes: the text of large tables, and the influences of the values
-whose means are in run.json as numbers. Tables with one row per head are in the header as values:
-run.json and the labels of roles are made of them.
+A record is a header in JSON and bytes: the rows of the tables as text, and the influences of the
+values whose means are in run.json as numbers. The header has the values that run.json and the
+labels of roles are made of. Rows of roles follow when the tables are written.
 """
 
 from __future__ import annotations
@@ -17,29 +17,41 @@ import pyarrow as pa
 
 from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.estimate.sizes import GROUPS
-from attention_plasticity.measure.result import Columns, Failure, GroupResult, HeadResult
-from attention_plasticity.metrics import GROUP_COLUMNS, HEAD_METRICS, IDS, TABLES, TableKind
-from attention_plasticity.run.csv_text import csv_columns
+from attention_plasticity.measure.result import (
+    Columns,
+    Failure,
+    GroupResult,
+    HeadResult,
+    KeyHeadRow,
+)
+from attention_plasticity.metrics import (
+    GROUP_COLUMNS,
+    HEAD_METRICS,
+    IDS,
+    KEY_HEADS,
+    TABLES,
+    TableKind,
+)
+from attention_plasticity.run.csv_text import csv_columns, csv_rows
 from attention_plasticity.run.warnings import sizes_of
 from qk_toolkit.arrays import Array
 
 _MOST_BYTES = 1 << 30  # of a record that is not compressed
 _SIZE = 4  # bytes of a length
-_ONE_ROW: tuple[TableKind, ...] = ("roles", "drift")
-"""Tables with one row per query head beside head_metrics."""
-_AS_VALUES: frozenset[TableKind] = frozenset({"head_metrics", *_ONE_ROW, "key_heads"})
 _AVERAGED = frozenset(HEAD_METRICS.averaged)
+_KEPT = (*HEAD_METRICS.averaged, "layer_type", "n_text_groups")
+"""Values of a query head that run.json needs."""
 _CODEC = pa.Codec("zstd", compression_level=1)
 
 
 @dataclass(frozen=True)
 class Record:
-    """A finished key head. Values are as `measure_group` found them."""
+    """A finished key head with its query heads. Values are as `measure_group` found them."""
 
-    heads: list[dict[str, Any]]  # rows by table, reasons, sizes of samples, by query head
-    key_head: dict[str, Any] | None  # its row and its reasons
+    heads: list[dict[str, Any]]  # values, scores of roles, reasons, sizes of samples
+    key_head: dict[str, Any] | None  # its values and its reasons
     failures: list[Failure]
-    texts: Mapping[TableKind, bytes]  # rows of the large tables
+    texts: Mapping[TableKind, bytes]  # rows of the tables
     quantities: list[tuple[int | None, str]]  # query head, or None for the key head; name
     numbers: Array  # (m, 2 + g) value, groups of texts, influences of these
 
@@ -51,14 +63,14 @@ class Record:
 
 def packed(result: GroupResult) -> bytes:
     """The bytes of the record of a key head. The same result gives the same bytes."""
-    texts = {kind: _text(kind, result) for kind in TABLES if kind not in _AS_VALUES}
+    texts = {kind: _text(kind, result) for kind in TABLES if kind != "roles"}
     texts = {kind: text for kind, text in texts.items() if text}
     named = list(_averaged(result))
     numbers = np.array([[*one[2:4], *one[4]] for one in named], np.float64)
     row = result.key_head
     header = {
         "heads": [_head(head) for head in result.heads],
-        "key_head": None if row is None else {"row": row.values, "missing": row.missing},
+        "key_head": None if row is None else _key_head(row),
         "failures": [vars(failure) for failure in result.failures],
         "quantities": [one[:2] for one in named],
         "texts": {kind: len(text) for kind, text in texts.items()},
@@ -97,21 +109,31 @@ def unpacked(content: bytes) -> Record:
 
 def _head(result: HeadResult) -> dict[str, Any]:
     """What the header has of a query head."""
-    rows: dict[str, Any] = {"head_metrics": result.metrics}
-    for kind in _ONE_ROW:
-        if kind in result.tables:
-            rows[kind] = {name: column[0] for name, column in result.tables[kind].items()}
+    roles = result.tables.get("roles")
     return {
         "q_head": result.q_head,
-        "rows": rows,
+        "values": {name: result.metrics[name] for name in _KEPT},
+        "roles": None if roles is None else {name: column[0] for name, column in roles.items()},
         "missing": result.missing,
         "sizes": sizes_of(result),
         "unknown_tokens": result.unknown_tokens,
     }
 
 
+def _key_head(row: KeyHeadRow) -> dict[str, Any]:
+    """What the header has of the key head."""
+    values = {name: row.values[name] for name in KEY_HEADS.averaged}
+    return {"values": values, "missing": row.missing}
+
+
 def _text(kind: TableKind, result: GroupResult) -> bytes:
-    """The rows of all query heads in a large table."""
+    """The rows of a table."""
+    names = TABLES[kind].names
+    if kind == "head_metrics":
+        return csv_rows(kind, ([head.metrics[name] for name in names] for head in result.heads))
+    if kind == "key_heads":
+        row = result.key_head
+        return csv_rows(kind, [] if row is None else [[row.values[name] for name in names]])
     return b"".join(
         csv_columns(kind, _with_ids(head, head.tables[kind]))
         for head in result.heads

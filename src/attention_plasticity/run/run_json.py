@@ -94,5 +94,5 @@ def _warnings(run: PlannedRun, found: Collected) -> Iterator[RunWarning]:
     if manifest is not None:
         geometry = geometry_of(manifest.bucket_type, manifest.min_bucket_size)
     yield from found.sizes.warnings(geometry, None if bins is None else bins.size)
-    yield from warnings_of_dump(manifest, run.texts.as_input, found.rows["head_metrics"])
+    yield from warnings_of_dump(manifest, run.texts.as_input, found.values["head_metrics"])
     yield from warnings_of_tokens(found.unknown_tokens)

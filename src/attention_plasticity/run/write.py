@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,22 +97,17 @@ def _write(run: PlannedRun, folder: Path, seconds: float) -> dict[str, Any]:
         for record in collected.records():
             for kind, text in record.texts.items():
                 drafts.add(kind, text)
-        for kind, rows in _rows(collected):
-            drafts.add(kind, csv_rows(kind, rows))
+        if collected.roles:
+            names = TABLES["roles"].names
+            rows = ([row[name] for name in names] for row in collected.roles)
+            drafts.add("roles", csv_rows("roles", rows))
         if collected.heads:
             for kind in _ALWAYS:
                 drafts.add(kind, b"")
-        if all(math.isnan(row[ALIGNED]) for row in collected.rows["head_metrics"]):
+        if all(math.isnan(row[ALIGNED]) for row in collected.values["head_metrics"]):
             for kind in _AT_ONE_POSITION:
                 drafts.files.pop(kind, None)
         return _replace(run.place, drafts, run_json(run, collected, seconds))
-
-
-def _rows(collected: Collected) -> Iterator[tuple[TableKind, list[list[Any]]]]:
-    """The tables with one row per head."""
-    for kind, rows in collected.rows.items():
-        if rows:
-            yield kind, [[row[name] for name in TABLES[kind].names] for row in rows]
 
 
 class _Drafts:

@@ -13,7 +13,7 @@ import pytest
 
 from attention_plasticity.config import make_config
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.metrics import TABLES
+from attention_plasticity.metrics import KEY_HEADS, TABLES
 from attention_plasticity.run.record import packed, unpacked
 from attention_plasticity.run.records import Records, Unit
 from attention_plasticity.run.worker import failed_group
@@ -65,20 +65,24 @@ def test_a_record_has_what_was_found_bit_for_bit(dump: Path, tmp_path: Path) -> 
     assert found.q_heads == [2, 3]
     assert found.failures == []
     for head, own in zip(found.heads, result.heads, strict=True):
-        assert repr(head["rows"]["head_metrics"]) == repr(own.metrics)  # with NaN
         assert head["missing"] == own.missing
-        for name, column in own.tables["drift"].items():
-            np.testing.assert_equal(head["rows"]["drift"][name], column[0])
+        for name, value in head["values"].items():
+            assert repr(value) == repr(own.metrics[name])  # with NaN
+    lines = found.texts["head_metrics"].decode().splitlines()
+    for line, own in zip(lines, result.heads, strict=True):
+        assert line == ",".join(map(str, own.metrics.values()))
     assert result.key_head is not None
     assert found.key_head is not None
-    assert repr(found.key_head["row"]) == repr(result.key_head.values)
+    for name, value in found.key_head["values"].items():
+        assert repr(value) == repr(result.key_head.values[name])
+    values = [str(result.key_head.values[name]) for name in KEY_HEADS.names]
+    assert found.texts["key_heads"].decode() == ",".join(values) + "\n"
     for (q_head, name), numbers in zip(found.quantities, found.numbers, strict=True):
         if q_head is None:
             one = result.key_head.quantities[name]
             np.testing.assert_equal(numbers, [one.value, one.groups, *one.influences])
     assert {q_head for q_head, _ in found.quantities} == {2, 3, None}
-    large = set(TABLES) - {"head_metrics", "roles", "drift", "key_heads", "words", "attention"}
-    assert set(found.texts) == large
+    assert set(found.texts) == set(TABLES) - {"roles", "words", "attention"}
     assert packed(result) == packed(result)
 
 
