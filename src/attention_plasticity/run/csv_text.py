@@ -20,7 +20,7 @@ from attention_plasticity.metrics import TABLES, TableKind
 from qk_toolkit.arrays import Array
 
 _PLAIN = WriteOptions(include_header=False, quoting_style="none")
-_SMALL, _LARGE = 1e-4, 1e15  # outside, Arrow and Python choose another notation
+_SMALL, _LARGE = 1e-4, 1e9  # outside, Arrow and Python choose another notation
 
 
 def csv_rows(kind: TableKind, rows: Iterable[Sequence[Any]]) -> bytes:

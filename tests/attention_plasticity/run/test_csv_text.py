@@ -17,7 +17,25 @@ TOKENS = ["nan", "NA", "", "12", "\r", "a\r\nb", "\n", '"', ",", "\t", "x\0y", "
 
 
 @given(st.lists(st.floats(), min_size=1, max_size=40))
-@example([0.0, -0.0, 1.0, 0.1, 1e-4, 9.99e-5, 1e-5, 1e15, 1e16, 1e22, 5e-324, 1.7e308, 123456.5])
+@example(
+    [
+        1e10 + 0.5,
+        1e9 + 0.25,
+        0.0,
+        -0.0,
+        1.0,
+        0.1,
+        1e-4,
+        9.99e-5,
+        1e-5,
+        1e15,
+        1e16,
+        1e22,
+        5e-324,
+        1.7e308,
+        123456.5,
+    ]
+)
 def test_floats_have_the_text_of_python(values: list[float]) -> None:
     names = COMPONENT_WEIGHTS.names
     columns = {name: [3] * len(values) for name in names} | {names[-1]: np.array(values)}
