@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 import attention_plasticity as ap
@@ -13,6 +14,7 @@ from attention_plasticity.tables.intervals import (
     mean_half_width,
     mean_over_heads,
 )
+from commands_here import run_here
 
 ROOT = Path(__file__).parents[1]
 RUN = ROOT / "results" / "smollm2-135m"
@@ -55,6 +57,21 @@ def test_the_drop_is_distance_also_in_the_count() -> None:
     for part, low, high in (("position", -0.012, 0.004), ("distance", 0.033, 0.045)):
         assert low < mean_over_heads(run, f"ap_aligned_drop_{part}").value < high
         assert low < counts[f"drop_{part}"].mean() < high
+
+
+def test_sure_induction_heads_keep_everything_in_every_order(tmp_path: Path) -> None:
+    """Also in an order by far attention, of which they have little."""
+    run = ap.open_run(RUN)
+    roles = run.table("roles").query("role == 'induction'")
+    places = {(layer, head) for layer, head in zip(roles["layer"], roles["k_head"], strict=True)}
+    assert {(17, 1), (18, 2)} <= places
+    for order in ("far_mass", "aligned_plasticity"):
+        out = tmp_path / order
+        words = ("export", RUN, out, "--to", "duo", "--share", 0.5, "--order", order)
+        assert run_here(*words).returncode == 0
+        gates = np.loadtxt(out / "full_attention_heads.tsv")
+        assert all(gates[place] == 1 for place in places)
+        assert gates.sum() == 45
 
 
 def _cell(run: ap.Run, name: str) -> str:
