@@ -54,7 +54,7 @@ def finish(
     `token_texts`, the texts of the tokens are written, too.
     """
     try:
-        if not capture.has_dump():
+        if capture.is_open:
             segments = read_segments(capture.folder)
             _require_chunks(capture.folder, segments, num_chunks)
             examples = [example for segment in segments for example in segment.examples]

@@ -101,10 +101,6 @@ class CaptureFolder:
             return None
         return lock
 
-    def has_dump(self) -> bool:
-        """Whether the folder holds the finished dump, which another process may have written."""
-        return _is_complete(self.folder, self.plan)
-
     def end(self) -> None:
         """Remove `.capture/`, after the dump was written."""
         remove_folder(self.folder / UNFINISHED)

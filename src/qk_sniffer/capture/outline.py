@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -60,8 +59,3 @@ class Outline:
                 "cannot continue. Choose another output.data_root, or add --overwrite to discard "
                 "what was captured"
             ) from error
-
-
-def all_heads(tables: Sequence[LayerTable]) -> list[Any]:
-    """The heads of all tables."""
-    return [head for table in tables for head in table.head_ids]
