@@ -146,6 +146,8 @@ def test_the_key_head_of_the_selected_head_is_marked(
     table = run.table("key_heads")
     row = table[(table["layer"] == 1) & (table["k_head"] == 1)].iloc[0]
     half = half_width(row["aligned_plasticity_se"], row["n_groups"])
+    budget = run_content(run, "x")[1].get("key_heads", {})
+    assert ("kept_50" in budget) == ("key budget" in page.locator("#head-budget").inner_text())
     text = with_half(row["aligned_plasticity"], float(half))
     assert text in current.locator("td").all_text_contents()
 
@@ -203,6 +205,3 @@ def test_cards_and_profile_show_the_baselines(page: Page, runs: dict[str, Finish
     assert {f"interval, {words}" for words in WORDS} <= set(bands)
     for words in WORDS:
         expect(page.locator("#profile-keys")).to_contain_text(f"{words}, mean of heads")
-    page.locator(".card .help").first.click()
-    expect(page.locator("#glossary")).to_contain_text("Random weights, shuffled tokens")
-    page.keyboard.press("Escape")

@@ -73,7 +73,7 @@ def test_plus_minus_is_half_of_the_interval_everywhere(
     expect(cell).to_have_attribute("title", title)
     expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{row['ap_overall']:.3f}")
     expect(page.locator('tr[aria-selected="true"] td').nth(1)).to_have_text(level)
-    assert f"<b>{level}</b> plasticity" in map_traces(page)["heads"]["text"][1][2]
+    assert f"<b>{level}</b> RoPE-aligned plasticity" in map_traces(page)["heads"]["text"][1][2]
     cells = of_head(runs["full"].table("bins"), 1, 2)
     first = cells[(cells["q_bin"] == 1) & (cells["k_bin"] == 0)].iloc[0]
     ratio = half_of(runs["full"], LEVEL, 1, 2) / row[f"{LEVEL}_se"]  # of the same number of groups

@@ -33,7 +33,7 @@ NUMBERS_OUTSIDE_CARDS = """() => [...document.querySelectorAll('.card')].flatMap
 })"""
 EMPTY_SPACE = """() => {
     const panel = document.getElementById('head-panel').getBoundingClientRect();
-    return panel.bottom - document.querySelector('.pair').getBoundingClientRect().bottom;
+    return panel.bottom - document.querySelector('.fill').getBoundingClientRect().bottom;
 }"""
 
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import head_profiles, profiles_of
 from report_pages import EVIL, READY, WARNINGS, data_of, first_rows, of_head, settled, show, singles
-from report_runs import BUCKETS, HEADS, LAYERS, WIDTH
+from report_runs import BUCKETS, HEADS, LAYERS
 
 
 @pytest.fixture
@@ -80,11 +80,6 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(page: Page, run: Finis
     for trace, values in zip((low, high), expected.spread((0.25, 0.75)), strict=True):
         np.testing.assert_allclose(trace["y"], values)
     np.testing.assert_allclose(mean["y"], expected.mean)
-    weights = of_head(run.component_weights, 3, 4)
-    [bars] = data_of(page, "components")
-    shown = [bar[1] for bar in bars["customdata"][::4]]
-    np.testing.assert_allclose(shown, weights["weight"], rtol=1.3e-4)
-    assert len(bars["x"]) == 4 * WIDTH
 
 
 def test_arrow_keys_move_over_what_was_captured(page: Page) -> None:
@@ -196,7 +191,6 @@ def test_tables_of_the_original_tool_are_shown(page: Page, runs: dict[str, Finis
     show(page, "run=old&head=3.4")
     value = of_head(runs["old"].head_metrics, 3, 4)["ap_overall"].iloc[0]
     expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{value:.3f}")
-    expect(page.locator("#components-figure")).to_be_hidden()
     assert data_of(page, "profile")[-1]["x"] == list(range(1, BUCKETS))
     expect(page.locator("#profile")).to_have_attribute("data-x", "query bucket")
 

@@ -1,4 +1,4 @@
-"""Layers, links, filters, images, words and the axis of the page; and how it fits screens."""
+"""Layers, links, filters and images of the page; and how it fits screens."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
     page.select_option("#beside", label=HALF)
     page.wait_for_url(lambda url: f"beside={HALF}" in url)
     assert "run=one+%26+only%2F%C3%BC" in page.url
-    bad = "run=77&head=99.9&metric=nothing&beside=x&layers=odd&axis=z&sure=7&haed=1"
+    bad = "run=77&head=99.9&metric=nothing&beside=x&layers=odd&sure=7&haed=1"
     show(page, bad)
     expect(notice).to_be_visible()
     text = notice.text_content() or ""
@@ -223,47 +223,9 @@ def test_charts_are_saved_as_svg_and_png(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
 
 
-def test_every_card_explains_its_words(page: Page) -> None:
-    dialog, buttons = page.locator("#glossary"), page.locator(".help:visible")
-    found: set[str] = set()
-    assert buttons.count() == 11
-    for number in range(11):
-        button = buttons.nth(number)
-        button.focus()
-        page.keyboard.press("Enter")
-        expect(dialog).to_be_visible()
-        assert page.evaluate("document.activeElement.closest('dialog')?.id") == "glossary"
-        terms = page.locator("#glossary dt").all_text_contents()
-        assert len(terms) == page.locator("#glossary dd").count() > 1
-        found |= set(terms)
-        page.keyboard.press("Escape")
-        expect(dialog).to_be_hidden()
-        expect(button).to_be_focused()
-    assert found >= {
-        *("Query bucket", "Key bucket", "Plasticity", "Attended plasticity", "Drop"),
-        *("Variance from position", "Texts", "Window", "95 % interval", "±"),
-    }
-    buttons.first.click()
-    page.mouse.click(5, 5)
-    expect(dialog).to_be_hidden()
-
-
 def test_runs_with_other_contexts_share_an_axis(page: Page) -> None:
-    expect(page.locator("#profile-axis")).to_be_hidden()
     page.select_option("#beside", label=HALF)
     settled(page)
     code = "['profile', 'runs-chart'].map(id => document.getElementById(id).layout.xaxis.range[1])"
     assert page.evaluate(code) == pytest.approx([1.01 * 896] * 2)
     expect(page.locator(".card").nth(2)).to_contain_text("do not compare these drops")
-    tokens = data_of(page, "profile")[-1]["x"]
-    page.select_option("#profile-axis", label="share of the context")
-    settled(page)
-    assert page.evaluate(code) == [101, 101]
-    other, head = data_of(page, "profile")[-2:]
-    np.testing.assert_allclose(head["x"], 100 * np.array(tokens) / 896)
-    np.testing.assert_allclose(other["x"], 100 * np.array(tokens) / 448)
-    expect(page.locator("#profile")).to_have_attribute(
-        "data-x", "query position (share of the context)"
-    )
-    expect(page.locator("#runs-axis")).to_have_value("share")
-    page.wait_for_url(lambda url: "axis=share" in url)

@@ -39,6 +39,9 @@ from attention_plasticity.tables.names import clean
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.formatting import index_ranges
 
+BUDGETS = (50, 75)
+"""Per cent of all keys that are pruned, for the budgets beside a head."""
+
 
 def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     """The description of a run and its tables.
@@ -101,10 +104,11 @@ def _add_own_tables(run: FinishedRun, heads: pd.DataFrame, tables: Tables) -> No
         tables["roles"]["why_unsure"] = why_unsure(roles)
         if run.has("words"):
             tables["words"] = word_columns(run)
-    if run.has("key_heads") and (kept := _kept(run)):
-        ids = zip(tables["key_heads"]["layer"], tables["key_heads"]["k_head"], strict=True)
-        shares = [kept.get((int(layer), int(head)), math.nan) for layer, head in ids]
-        tables["key_heads"]["kept"] = np.array(shares, np.float32)
+    for percent in BUDGETS if run.has("key_heads") else ():
+        if kept := _kept(run, percent):
+            ids = zip(tables["key_heads"]["layer"], tables["key_heads"]["k_head"], strict=True)
+            shares = [kept.get((int(layer), int(head)), math.nan) for layer, head in ids]
+            tables["key_heads"][f"kept_{percent}"] = np.array(shares, np.float32)
 
 
 def _architecture(run: FinishedRun, heads: pd.DataFrame) -> dict[str, Any]:
@@ -172,8 +176,8 @@ def _buckets(run: FinishedRun, attention: Columns) -> Columns:
     return found
 
 
-def _kept(run: FinishedRun) -> dict[tuple[int, int], float]:
-    """The share that each key head keeps of its keys if half of all keys are pruned.
+def _kept(run: FinishedRun, percent: int) -> dict[tuple[int, int], float]:
+    """The share that each key head keeps of its keys if these per cent of all keys are pruned.
 
     It is 1 for a head whose keys are not counted; empty if the run lacks heads or values.
     """
@@ -181,7 +185,7 @@ def _kept(run: FinishedRun) -> dict[tuple[int, int], float]:
         heads = ordered_heads(replace(run, layers=None), DEFAULT_ORDER)
     except ToolkitError:
         return {}
-    shares = zip(heads.layer, heads.k_head, kept_at(heads, 50), heads.counted, strict=True)
+    shares = zip(heads.layer, heads.k_head, kept_at(heads, percent), heads.counted, strict=True)
     return {
         (int(layer), int(head)): float(share) if counted else 1.0
         for layer, head, share, counted in shares

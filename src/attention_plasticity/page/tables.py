@@ -48,13 +48,9 @@ class Shown:
     kind: TableKind
     keys: tuple[str, ...]
     columns: tuple[str, ...]
-    drawn: bool = False  # in charts only: values with four digits take half the bytes
 
 
 SHOWN = {
-    "components": Shown(
-        "component_weights", (*HEAD, "component"), ("k_head", "weight", "r2"), True
-    ),
     "roles": Shown(
         "roles",
         (*HEAD,),
@@ -65,9 +61,7 @@ SHOWN = {
             "effective_keys",
         ),
     ),
-    "bands": Shown(
-        "bands", (*HEAD, "band"), ("wavelength", "norm_product", "variance_share"), True
-    ),
+    "bands": Shown("bands", (*HEAD, "band"), ("wavelength", "norm_product", "variance_share")),
     "key_heads": Shown(
         "key_heads",
         ("layer", "k_head"),
@@ -93,9 +87,7 @@ def table_columns(run: FinishedRun, name: str) -> Columns:
             half = row_half_width(table, column)
             if np.isfinite(half).any():
                 found[f"{column}_half_width"] = _single(half)
-    if not shown.drawn:
-        return found
-    return {name: _rounded(one) if one.dtype.kind == "f" else one for name, one in found.items()}
+    return found
 
 
 def head_columns(heads: pd.DataFrame, influences: pd.DataFrame | None) -> Columns:
@@ -200,12 +192,6 @@ def _stored(column: pd.Series[Any]) -> Column:
 def _single(values: Column) -> Column:
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
-
-
-def _rounded(values: Column) -> Column:
-    """Floats of 32 bits with 12 bits behind the binary point of the mantissa."""
-    bits = values.view(np.uint32) + np.uint32(1 << 10)
-    return (bits & np.uint32(0xFFFFF800)).view(np.float32)
 
 
 def _integers(shares: Column) -> Column:

@@ -103,13 +103,16 @@ def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -
     run = FinishedRun.open(name_layout(own, 3, 2 * heads, heads))
     done = run_here("export", own, tmp_path / "out", "--to", "kvpress-budget")
     assert done.returncode == 0, done.stderr
-    kept = pd.read_csv(tmp_path / "out" / "budget.csv")["kept_at_50"]
+    kept = pd.read_csv(tmp_path / "out" / "budget.csv")[["kept_at_50", "kept_at_75"]]
     columns = run_content(run, "x")[1]["key_heads"]
-    np.testing.assert_allclose(columns["kept"], kept, atol=1e-6)
+    for percent in (50, 75):
+        np.testing.assert_allclose(
+            columns[f"kept_{percent}"], kept[f"kept_at_{percent}"], atol=1e-6
+        )
     part = run_content(run.select(layers=[1]), "x")[1]["key_heads"]
-    np.testing.assert_array_equal(part["kept"], columns["kept"][columns["layer"] == 1])
+    np.testing.assert_array_equal(part["kept_50"], columns["kept_50"][columns["layer"] == 1])
     lacking = add_key_heads(own, {"aligned_plasticity": [0.3, np.nan, 0.2, 0.4, 0.1, 0.2]})
-    assert "kept" not in tables_of(lacking)["key_heads"]
+    assert "kept_50" not in tables_of(lacking)["key_heads"]
 
 
 def bins_of(run: FinishedRun) -> pd.DataFrame:

@@ -5,7 +5,7 @@ import { keyOf } from "./data.js";
 import { otherRun, page, runShown, shownKind, state } from "./state.js";
 import { firstHead, isSure, mapGroups, wordsOf } from "./values.js";
 
-const ADDRESS_FIELDS = new Set(["run", "beside", "head", "metric", "sure", "layers", "axis"]);
+const ADDRESS_FIELDS = new Set(["run", "beside", "head", "metric", "sure", "layers"]);
 
 /** Read the selection from the address. What is not found is replaced and named in a notice. */
 export function readAddress(address) {
@@ -23,7 +23,6 @@ export function readAddress(address) {
   const has = (names) => (name) => (names.includes(name) ? name : null);
   state.metric = given("metric", has(mapGroups(runShown()).flatMap(([, names]) => names)), () => `the metric ${wordsOf(state.metric).label}`) ?? shownKind().level;
   state.layers = given("layers", has(runShown().types.map(({ name }) => name)), () => "all layers");
-  state.axis = given("axis", has(["tokens", "share"]), () => "positions in tokens") ?? "tokens";
   const sure = given("sure", has(["0", "1"]), () => `the switch “How sure” ${isSure() ? "on" : "off"}`);
   state.sure = sure === null ? null : sure === "1";
   const key = given("head", (text) => (runShown().rowOf.has(text) ? text : null), () => headName(state.layer, state.head).toLowerCase());
@@ -45,7 +44,6 @@ export function writeAddress() {
   const fields = new URLSearchParams({ run: runShown().label, head: keyOf(state.layer, state.head), metric: state.metric });
   if (state.beside !== null) fields.set("beside", otherRun().label);
   if (state.layers !== null) fields.set("layers", state.layers);
-  if (state.axis !== "tokens") fields.set("axis", state.axis);
   if (state.sure !== null) fields.set("sure", Number(state.sure));
   try { history.replaceState(null, "", `#${fields}`); } catch { /* a notebook has no address */ }
 }

@@ -156,7 +156,6 @@ function fillQueries(run, key) {
 
 export const attentionCard = {
   id: "attention", title: "Where attention goes", place: "below", needs: ["attention"], image: "chart of attention",
-  help: ["distance", "attended", "plasticity", "sink", "far", "distant", "entropy", "queryBucket", "interval", "plusMinus"],
   controls: `<label for="attention-queries" class="grow-right">Queries <select id="attention-queries"></select></label>`,
   body: `
     <div class="attention">

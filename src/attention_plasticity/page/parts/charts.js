@@ -1,8 +1,8 @@
 // What charts share: layout, axes, profiles and bands of intervals; and charts as SVG and PNG.
 
-import { byId, fillMenu, make, plain } from "./words.js";
+import { byId, make, plain } from "./words.js";
 import { contextOf } from "./data.js";
-import { cellsWords, state } from "./state.js";
+import { cellsWords } from "./state.js";
 import { showShare } from "./values.js";
 import { theme, withTheme } from "./colours.js";
 
@@ -47,41 +47,26 @@ export function tickStep(count, limit) {
   return [1, 2, 4, 5, 8, 10, 20, 25, 50, 100].find((step) => count / step <= limit) ?? 200;
 }
 
-/** Whether profiles can be shown over shares of the context: only if the contexts are known and differ. */
-function axisIsChoice(shown) {
-  const contexts = shown.map((run) => (run.unit === "tokens" ? contextOf(run) : NaN));
-  return contexts.every(Number.isFinite) && Math.max(...contexts) > 1.01 * Math.min(...contexts);
-}
-
-export const isShareAxis = (shown) => state.axis === "share" && axisIsChoice(shown);
-
 /** The x positions of buckets: mean positions, else starts or numbers. */
-function positionsOf(run, rows) {
+export function placesOf(run, rows) {
   if (rows.q_position) return Array.from(rows.q_position);
   const { bucket, start } = run.tables.places.columns;
   return Array.from(rows.q_bucket, (number) => start[bucket.indexOf(number)]);
 }
 
-/** Positions as drawn: tokens, or percent of the context of the run. */
-export function placesOf(run, rows, shown) {
-  const positions = positionsOf(run, rows);
-  return isShareAxis(shown) ? positions.map((position) => (100 * position) / contextOf(run)) : positions;
-}
 
 /** One axis for all shown runs: from the start to the end of the longest context. */
 export function positionAxis(shown, width) {
-  const share = isShareAxis(shown), inTokens = shown.every((run) => run.unit === "tokens");
+  const inTokens = shown.every((run) => run.unit === "tokens");
   const axis = { ...baseAxis(), nticks: Math.min(8, Math.ceil(width / 85)), showgrid: false, showline: true, ticks: "outside", ticklen: 4, tickformat: ",d" };
   if (shown.some((run) => run.log)) {
-    const step = Math.log10(shown[0].tables.mean.rows > 8 ? 4 : 2);
-    return { ...axis, type: "log", dtick: step, ...(share ? { tick0: 2, tickformat: ".3~g", ticksuffix: " %" } : {}) };
+    return { ...axis, type: "log", dtick: Math.log10(shown[0].tables.places.rows > 9 ? 4 : 2) };
   }
-  const end = share ? 100 : inTokens ? Math.max(...shown.map(contextOf)) : NaN;
-  return { ...axis, ...(Number.isFinite(end) ? { range: [0, 1.01 * end] } : { rangemode: "tozero" }), ...(share ? { ticksuffix: " %" } : {}) };
+  const end = inTokens ? Math.max(...shown.map(contextOf)) : NaN;
+  return { ...axis, ...(Number.isFinite(end) ? { range: [0, 1.01 * end] } : { rangemode: "tozero" }) };
 }
 
 export function positionName(shown) {
-  if (isShareAxis(shown)) return "query position (share of the context)";
   return shown.every((run) => run.unit === "tokens") ? "query position (tokens)" : "query bucket";
 }
 
@@ -181,8 +166,3 @@ export function save(name, content) {
 /** The name of a run as part of a file name. */
 export const slug = (label) => label.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^-+|-+$/g, "");
 
-/** The menu "Axis" of a chart of profiles. It is absent if the contexts of the runs are equal. */
-export function showAxisChoice(id, shown) {
-  byId(`${id}-label`).hidden = !axisIsChoice(shown);
-  fillMenu(byId(id), [["tokens", "tokens"], ["share", "share of the context"]], state.axis);
-}

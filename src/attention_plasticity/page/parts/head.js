@@ -1,13 +1,14 @@
-// The card of the selected head: its profile over the context, its cells, and its dimensions.
+// The card of the selected head: its profile over the context, and its cells.
 
 import { byId, capital, headName, make, plain, plural, show, whole, withHalf } from "./words.js";
 import { contextOf, hasRows, metricOf, rowsOfHead } from "./data.js";
 import { absentWords, cellsWords, eligibleHeads, headsBeside, kindOf, mainDrop, meanProfile, meanWords, page, partWord, shownKind, state } from "./state.js";
+import { budgetWords } from "./tables.js";
 import { fadedWords, firstHeads, halfWidthOf, hasIntervals, isFaded, reasonOf, showHeadValue, showIn, showShare, windowWords, wordsOf } from "./values.js";
 import { baselineColour, gradient, roleMark, stopsOf, theme, VIRIDIS } from "./colours.js";
 import {
-  axisName, bandWords, baseAxis, CHART_MARGIN, draw, intervalTexts, intervalTraces, isShareAxis, placesOf, plasticityAxis, positionAxis,
-  positionName, savedCharts, showAxisChoice, sizeOf, tickStep,
+  axisName, bandWords, baseAxis, CHART_MARGIN, draw, intervalTexts, intervalTraces, placesOf, plasticityAxis, positionAxis,
+  positionName, savedCharts, sizeOf, tickStep,
 } from "./charts.js";
 
 /** Why this head is shown before a head is chosen. */
@@ -27,7 +28,7 @@ function showHead(run, key) {
   const facts = [];
   const value = (name) => metricOf(run, key, name);
   const kind = kindOf(run);
-  if (Number.isFinite(value(kind.level))) facts.push(`plasticity ${kind.words} ${showHeadValue(run, key, kind.level)}`);
+  if (Number.isFinite(value(kind.level))) facts.push(`${kind.name} ${showHeadValue(run, key, kind.level)}`);
   if (run.at_one_position && Number.isFinite(value("ap_phase"))) facts.push(`over a bin ${showHeadValue(run, key, "ap_pooled")}, of which ${showHeadValue(run, key, "ap_phase")} is rotary phase`);
   if (Number.isFinite(value("ap_attended"))) facts.push(`attended plasticity ${showHeadValue(run, key, "ap_attended")}`);
   if (Number.isFinite(value("attn_sink_mass"))) facts.push(`attention on sinks ${showHeadValue(run, key, "attn_sink_mass")}`);
@@ -40,6 +41,7 @@ function showHead(run, key) {
   if (Number.isFinite(value("n_q_tokens"))) facts.push(`${whole(value("n_q_tokens"))} queries, ${whole(value("n_k_tokens"))} keys`);
   if (Number.isFinite(value("d_model"))) facts.push(`${value("d_model")} dimensions`);
   byId("head-facts").textContent = facts.join(" · ");
+  byId("head-budget").textContent = budgetWords(run, key);
   byId("head-reason").textContent = state.chosen ? "" : firstHeadWords(run, key);
   const metric = wordsOf(state.metric).label;
   const faded = isFaded(run, key) ? `; ${fadedWords(state.metric)}` : "";
@@ -55,7 +57,7 @@ function drawProfile(run, other, key) {
 function profileFigure(run, other, key, width) {
   const shown = [run, other].filter(Boolean), rows = rowsOfHead(run, "profiles", key), mean = meanProfile(run);
   const traces = [...(mean ? meanTraces(run, mean, shown) : []), ...baselineTraces(run, shown)];
-  if (rows) traces.push(...intervalTraces("interval of the head", placesOf(run, rows, shown), rows, theme.one));
+  if (rows) traces.push(...intervalTraces("interval of the head", placesOf(run, rows), rows, theme.one));
   if (rows?.pooled) traces.push(...pooledTraces(run, rows, shown));
   if (rows?.near) traces.push(...nearTraces(run, rows, shown));
   if (other && !headsBeside()) traces.push(...otherMeanTraces(other, shown));
@@ -76,7 +78,7 @@ function profileFigure(run, other, key, width) {
 
 /** Plasticity over a bin of the selected head, for the same pairs and queries as captured. */
 function pooledTraces(run, rows, shown) {
-  const x = placesOf(run, rows, shown), pooled = { plasticity: rows.pooled, half_width: rows.pooled_half_width };
+  const x = placesOf(run, rows), pooled = { plasticity: rows.pooled, half_width: rows.pooled_half_width };
   return [
     ...intervalTraces("interval over a bin", x, pooled, theme.one, "18"),
     {
@@ -90,13 +92,13 @@ function pooledTraces(run, rows, shown) {
 function nearTraces(run, rows, shown) {
   const near = { plasticity: rows.near, half_width: rows.near_half_width };
   return [{
-    x: placesOf(run, rows, shown), y: rows.near, mode: "lines", connectgaps: false, line: { color: theme.one, width: 2, dash: "dash" }, name: "keys at equal distances",
+    x: placesOf(run, rows), y: rows.near, mode: "lines", connectgaps: false, line: { color: theme.one, width: 2, dash: "dash" }, name: "keys at equal distances",
     text: intervalTexts(near), hovertemplate: "%{y:.3f} keys at equal distances%{text}<extra></extra>",
   }];
 }
 
 function meanTraces(run, mean, shown) {
-  const x = placesOf(run, mean, shown);
+  const x = placesOf(run, mean);
   const hidden = { hoverinfo: "skip", mode: "lines", line: { width: 0 }, showlegend: false };
   return [
     { ...hidden, x, y: Array.from(mean.low) },
@@ -113,7 +115,7 @@ function meanTraces(run, mean, shown) {
 function otherMeanTraces(other, shown) {
   const mean = meanProfile(other);
   if (!mean) return [];
-  const x = placesOf(other, mean, shown), name = `${meanWords(other)}, ${plain(other.label)}`;
+  const x = placesOf(other, mean), name = `${meanWords(other)}, ${plain(other.label)}`;
   return [
     ...intervalTraces("interval of the other mean", x, mean, theme.two),
     {
@@ -129,7 +131,7 @@ function headTrace(run, key, shown, color, dash, words, name) {
   const intervals = intervalTexts(rows);
   const texts = Array.from(rows.plasticity, (_, i) => (Number.isFinite(rows.n_texts?.[i]) ? `<br>${plural(rows.n_texts[i], "text")}` : ""));
   return {
-    x: placesOf(run, rows, shown), y: rows.plasticity, mode: "lines+markers", connectgaps: false, name,
+    x: placesOf(run, rows), y: rows.plasticity, mode: "lines+markers", connectgaps: false, name,
     line: { color, width: 2.5, dash }, marker: { color, size: 5.5 },
     text: intervals, customdata: texts, hovertemplate: `<b>%{y:.3f}</b> ${words}%{text}%{customdata}<extra></extra>`,
   };
@@ -138,12 +140,12 @@ function headTrace(run, key, shown, color, dash, words, name) {
 /** Borders of the buckets of some rows as drawn. Without known borders they are midway between positions. */
 function bucketSpans(run, rows, shown) {
   const { bucket, start, end } = run.tables.places.columns;
-  const share = isShareAxis(shown) ? 100 / contextOf(run) : 1, last = contextOf(run);
+  const last = contextOf(run);
   if (end) return rows.q_bucket.map((number) => {
     const place = bucket.indexOf(number), stop = end[place] + 1;
-    return [share * Math.max(start[place], run.log ? 1 : 0), share * (last > start[place] ? Math.min(stop, last) : stop)];
+    return [Math.max(start[place], run.log ? 1 : 0), last > start[place] ? Math.min(stop, last) : stop];
   });
-  const x = placesOf(run, rows, shown);
+  const x = placesOf(run, rows);
   const middle = (i) => (x[i] + x[i + 1]) / 2;
   return x.map((place, i) => [i ? middle(i - 1) : Math.max(0, 2 * place - middle(0)), i < x.length - 1 ? middle(i) : 2 * place - middle(i - 1)]);
 }
@@ -227,7 +229,7 @@ const drawnBaselines = (run) => run.baselines.filter((baseline) => meanProfile(b
 /** Thin lines with bands in the profile of a head. */
 function baselineTraces(run, shown) {
   return drawnBaselines(run).flatMap((baseline) => {
-    const mean = meanProfile(baseline), x = placesOf(run, mean, shown), color = baselineColour(baseline);
+    const mean = meanProfile(baseline), x = placesOf(run, mean), color = baselineColour(baseline);
     return [
       ...intervalTraces(`interval, ${baseline.words}`, x, mean, color, "26"),
       {
@@ -293,64 +295,26 @@ function bucketAxis(kind, run, start) {
   };
 }
 
-function drawComponents(run, key) {
-  byId("components-figure").hidden = !run.tables.components;
-  if (!run.tables.components) return Promise.resolve();
-  const { component = [], weight = [] } = rowsOfHead(run, "components", key) ?? {};
-  const most = weight.indexOf(Math.max(...weight));
-  byId("components").setAttribute("aria-label", most < 0 ? "No component weights" : `Component weights; the largest, ${show(weight[most])}, is dimension ${component[most]}`);
-  return draw("components", componentsFigure(run, key));
-}
-
-/** All bars are one outline, which is faster than one shape per dimension. */
-function componentsFigure(run, key) {
-  const { component = [], weight = [], r2 } = rowsOfHead(run, "components", key) ?? {};
-  const half = component.length > 90 ? 0.5 : 0.4;
-  const trace = {
-    x: component.flatMap((number) => [number - half, number - half, number + half, number + half]),
-    y: weight.flatMap((value) => [0, value, value, 0]),
-    customdata: component.flatMap((number, i) => new Array(4).fill([number, weight[i], r2?.[i]])),
-    mode: "lines", line: { width: 0 }, fill: "tozeroy", fillcolor: theme.one,
-    hovertemplate: `<b>%{customdata[1]:.3f}</b> of the linear position R²<br>dimension %{customdata[0]}${r2 ? "<br>R² of position %{customdata[2]:.3f}" : ""}<extra></extra>`,
-  };
-  return {
-    traces: [trace], names: { x: "dimension", y: "share of position R²" },
-    layout: {
-      margin: { l: 58, r: 6, t: 6, b: 42 }, hovermode: "x", hoverdistance: -1,
-      xaxis: { ...baseAxis(), showgrid: false, showline: true, ticks: "outside", ticklen: 4, nticks: 6, range: [-1, Math.max(1, ...component) + 1] },
-      yaxis: { ...baseAxis(), range: [0, 1.05 * Math.max(...weight, 1e-6)], nticks: 5 },
-    },
-  };
-}
-
 const ofHead = (run, key, chart, size, figure) => () => ({ run, name: `${chart}-l${key.replace(".", "h")}`, size, figure });
 
 export const headCard = {
-  id: "head", title: "", name: "The selected head", place: "right",
-  help: ["plasticity", "onePosition", "overBucket", "phase", "equalDistances", "drop", "attended", "bin", "queryBucket", "keyBucket", "cells", "texts", "mean", "middle", "baseline", "interval", "plusMinus", "component"],
-  controls: `<span id="head-role"></span><p class="quiet" id="head-reason"></p><p class="quiet" id="head-facts"></p>`,
+  id: "head", title: "", place: "right",
+  controls: `<span id="head-role"></span><p class="quiet" id="head-reason"></p><p class="quiet" id="head-facts"></p><p id="head-budget"></p>`,
   body: `
     <figure>
       <figcaption><h3>Profile over the context</h3> <span data-images="profile" data-what="profile"></span> <span class="quiet" id="profile-note"></span>
-        <label for="profile-axis" id="profile-axis-label" class="axis" hidden>Axis <select id="profile-axis"></select></label>
         <span class="keys" id="profile-keys"></span></figcaption>
       <div class="chart profile" id="profile" role="img"></div>
     </figure>
-    <div class="pair">
+    <div class="fill">
       <figure>
         <figcaption><h3>Query and key position <span class="small-legend" aria-hidden="true">0<i id="cells-bar"></i>1</span></h3> <span data-images="cells" data-what="cells"></span></figcaption>
         <div class="chart square" id="cells" role="img"></div>
         <p class="quiet" id="cells-note"></p>
       </figure>
-      <figure id="components-figure">
-        <figcaption><h3>Position per dimension</h3> <span data-images="components" data-what="chart of dimensions"></span></figcaption>
-        <div class="chart square" id="components" role="img"></div>
-        <p class="quiet">how well a straight line in position predicts each dimension of the query: its R², divided by the sum over dimensions</p>
-      </figure>
     </div>`,
-  fill({ run, other }) {
+  fill() {
     byId("cells-bar").style.background = gradient(VIRIDIS);
-    showAxisChoice("profile-axis", [run, other].filter(Boolean));
   },
   drawHead({ run, other, key }) {
     byId("head-role").replaceChildren(...(hasRows(run, "roles", key) ? [roleMark(run, key)] : []));
@@ -358,7 +322,6 @@ export const headCard = {
     showProfileKeys(run, other, key);
     savedCharts.profile = ofHead(run, key, "profile", { width: 760, height: 430 }, () => profileFigure(run, other, key, 760));
     savedCharts.cells = ofHead(run, key, "cells", { width: 600, height: 520 }, () => cellsFigure(run, key));
-    savedCharts.components = ofHead(run, key, "components", { width: 600, height: 400 }, () => componentsFigure(run, key));
   },
-  drawCharts: ({ run, other, key }) => [drawProfile(run, other, key), drawCells(run, key), drawComponents(run, key)],
+  drawCharts: ({ run, other, key }) => [drawProfile(run, other, key), drawCells(run, key)],
 };

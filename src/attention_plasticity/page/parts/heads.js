@@ -188,7 +188,6 @@ const roleColumn = (run) => ({
 
 export const headsCard = {
   id: "heads", title: "All heads", place: "left", grows: true,
-  help: ["filter", "role", "plasticity", "onePosition", "phase", "drop", "variance", "plusMinus"],
   controls: `<span class="quiet" id="found" role="status"></span>
     <input type="search" class="grow-right" id="search" aria-label="Find heads, such as l12h3, layer 3-9 or plasticity>0.5" aria-describedby="search-problem" autocomplete="off" spellcheck="false">`,
   body: `

@@ -300,7 +300,6 @@ export function select(key, place = 0) {
 
 export const mapCard = {
   id: "map", title: "Heads by layer", place: "left",
-  help: ["head", "plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "window", "layerType", "role", "unsureRole", "sure"],
   controls: `<span id="map-images"></span><label for="metric" class="grow-right">Colour <select id="metric"></select></label>`,
   body: `
     <div class="maps" id="maps"></div>

@@ -80,7 +80,6 @@ function placeDot(dot, spread, value) {
 
 export const metricsCard = {
   id: "metrics", title: "Metrics of this head", place: "below",
-  help: ["plasticity", "onePosition", "overBucket", "phase", "drop", "attended", "variance", "varianceBefore", "middle", "interval", "plusMinus"],
   controls: `<label for="all-metrics" class="grow-right"><input type="checkbox" id="all-metrics"> all columns</label>`,
   body: `<div class="metric-groups below" id="metrics"></div>`,
   listen: () => byId("all-metrics").addEventListener("change", showAllMetrics),

@@ -1,27 +1,23 @@
 // The cards with the means of the model, and the warnings about its sample.
 
-import { byId, fillEstimate, make, NONE, plural, unbroken, whole, withHalf } from "./words.js";
+import { byId, capital, fillEstimate, make, NONE, plural, unbroken, whole, withHalf } from "./words.js";
 import { contextOf, contextsDiffer, spreadOf } from "./data.js";
 import {
   architectureDifference, eligibleHeads, gridWords, groupOf, hasTypes, isDrop, layersWords, mixedWords, overBucketsNote, page, runsShown,
   shownKind, state, typeNamed, typeWords,
 } from "./state.js";
 import { anyIntervals, commonReason, showMean, showShare } from "./values.js";
-import { slug } from "./charts.js";
-import { helpButton } from "./help.js";
 
-const BASIC = ["plasticity", "onePosition", "overBucket"];
-
-/** Title, metrics of which the first that the run has is shown, meaning, and words of every card. */
+/** Title, metrics of which the first that the run has is shown, and meaning of every card. */
 function cardsOf(kind) {
   const ofPosition = [
-    ["Rotary phase", ["ap_phase"], "what RoPE adds", ["phase", "onePosition", "overBucket", "bin", "baseline", "beforeRope", "plusMinus"]],
-    ["Drop from position", [kind.parts[0], kind.drop], "at equal distances of keys, first fifth minus last fifth", ["drop", "equalDistances", "plasticity", "context", "baseline", "plusMinus", "layerType"]],
+    ["Rotary phase", ["ap_phase"], "what RoPE adds"],
+    ["Drop from position", [kind.parts[0], kind.drop], "at equal distances of keys, first fifth minus last fifth"],
   ];
   return [
-    [`Plasticity ${kind.words}`, [kind.level], "mean", [...BASIC, "baseline", "plusMinus", "interval", "mean", "layerType"]],
+    [capital(kind.name), [kind.level], "mean"],
     ...(kind === page.kinds.position ? ofPosition : []),
-    ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured", ["variance", "varianceBefore", "beforeRope", "mean", "layerType"]],
+    ["Variance from position", ["q_R2_total", "q_R2_pos"], "share of the variance of queries, as captured"],
   ];
 }
 
@@ -47,11 +43,11 @@ function headsOf(run, metric) {
 }
 
 export function showCards(run, other) {
-  const cards = cardsOf(shownKind()).map(([title, metrics, meaning, help]) => {
+  const cards = cardsOf(shownKind()).map(([title, metrics, meaning]) => {
     const metric = metrics.find((name) => run.tables.heads.columns[name]);
     const reason = metric && commonReason(run, metric);
     const notes = [reason ? `missing: ${reason}` : `${meaning}${headsOf(run, metric)}`, ...cardNotes(run, other, metric)];
-    return modelCard(title, help, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, [...typeLines(run, other, metric), ...baselineLines(run, metric)]);
+    return modelCard(title, showMean(run, metric), other && showMean(other, metric), notes.join("; "), other, [...typeLines(run, other, metric), ...baselineLines(run, metric)]);
   });
   cards.push(headCountCard(run, other));
   byId("cards").style.setProperty("--cards", cards.length);
@@ -71,13 +67,13 @@ function headCountCard(run, other) {
     ? [make("dl", "", { class: "types" }, run.types.map(({ words, heads, layers }) => make("div", "", { title: layersWords(layers) }, [make("dt", words), make("dd", whole(heads))])))]
     : [];
   const title = state.layers === null ? "Heads" : `Heads, ${typeWords(run, state.layers)}`;
-  return modelCard(title, ["head", "context", "layerType"], count(run), other && count(other), notes.join(" · "), other, lines);
+  return modelCard(title, count(run), other && count(other), notes.join(" · "), other, lines);
 }
 
-function modelCard(title, help, number, otherNumber, meaning, other, lines) {
+function modelCard(title, number, otherNumber, meaning, other, lines) {
   const big = fillEstimate(make("div", "", { class: "number" }), number);
   if (other) big.append(make("span", otherNumber, { class: "other", title: other.label }));
-  return make("div", "", { class: "card" }, [make("h2", title), helpButton(`model-${slug(title)}`, title, help), big, make("p", meaning), ...lines]);
+  return make("div", "", { class: "card" }, [make("h2", title), big, make("p", meaning), ...lines]);
 }
 
 export function showWarnings(shown) {

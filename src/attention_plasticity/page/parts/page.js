@@ -6,7 +6,6 @@ import { headsBeside, layersWords, otherRun, page, redraw, runShown, runsShown, 
 import { canShow, firstHead } from "./values.js";
 import { applyTheme, keepTheme, savedTheme } from "./colours.js";
 import { imageButtons, sizes } from "./charts.js";
-import { addGlossary, helpButton } from "./help.js";
 import { showCards, showSubtitle, showWarnings } from "./model.js";
 import { mapCard } from "./map.js";
 import { headsCard } from "./heads.js";
@@ -18,7 +17,7 @@ import { keyHeadsCard, provenanceCard, runsCard } from "./tables.js";
 import { readAddress, writeAddress } from "./address.js";
 
 /**
- * A card has an `id`, a `title`, a `place`, words of `help`, `controls` beside its title, and a `body`. It is shown if the
+ * A card has an `id`, a `title`, a `place`, `controls` beside its title, and a `body`. It is shown if the
  * selected head has rows in all tables of `needs`, or the run has all `tables`. `listen` is called once, `fill` for other
  * runs or settings, `drawHead` for another head. Then the charts are drawn: `drawRun` and `drawCharts` return promises.
  * `run` is the shown run, `other` the second one, `beside` the second one if its heads correspond, and `key` the head.
@@ -28,12 +27,11 @@ const CARDS = [mapCard, headsCard, headCard, roleCard, attentionCard, metricsCar
 const panelOf = ({ id }) => byId(`${id}-panel`);
 
 /** The element of a card. Its parts are written here, never by a run. */
-function makeCard({ id, title, name = title, place, help, image, controls = "", body, folded, grows, several }) {
+function makeCard({ id, title, place, image, controls = "", body, folded, grows, several }) {
   const panel = make(folded ? "details" : "section", "", { class: `panel${grows ? " grow" : ""}${several ? " several" : ""}`, id: `${id}-panel`, ...(id === "head" ? { tabindex: "-1" } : {}), ...(folded ? {} : { "aria-labelledby": `${id}-title` }) });
-  const top = `<h2 id="${id}-title">${title}</h2> ${help ? `<span id="${id}-help"></span>` : ""}${image ? `<span data-images="${id}" data-what="${image}"></span>` : ""}`;
+  const top = `<h2 id="${id}-title">${title}</h2> ${image ? `<span data-images="${id}" data-what="${image}"></span>` : ""}`;
   panel.innerHTML = folded ? `<summary>${top}</summary>${body}` : `<div class="panel-top">${top}<p class="quiet" id="${id}-note"></p>${controls}</div>${body}`;
   byId(place).append(panel);
-  if (help) byId(`${id}-help`).replaceChildren(helpButton(id, name, help));
 }
 
 function makeCards() {
@@ -131,10 +129,6 @@ function addListeners() {
     byId("heads").scrollTop = 0;
     drawAll();
   });
-  for (const id of ["profile-axis", "runs-axis"]) byId(id).addEventListener("change", ({ target }) => {
-    state.axis = target.value;
-    drawAll();
-  });
   byId("link-close").addEventListener("click", () => { byId("link-notice").hidden = true; drawAll(); });
   byId("theme").addEventListener("click", () => {
     const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
@@ -186,7 +180,6 @@ async function startPage() {
   byId("notice").hidden = true;
   byId("main").hidden = false;
   makeCards();
-  addGlossary();
   readAddress(location.href);
   showTexts();
   await painted(); // show the numbers before the chart library is compiled

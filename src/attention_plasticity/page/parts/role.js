@@ -94,7 +94,6 @@ function showScores(run, other, key) {
 
 export const roleCard = {
   id: "role", title: "What this head does", place: "below", needs: ["roles"],
-  help: ["role", "unsureRole", "words", "band", "sink", "onePosition", "phase", "interval", "plusMinus"],
   body: `
     <p id="role-sentence"></p>
     <div class="role-parts">

@@ -4,7 +4,7 @@ import { byId, plural, whole } from "./words.js";
 import { keyOf } from "./data.js";
 
 export const page = JSON.parse(byId("page-data").textContent);
-export const state = { runs: [], run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, allColumns: false, axis: "tokens", chosen: false };
+export const state = { runs: [], run: 0, beside: null, layer: 0, head: 0, metric: "", sure: null, queries: null, layers: null, allColumns: false, chosen: false };
 
 /** Cards call `redraw.all()` or `redraw.head()` after they changed the state, and `redraw.run(number)` for another run; page.js says how. */
 export const redraw = { all: () => {}, head: () => {}, run: () => {} };
@@ -40,7 +40,7 @@ export const mainDrop = (run) => {
 export const partWord = (run) => (run.at_one_position ? "bin" : "bucket");
 
 /** What the profiles and cells of a run show. */
-export const cellsWords = (run) => `plasticity ${kindOf(run).words}`;
+export const cellsWords = (run) => kindOf(run).name;
 
 /** Why a run shows plasticity over a bucket, as a list of at most one sentence. It is empty if a warning of the run has the reason. */
 export function overBucketsNote(run) {

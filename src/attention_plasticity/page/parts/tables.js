@@ -6,8 +6,7 @@ import { cellsWords, hasTypes, layersWords, meanProfile, page, redraw, runsShown
 import { showMean, wordsOf } from "./values.js";
 import { colourOfRun } from "./colours.js";
 import {
-  axisName, CHART_MARGIN, draw, intervalTexts, intervalTraces, placesOf, plasticityAxis, positionAxis, positionName, savedCharts,
-  showAxisChoice, sizeOf,
+  axisName, CHART_MARGIN, draw, intervalTexts, intervalTraces, placesOf, plasticityAxis, positionAxis, positionName, savedCharts, sizeOf,
 } from "./charts.js";
 
 /** The key head of a query head, as `layer.head`; null if it is not known. */
@@ -22,6 +21,18 @@ function cellText({ columns }, row, name, words) {
   return count ? whole(value) : withHalf(showTo(decimals, value), value, columns[`${name}_half_width`]?.[row]);
 }
 
+/** The shares of their keys that key heads keep, by the per cent of all keys that are pruned. */
+const budgetsOf = (run) => (run.tables.key_heads?.names ?? []).filter((name) => name.startsWith("kept_"))
+  .map((name) => [Number(name.slice(5)), run.tables.key_heads.columns[name]]);
+
+/** What the key head of a query head keeps of its keys, in words; empty if it is not known. */
+export function budgetWords(run, key) {
+  const { layer, k_head: head } = run.tables.key_heads?.columns ?? {}, wanted = keyHeadOf(run, key);
+  const row = layer?.findIndex((number, i) => keyOf(number, head[i]) === wanted) ?? -1;
+  const parts = budgetsOf(run).filter(([, kept]) => Number.isFinite(kept[row])).map(([percent, kept]) => `${(100 * kept[row]).toFixed(0)} % at ${percent} %`);
+  return parts.length ? `key budget: keeps ${parts.join(", ")} compression of the cache (key head ${head[row]})` : "";
+}
+
 export const keyHeadsCard = {
   id: "key-heads", title: "Key heads", place: "below", folded: true, tables: ["key_heads"],
   body: `
@@ -29,13 +40,16 @@ export const keyHeadsCard = {
     <div class="key-heads-scroll"><table id="key-heads-table" class="plain"></table></div>`,
   fill({ run }) {
     const table = run.tables.key_heads, words = page.words.key_heads, names = Object.keys(words).filter((name) => table.names.includes(name));
-    const { layer, k_head: head, kept } = table.columns;
-    const budget = ["kept at 50\u00a0%", "share of its keys that the head keeps if half of all keys are pruned by its RoPE-aligned plasticity (export --to kvpress-budget)"];
+    const { layer, k_head: head } = table.columns;
+    const budgets = budgetsOf(run).map(([percent, kept]) => ({
+      heading: [`kept at ${percent}\u00a0%`, `share of its keys that the head keeps if ${percent} % of all keys are pruned by its RoPE-aligned plasticity (export --to kvpress-budget)`],
+      text: (row) => (Number.isFinite(kept[row]) ? `${(100 * kept[row]).toFixed(0)} %` : NONE),
+    }));
     const rows = [...layer.keys()].filter((row) => state.layers === null || run.layer_types[layer[row]] === state.layers).map((row) => ({
       "data-key": keyOf(layer[row], head[row]),
-      cells: [`layer ${layer[row]}, key head ${head[row]}`, ...(kept ? [Number.isFinite(kept[row]) ? `${(100 * kept[row]).toFixed(0)} %` : NONE] : []), ...names.map((name) => cellText(table, row, name, words))],
+      cells: [`layer ${layer[row]}, key head ${head[row]}`, ...budgets.map(({ text }) => text(row)), ...names.map((name) => cellText(table, row, name, words))],
     }));
-    fillTable(byId("key-heads-table"), [["key head"], ...(kept ? [budget] : []), ...names.map((name) => [words[name].label, words[name].meaning])], rows);
+    fillTable(byId("key-heads-table"), [["key head"], ...budgets.map(({ heading }) => heading), ...names.map((name) => [words[name].label, words[name].meaning])], rows);
   },
   drawHead({ run, key }) {
     for (const line of byId("key-heads-table").querySelectorAll("tbody tr")) line.setAttribute("aria-current", line.dataset.key === keyHeadOf(run, key));
@@ -86,7 +100,7 @@ function runsFigure(width) {
   runs.forEach((run, i) => {
     const mean = meanProfile(run), color = colourOfRun(i);
     if (!mean) return;
-    const x = placesOf(run, mean, runs);
+    const x = placesOf(run, mean);
     bands.push(...intervalTraces("interval", x, mean, color, "2e"));
     lines.push({
       x, y: Array.from(mean.plasticity), mode: "lines+markers", marker: { size: 5 }, text: intervalTexts(mean), name: plain(run.label),
@@ -101,8 +115,6 @@ function runsFigure(width) {
 
 export const runsCard = {
   id: "runs", title: "All runs", place: "below", several: true, image: "profiles of all runs",
-  help: ["plasticity", "onePosition", "overBucket", "phase", "drop", "variance", "varianceBefore", "context", "share", "interval", "plusMinus", "layerType"],
-  controls: `<label for="runs-axis" id="runs-axis-label" class="axis grow-right" hidden>Axis <select id="runs-axis"></select></label>`,
   body: `
     <div class="runs">
       <div class="chart profile" id="runs-chart" role="img" aria-label="Mean profile of every run"></div>
@@ -110,7 +122,6 @@ export const runsCard = {
     </div>`,
   fill({ run }) {
     showRunsTable(state.runs, run);
-    showAxisChoice("runs-axis", state.runs);
     savedCharts.runs = () => ({ run: null, name: "profiles", size: { width: 760, height: 430 }, figure: () => runsFigure(760) });
   },
   drawRun: () => [draw("runs-chart", runsFigure(sizeOf(byId("runs-chart")).width))],
