@@ -252,22 +252,23 @@ def analyse(part: Part, title: str) -> None:
     A finished run is not written again. It is also used if its dump is at a place that cannot be
     reached.
     """
+    from attention_plasticity.run.compute import tasks_of
+    from attention_plasticity.run.preparation import prepare
     from attention_plasticity.run.runner import run_analysis
 
-    finished = of_run.is_finished(part.analysis, user_path(part.folder))
-    if not finished:
-        print(f"{title}: analysis in {part.folder}", file=sys.stderr)
     part.write_settings()
-    try:
-        outcome = run_analysis(part.analysis, TerminalWatcher())
-    except (HubError, StoreError) as error:
-        if not finished:
-            raise
-        used = "the dump was not compared with the finished analysis, which is used"
-        print(f"{part.folder}: {used}: {failure_text(error)}", file=sys.stderr)
-        return
-    if finished:
-        print(f"{title}: {part.folder} is analysed already", file=sys.stderr)
+    if of_run.is_finished(part.analysis, user_path(part.folder)):
+        try:
+            is_left = bool(tasks_of(prepare(part.analysis, TerminalWatcher())))
+        except (HubError, StoreError) as error:
+            used = "the dump was not compared with the finished analysis, which is used"
+            print(f"{part.folder}: {used}: {failure_text(error)}", file=sys.stderr)
+            is_left = False
+        if not is_left:
+            print(f"{title}: {part.folder} is analysed already", file=sys.stderr)
+            return
+    print(f"{title}: analysis in {part.folder}", file=sys.stderr)
+    outcome = run_analysis(part.analysis, TerminalWatcher())
     for failure in outcome.failures[:1]:
         heads = count(len(outcome.failures), "head")
         print(f"{title}: {heads} failed, the first: {failure.reason}", file=sys.stderr)

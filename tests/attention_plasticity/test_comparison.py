@@ -78,15 +78,15 @@ def test_key_heads_have_the_means_of_their_file(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / name, position=True) for name in "ab"]
     for folder in folders:
         rows = [
-            {"layer": 0, "k_head": head, "plasticity": 0.1 * head, "static_error": 0.5}
+            {"layer": 0, "k_head": head, "aligned_plasticity": 0.1 * head, "static_error": 0.5}
             for head in range(3)
         ]
         pd.DataFrame(rows).to_csv(folder / "key_head_metrics.csv", index=False)
         edit_info(folder, tables__key_heads="key_head_metrics.csv")
         found = {"value": 0.1, "standard_error": 0.02, "heads": 3, "groups": 12}
-        edit_info(folder, key_head_means={"plasticity": found})
+        edit_info(folder, key_head_means={"aligned_plasticity": found})
     comparison = ap.compare_runs(folders, labels=["a", "b"])
-    row = comparison.key_heads.set_index(["run", "metric"]).loc[("a", "plasticity")]
+    row = comparison.key_heads.set_index(["run", "metric"]).loc[("a", "aligned_plasticity")]
     assert (row["mean"], row["se"], row["df"], row["heads"]) == (pytest.approx(0.1), 0.02, 11, 3)
     assert row["high"] - row["mean"] == pytest.approx(2.20098516 * 0.02)
     assert re.search(r"\| a \| 0\.100 ± 0\.044 \| 0\.500 \|", comparison.to_markdown())
