@@ -113,6 +113,8 @@ def _lock_of(folder: Path, chunk: int) -> Path:
 
 def plan_in(folder: Path) -> dict[str, Any] | None:
     """The plan of the capture that has begun in the folder, or that made its dump; else None."""
+    if not folder.is_dir():
+        return None
     plan = read_plan(folder / UNFINISHED / PLAN)
     if plan is not None:
         return plan
