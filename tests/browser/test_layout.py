@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity import open_run
 from attention_plasticity.page import Report, make_report
+from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from report_pages import READY, new_page, open_report, settled, show, without_errors
 from report_runs import write_run
@@ -156,3 +158,24 @@ def test_a_notebook_frame_shows_the_page(browser: Browser, report: Report, tmp_p
         expect(frame.locator("#run")).to_be_hidden()
         frame.locator(".map-plot").press("ArrowUp")
         expect(frame.locator("#head-title")).to_contain_text("Layer")
+
+
+def test_a_run_in_logarithmic_buckets_has_a_logarithmic_axis(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", bucket_type="log", min_bucket_size=2)
+    path = make_report([FinishedRun.open(run)]).save(tmp_path / "report.html")
+    with browser.new_context(offline=True) as context:
+        page = new_page(context)
+        page.goto(path.as_uri())
+        settled(page)
+        assert page.evaluate("document.getElementById('profile').layout.xaxis.type") == "log"
+
+
+def test_the_budget_of_the_key_head_stands_beside_the_head(page: Page, run: FinishedRun) -> None:
+    show(page, "run=all&head=18.7&metric=ap_aligned")
+    tables = run_content(run, "x")[1]["key_heads"]
+    [row] = np.flatnonzero((tables["layer"] == 18) & (tables["k_head"] == 2))
+    kept = [f"{100 * tables[f'kept_{percent}'][row]:.0f} % at {percent} %" for percent in (50, 75)]
+    told = f"key budget: keeps {', '.join(kept)} compression of the cache (key head 2)"
+    expect(page.locator("#head-budget")).to_have_text(told)
