@@ -11,7 +11,7 @@ from qk_dump.columns import SINK_TOKENS
 from qk_dump.heads import Kind
 from qk_sniffer.capture.folder import plan_in
 from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.refusals import refuse_used_folder
+from qk_sniffer.capture.refusals import refuse_other_settings, refuse_used_folder
 from qk_sniffer.capture.setup import Setup, number_of_texts, prepare
 from qk_sniffer.capture.timing import operations, speed, weights_of
 from qk_sniffer.config import CaptureConfig
@@ -166,6 +166,8 @@ def estimate(config: CaptureConfig) -> Estimate:
         folder = user_path(config.data_root)
         refuse_used_folder(folder, config.dataset.path)
         begun = None if config.overwrite else plan_in(folder)
+        if begun is not None:
+            refuse_other_settings(folder, config, begun)
     setup = prepare(config, Ranks(), begun=begun, weights=False)
     first = list(islice(setup.texts, TEXTS_LOOKED_AT))
     if not first:

@@ -28,7 +28,7 @@ from qk_sniffer.capture.folder import (
     unfinished_capture,
 )
 from qk_sniffer.capture.ranks import Ranks, ranks_from
-from qk_sniffer.capture.refusals import refuse_used_folder
+from qk_sniffer.capture.refusals import refuse_other_settings, refuse_used_folder
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.capture.segments import read_segments, saved_chunks
 from qk_sniffer.capture.send import UrlTarget, publish, require_publishable
@@ -169,6 +169,8 @@ def _prepared(config: CaptureConfig, folder: Path, ranks: Ranks, watcher: Watche
     watcher.busy("loading texts and model")
     try:
         begun = None if config.overwrite else plan_in(folder)
+        if begun is not None:
+            refuse_other_settings(folder, config, begun)
         return prepare(config, ranks, watcher.note, begun)
     finally:
         watcher.stop()

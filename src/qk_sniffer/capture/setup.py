@@ -10,7 +10,6 @@ from typing import Any
 
 from qk_sniffer.capture.opening import Model, open_model, row_source, unloaded_model
 from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.refusals import refuse_other_settings
 from qk_sniffer.config import CaptureConfig, CaptureSettings
 from qk_sniffer.engines.engine import ModelLayout
 from qk_sniffer.engines.hf.loading import load_tokenizer
@@ -24,7 +23,6 @@ from qk_sniffer.texts.encoding import TextEncoder
 from qk_sniffer.texts.sources import tokenize
 from qk_sniffer.texts.synthetic import TextSource, open_source
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import user_path
 from qk_toolkit.model_files import Note
 
 _MOST_SPECIAL = 64  # special tokens that a tokenizer adds to a text
@@ -108,12 +106,10 @@ def prepare(
 ) -> Setup:
     """Load texts, tokenizer and model, and choose heads and sampler.
 
-    `note` is called with a message before each slow step. `begun` is the plan of a capture that
-    has begun in the same folder; what the sampler auto chose for it is kept, and the default number
+    `note` is called with a message before each slow step. `begun` is the plan of a capture with
+    these settings; what the sampler auto chose for it is kept, and the default number
     of keys drawn by attention. Without `weights`, the model cannot run.
     """
-    if begun is not None:
-        refuse_other_settings(user_path(config.data_root), config, begun)
     texts = open_source(config.dataset)
     tokenizer = load_tokenizer(config.tokenizer, config.model)
     if weights:

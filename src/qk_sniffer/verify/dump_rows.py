@@ -79,8 +79,7 @@ def check_dump(dump: Dump, model: ModelSettings, note: Note) -> DumpCheck:
             f"{dump.path}: dump.json records no settings of a capture, so its texts cannot be run "
             "again; leave --dump out"
         )
-    of_any_model = {**plan, "model": {}}  # settings of another model's name are not refused
-    setup = prepare(_config(plan, model), Ranks(), note, of_any_model)
+    setup = prepare(_config(plan, model), Ranks(), note, plan)
     recorded = plan["model"].get("files")
     if recorded is not None and setup.loaded.files != recorded:
         note(f"{model.name}: its files are not those of the model that was captured")
