@@ -79,7 +79,7 @@ def summary(
               group  mean  heads
         0    0–10 %  0.51      2
         1   40–50 %  0.54      2
-        2  90–100 %  0.47      2
+        2  90–100 %  0.46      2
     """
     named = named_runs(runs, labels)
     chosen = minus_first(named) if pairs is None else list(pairs)

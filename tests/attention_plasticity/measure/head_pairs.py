@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from attention_plasticity import analyze_head, make_config, open_dump
-from attention_plasticity.measure.result import HeadResult
+from attention_plasticity.head_analysis import analyze_group
+from attention_plasticity.measure.result import HeadResult, KeyHeadRow
 from dumps import head_rows, write_columns
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -62,3 +63,10 @@ def write_whole_texts(
 def analyze(root: Path, q_head: int = 0, **settings: Any) -> HeadResult:
     """Analyse that head."""
     return analyze_head(0, q_head, 0, open_dump(root), make_config(**settings))
+
+
+def analyze_key_head(root: Path, **settings: Any) -> KeyHeadRow:
+    """Analyse that head's key head."""
+    row = analyze_group(open_dump(root), 0, 0, [0], make_config(**settings)).key_head
+    assert row is not None
+    return row
