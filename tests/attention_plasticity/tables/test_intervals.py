@@ -79,7 +79,8 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
     run = ap.open_run(folder)
     metrics = run.head_metrics
     few = metrics["q_head"] == 0
-    factor = stats.t.ppf(0.975, np.where(few, GROUPS_OF_DROP, TEXT_GROUPS) - 1)
+    freedom = np.where(few, GROUPS_OF_DROP, TEXT_GROUPS) - 1
+    factor = stats.t.ppf(0.975, freedom)
     half = factor * metrics[f"{DROP}_se"].to_numpy()
     page = run_content(run, "x")[1]["heads"]
     np.testing.assert_allclose(page[f"{DROP}_half_width"], half, rtol=1e-6)
@@ -88,9 +89,12 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
         stats.t.ppf(0.975, TEXT_GROUPS - 1) * metrics[f"{FIRST}_se"][2],
         rtol=1e-6,
     )
-    dots = int((metrics[DROP].abs() > half).sum())
+    faded = int((metrics[DROP].abs() <= half).sum())
+    p = 2 * stats.t.sf(metrics[DROP].abs() * factor / half, freedom)
+    dots = int((stats.false_discovery_control(p) <= 0.05).sum())
     caption = caption_of(run.plot("map", metric=DROP)) or ""
-    assert f"excludes 0 ({dots} of {len(metrics)} tested heads)" in caption
+    assert f"Heads whose interval contains 0 are faded ({faded})." in caption
+    assert f"({dots} of {len(metrics)} tested heads; Benjamini-Hochberg)" in caption
     assert f"({GROUPS_OF_DROP} to {TEXT_GROUPS} groups of texts, Student's t)" in caption
     table = ap.summary([run], None, [FIRST, LAST, DROP]).set_index("metric")
     assert table["df"].tolist() == [TEXT_GROUPS - 1, GROUPS_OF_DROP - 1, GROUPS_OF_DROP - 1]
