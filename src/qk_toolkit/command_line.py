@@ -232,4 +232,4 @@ def _reader_is_gone() -> bool:
 
 def _drop_output() -> None:
     """Send later output nowhere, so that what is left in a buffer is no error at the exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

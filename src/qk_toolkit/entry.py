@@ -1,8 +1,11 @@
 """The frame of all commands. Ctrl-C is quiet from the first import to the end of the process."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
 
 _INTERRUPTED = 130
 
@@ -10,9 +13,12 @@ _INTERRUPTED = 130
 def run(command: Callable[[], int]) -> int:
     """The exit code of a command that imports its modules itself.
 
-    After an interruption a second Ctrl-C ends the process at once, also while Python ends.
+    Output to a stream that the shell has closed is dropped. After an interruption a second Ctrl-C
+    ends the process at once, also while Python ends.
     """
     try:
+        sys.stdout = sys.stdout or _nowhere()
+        sys.stderr = sys.stderr or _nowhere()
         from qk_toolkit.debugging import print_without_secrets
 
         sys.excepthook = print_without_secrets
@@ -22,3 +28,8 @@ def run(command: Callable[[], int]) -> int:
     if code == _INTERRUPTED:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
+
+
+def _nowhere() -> TextIO:
+    """In place of None, which Python has for a stream that is closed from the start, as `2>&-`."""
+    return Path(os.devnull).open("w", encoding="utf-8", errors="replace")

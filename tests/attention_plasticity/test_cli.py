@@ -181,7 +181,7 @@ def test_the_seeds_entry_point_works(
     assert (copy / "head_metrics.csv").exists()
 
 
-@pytest.mark.parametrize("redirect", ["> /dev/full", "2>&-"])
+@pytest.mark.parametrize("redirect", ["> /dev/full", ">&-", "2>&-"])
 def test_a_stream_that_fails_is_no_traceback_and_loses_no_table(
     redirect: str, dump: Path, copy: Path, tmp_path: Path
 ) -> None:
