@@ -16,7 +16,6 @@ from attention_plasticity.metrics import GROUP_COLUMNS, HEAD_METRICS, TABLES, Ta
 from attention_plasticity.read.unknown import Unknown
 
 FEW_GROUPS = f"the rows come from fewer than {MIN_GROUPS} groups of texts"
-NOT_FINITE = "sums of very large or very small numbers are not finite"
 ONE_GROUP_NEEDED = "without one group of texts there is no value"
 
 Named = tuple[str, float, Quantity]

@@ -21,10 +21,6 @@ NO_TEXTS = "the texts of the queries are not known"
 SINGLE_EXAMPLE = "single_example is set"
 NO_COMMON_TEXT = "queries and keys have no text in common"
 NO_COLUMNS = "the queries have no attention columns, or all their values are null"
-WRONG_SCALE = (
-    "the logits are larger than lse allows: scale or softcap in dump.json are wrong, or the "
-    "vectors were rounded too much"
-)
 
 
 @dataclass(frozen=True)

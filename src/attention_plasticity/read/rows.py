@@ -216,7 +216,6 @@ def read_repeated(dump: Dump, layer: int, q_head: int) -> Queries | None:
 
 def _only_text(keys: Keys) -> int:
     """The text of all keys of a head with `single_example`."""
-    assert keys.text is not None
     return int(keys.text[0])
 
 

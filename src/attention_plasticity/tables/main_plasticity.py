@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 FIFTH_WORDS = ("first fifth", "last fifth")
 """Names of the fifths, in their order."""
-PART_WORDS = ("drop from position", "drop from distance")
-"""Names of the parts of the drop, in their order."""
 
 
 @dataclass(frozen=True)
