@@ -26,10 +26,8 @@ from attention_plasticity.estimate.quantity import (
 )
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.measure.distance_pairs import DistancePairs, PlacedRows, distance_pairs
-from attention_plasticity.measure.drift import Frame
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.result import Columns
-from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.metrics import BAND_QUANTITY, KERNEL_R2, UNTURNED_QUANTITY
 from attention_plasticity.read.layer import NO_COMMON_TEXT, NO_TEXTS, PRE_ROPE
@@ -163,30 +161,52 @@ class Waves:
         return found
 
 
+@dataclass(frozen=True)
+class PairedKeys:
+    """What query heads with queries at the same places share: keys, and pairs of these places."""
+
+    rows: BandRows
+    frequency: Array  # (m,)
+    waves: Waves | Unknown
+    of_pairs: Vectors  # (pairs, d) the keys of the pairs
+
+    @classmethod
+    def of(
+        cls, queries: Queries, keys: Keys, moments: Moments | None, streams: Streams
+    ) -> PairedKeys | Unknown:
+        """`moments` are those of the keys before RoPE, `streams` those of the key head."""
+        record = keys.layer.rotation.record
+        if record is None or moments is None:
+            return Unknown(keys.layer.rotation.problem or NO_ROPE)
+        rows, frequency = BandRows.of(keys, record, moments), np.array(record.frequencies)
+        waves = _waves(queries, keys, frequency, streams)
+        none = np.zeros(0, np.int64)
+        used = none if isinstance(waves, Unknown) else waves.pairs.key
+        return cls(rows, frequency, waves, rows.after[used])
+
+
 def band_columns(
-    queries: Queries, keys: Keys, before: Frame, shared: Shared, streams: Streams
+    queries: Queries, keys: Keys, moments: Moments | None, paired: PairedKeys | Unknown
 ) -> Found:
     """Rows of the tables of bands and of the kernel, and R².
 
-    `before` are the moments before RoPE, `streams` those of the key head.
+    `moments` are those of the queries before RoPE.
     """
     found = Found()
-    record = keys.layer.rotation.record
-    if record is None or before.queries is None or before.keys is None:
-        found.add_unknown((KERNEL_R2,), keys.layer.rotation.problem or NO_ROPE)
+    if isinstance(paired, Unknown):
+        found.add_unknown((KERNEL_R2,), paired.reason)
         return found
-    of_keys = before.keys
-    q = BandRows.of(queries, record, before.queries)
-    k = shared.get("band rows", None, lambda: BandRows.of(keys, record, of_keys))
-    frequency = np.array(record.frequencies)  # (m,)
+    record = keys.layer.rotation.record
+    assert record is not None
+    assert moments is not None
+    q, k = BandRows.of(queries, record, moments), paired.rows
+    frequency, waves = paired.frequency, paired.waves
     unit = _Unit.of(keys, queries.exponent + keys.exponent)
-    waves = shared.get("waves", queries, lambda: _waves(queries, keys, frequency, streams))
     if isinstance(waves, Unknown):
         found.add_unknown((KERNEL_R2,), waves.reason)
         found.tables["bands"] = _band_rows(frequency, q, k, None, unit, queries)
         return found
-    of_pairs = shared.get("keys of pairs", queries, lambda: k.after[waves.pairs.key])
-    logits, sums = _pair_logits(q.after, of_pairs, len(frequency), waves)
+    logits, sums = _pair_logits(q.after, paired.of_pairs, len(frequency), waves)
     noise = ROUNDING * float(np.finfo(q.after.dtype).eps) * q.longest * k.longest
     shares = _variance_shares(sums, noise, waves)  # (1 + g, m + 1)
     found.tables["bands"] = _band_rows(frequency, q, k, (shares, waves), unit, queries)

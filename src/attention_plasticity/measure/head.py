@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.measure.attention import KnownAttention, attention_columns
-from attention_plasticity.measure.bands import band_columns
+from attention_plasticity.measure.bands import PairedKeys, band_columns
 from attention_plasticity.measure.drift import Frame, drift_row
 from attention_plasticity.measure.found import Found, head_row, influence_columns
 from attention_plasticity.measure.grid import Grid, equal_places
@@ -28,7 +28,6 @@ from attention_plasticity.measure.position import (
 from attention_plasticity.measure.result import GroupResult, HeadResult
 from attention_plasticity.measure.roles import role_row, word_columns
 from attention_plasticity.measure.seeds import SeedKeys, seed_columns
-from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Streams, pair_seed
 from attention_plasticity.read.group import HeadGroup
 from attention_plasticity.read.rows import Queries
@@ -40,14 +39,17 @@ _FAR = "attn_far_mass"
 
 def measure_group(group: HeadGroup) -> GroupResult:
     """All tables of a key head and its query heads."""
-    shared = _OfKeyHead(group)
-    heads = [_measure_head(shared, q_head, queries) for q_head, queries in group.queries.items()]
-    row = key_head_row(group, shared.grids, shared.far)
+    of_keys = _OfKeyHead(group)
+    heads = [
+        one for q_heads in equal_places(group.queries) for one in _measure_heads(of_keys, q_heads)
+    ]
+    heads.sort(key=lambda one: one.q_head)
+    row = key_head_row(group, of_keys.grids, of_keys.far)
     return GroupResult(group.layer, group.k_head, heads, row, failures=[])
 
 
 class _OfKeyHead:
-    """What all query heads of a key head use: pairs, sums over keys, random streams."""
+    """What all query heads of a key head use, and what the row of the key head is made of."""
 
     def __init__(self, group: HeadGroup) -> None:
         self.group = group
@@ -55,33 +57,44 @@ class _OfKeyHead:
         self.seed_keys = SeedKeys.of(group.keys.rows)
         self.before = moments_before(group.keys)
         self.after = moments_after(group.keys)
-        self.shared = Shared()
         self.grids: list[tuple[list[int], Grid | Unknown]] = []  # query heads, and their bins
         self.far: dict[int, Quantity | Unknown] = {}  # by query head
-        self.plasticity: dict[int, list[Found]] = {}
-        for q_heads in equal_places(group.queries):
-            self._add_plasticity(q_heads)
-
-    def _add_plasticity(self, q_heads: list[int]) -> None:
-        """Plasticity in bins of query heads with queries at the same places."""
-        group, config = self.group, self.group.config
-        first, *others = (group.queries[q_head] for q_head in q_heads)
-        grid = grid_of(first, group.keys, *others)
-        if isinstance(grid, Unknown):
-            found = [no_plasticity(grid.reason) for _ in q_heads]
-        else:
-            found = plasticity_columns(grid, group.keys, config, self.streams)
-        streams = [Streams(config.seed, group.layer, q_head) for q_head in q_heads]
-        attended = attended_columns(grid, group.pool, q_heads, config, streams)
-        for q_head, *both in zip(q_heads, found, attended, strict=True):
-            self.plasticity[q_head] = both
-        self.grids.append((q_heads, grid))
 
 
-def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadResult:
+def _measure_heads(of_keys: _OfKeyHead, q_heads: list[int]) -> Iterator[HeadResult]:
+    """All tables of query heads with queries at the same places."""
+    group = of_keys.group
+    places = group.queries[q_heads[0]]
+    paired = PairedKeys.of(places, group.keys, of_keys.before, of_keys.streams)
+    plasticity = _plasticity(of_keys, q_heads)
+    for q_head, found in zip(q_heads, plasticity, strict=True):
+        yield _measure_head(of_keys, q_head, found, paired)
+
+
+def _plasticity(of_keys: _OfKeyHead, q_heads: list[int]) -> list[tuple[Found, Found]]:
+    """Plasticity in bins of query heads with queries at the same places."""
+    group, config = of_keys.group, of_keys.group.config
+    first, *others = (group.queries[q_head] for q_head in q_heads)
+    grid = grid_of(first, group.keys, *others)
+    if isinstance(grid, Unknown):
+        found = [no_plasticity(grid.reason) for _ in q_heads]
+    else:
+        found = plasticity_columns(grid, group.keys, config, of_keys.streams)
+    streams = [Streams(config.seed, group.layer, q_head) for q_head in q_heads]
+    attended = attended_columns(grid, group.pool, q_heads, config, streams)
+    of_keys.grids.append((q_heads, grid))
+    return list(zip(found, attended, strict=True))
+
+
+def _measure_head(
+    of_keys: _OfKeyHead,
+    q_head: int,
+    plasticity: tuple[Found, Found],
+    paired: PairedKeys | Unknown,
+) -> HeadResult:
     """All tables of one query head."""
-    group, shared = of_keys.group, of_keys.shared
-    config, keys, layer = group.config, group.keys, group.layer
+    group = of_keys.group
+    config, queries, keys, layer = group.config, group.queries[q_head], group.keys, group.layer
     facts = _facts(group, q_head, queries)
     seeds = seed_columns(
         queries, keys, of_keys.seed_keys, config, pair_seed(config.seed, layer, q_head)
@@ -90,13 +103,13 @@ def _measure_head(of_keys: _OfKeyHead, q_head: int, queries: Queries) -> HeadRes
     position = position_columns(queries, keys, before, of_keys.before)
     frames = Frame(after, of_keys.after), Frame(before, of_keys.before)
     drift = drift_row(queries, keys, *frames)
-    bands = band_columns(queries, keys, frames[1], shared, of_keys.streams)
+    bands = band_columns(queries, keys, before, paired)
     known = KnownAttention.of(queries)
     attention = attention_columns(queries, known, config.distant_from)
     roles = role_row(known, group.repeated.get(q_head), config.distant_from)
     words = word_columns(known, group.words)
     of_keys.far[q_head] = far_attention(attention)
-    parts = [facts, seeds, *of_keys.plasticity[q_head], position, drift, bands, attention, roles]
+    parts = [facts, seeds, *plasticity, position, drift, bands, attention, roles]
     tables = {kind: columns for part in parts for kind, columns in part.tables.items()}
     for part in (drift, roles):
         if part.values:

@@ -16,13 +16,12 @@ from attention_plasticity.measure.bands import (
     FEW_DISTANCES,
     FEWEST_PAIRS,
     UNTURNED,
+    PairedKeys,
     band_columns,
     band_eighths,
 )
-from attention_plasticity.measure.drift import Frame
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.position import moments_before
-from attention_plasticity.measure.shared import Shared
 from attention_plasticity.measure.streams import Streams
 from attention_plasticity.read.layer import Layer, LayerRotation
 from attention_plasticity.read.rows import Keys, Queries
@@ -81,8 +80,8 @@ def found_of(q: Head, k: Head, known: bool = True) -> Found:
     visible, reason = Visible(), "the texts are not known"
     queries = Queries(**rows(q, known), window=None, visible=visible, no_errors=reason)
     keys = Keys(**rows(k, known), texts=DumpTexts())
-    frame = Frame(moments_before(queries), moments_before(keys))
-    return band_columns(queries, keys, frame, Shared(), Streams(0, 0, 0))
+    paired = PairedKeys.of(queries, keys, moments_before(keys), Streams(0, 0, 0))
+    return band_columns(queries, keys, moments_before(queries), paired)
 
 
 class Pairs(NamedTuple):
