@@ -23,6 +23,7 @@ from qk_toolkit.files import user_path
 _MOST_INDICES = 100_000
 _MAX_NAME = 200  # characters of an unknown name; no similar name is searched for longer ones
 _LEAST_SIMILARITY = 0.5  # of the name that a message suggests
+_MOST_LONGER = 2  # names that begin with the unknown one and are suggested
 _INT64 = range(-(2**63), 2**63)
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -185,12 +186,15 @@ def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 def nearest(name: str, names: Iterable[str], prefix: str = "", otherwise: str = "") -> str:
     """A hint to append to 'unknown …': the most similar known name, or `otherwise`.
 
-    The same name in another section comes first.
+    The same name in another section comes first, then one or two names that begin with it.
     """
     if len(name) > _MAX_NAME:
         return otherwise
     wanted, known = name.replace("-", "_"), list(names)
     close = [other for other in known if _field_name(other) == _field_name(wanted)]
+    longer = [other for other in known if other.startswith(wanted)]
+    if not close and len(longer) <= _MOST_LONGER:
+        close = longer
     close = close or difflib.get_close_matches(wanted, known, 1, _LEAST_SIMILARITY)
     if not close:
         return otherwise

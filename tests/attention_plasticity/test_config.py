@@ -68,6 +68,12 @@ def test_an_unknown_field_names_the_nearest() -> None:
     assert refusal(num_qheads=4) == "num_qheads: unknown field; did you mean num_q_heads?"
 
 
+def test_the_beginning_of_a_field_names_it() -> None:
+    """`num_layers` shares a larger part of its letters with `num_pair`."""
+    hint = "did you mean num_pairs_per_bucket or num_pairs_per_bin?"
+    assert refusal(num_pair=4) == f"num_pair: unknown field; {hint}"
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be given here")
 def test_workers_follow_the_cores_this_process_may_use() -> None:
     allowed = os.sched_getaffinity(0)
