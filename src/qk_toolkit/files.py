@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -45,11 +45,6 @@ def user_path(text: str | os.PathLike[str]) -> Path:
 
 
 MOST_JSON_BYTES = 256 << 20
-_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a named pipe"),
-    (stat.S_ISSOCK, "a socket"),
-)
 
 
 def resolved(path: Path) -> Path:
@@ -78,10 +73,8 @@ def require_regular(path: Path) -> None:
 
     Opening a named pipe would wait for a writer, and reading a device may never end.
     """
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
-        raise UnusableFileError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise UnusableFileError(errno.EINVAL, "is not a regular file", str(path))
 
 
 def open_regular(path: Path) -> BufferedReader:

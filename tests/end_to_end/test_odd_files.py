@@ -19,7 +19,7 @@ from odd_files import NOT_REGULAR, replace_by
 from qk_toolkit.errors import ConfigError
 from run_tables import write_run
 
-PIPE = "is a named pipe, not a regular file"
+PIPE = "is not a regular file"
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_heads_whose_files_are_none_fail_alone(tmp_path: Path, out: Path) -> None:
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=6, k_heads=1, n=60)
-    for head, (make, _) in enumerate(NOT_REGULAR.values()):
+    for head, make in enumerate(NOT_REGULAR.values()):
         replace_by(make, dump / f"l00h0{head}q" / "data.parquet")
     assert analyze(dump, out, "--dry_run") == 0
     assert analyze(dump, out) == 1
     info = json.loads((out / "run.json").read_text())
     assert info["heads"] == {"analysed": 1, "failed": 5, "not_analysed": 0, "not_captured": 0}
-    for (_, said), failure in zip(NOT_REGULAR.values(), info["failures"], strict=True):
-        assert f"data.parquet: cannot be read ({said})" in failure["reason"]
+    for failure in info["failures"]:
+        assert "data.parquet: cannot be read (is not a regular file)" in failure["reason"]
 
 
 def test_pipes_among_the_records_do_not_hang(

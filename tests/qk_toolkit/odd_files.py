@@ -30,12 +30,12 @@ def _link_to_fifo(path: Path) -> None:
     path.symlink_to(".pipe")
 
 
-NOT_REGULAR: dict[str, tuple[Maker, str]] = {
-    "FIFO": (os.mkfifo, "is a named pipe, not a regular file"),
-    "socket": (make_socket, "is a socket, not a regular file"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "is a device, not a regular file"),
-    "folder": (Path.mkdir, "is a folder, not a regular file"),
-    "link to a FIFO": (_link_to_fifo, "is a named pipe, not a regular file"),
+NOT_REGULAR: dict[str, Maker] = {
+    "FIFO": os.mkfifo,
+    "socket": make_socket,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": Path.mkdir,
+    "link to a FIFO": _link_to_fifo,
 }
 
 

@@ -200,7 +200,7 @@ def _damages() -> Iterator[tuple[str, Damage]]:
     for name in (QUERIES, KEYS, *BESIDE):
         for kind, change in _BYTES.items():
             yield f"{name}: {kind}", lambda dump, n=name, c=change: _rewrite(dump / n, c)
-        for kind, (make, _) in NOT_REGULAR.items():
+        for kind, make in NOT_REGULAR.items():
             yield f"{name}: {kind}", lambda dump, n=name, m=make: replace_by(m, dump / n)
         yield f"{name}: missing", lambda dump, n=name: (dump / n).unlink()
         yield f"{name}: link to nothing", lambda dump, n=name: _link(dump / n, "nothing")

@@ -57,7 +57,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: path.write_bytes(path.read_bytes()[:-200]),
         "is not a readable Parquet file",
     ),
-    "a pipe": (lambda path: replace_by(os.mkfifo, path), "is a named pipe"),
+    "a pipe": (lambda path: replace_by(os.mkfifo, path), "is not a regular file"),
     "no vectors": (without("vector"), "has no column 'vector'"),
 }
 
