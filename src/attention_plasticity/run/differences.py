@@ -45,12 +45,18 @@ def is_finished(config: RunnerConfig, folder: Path) -> bool:
         return False
     if info.get("config") != json.loads(json.dumps(recorded_config(config))):
         return False
-    if info.get("not_analysed") and config.layers is None and config.heads is None:
+    if any(_is_chosen(config, *head) for head in info.get("not_analysed") or ()):
         return False
     hashes = info.get("sha256") or {}
     return all(
         sha256_of(folder / name) == hashes.get(kind) for kind, name in info["tables"].items()
     )
+
+
+def _is_chosen(config: RunnerConfig, layer: int, q_head: int) -> bool:
+    """Whether a query head is one of those that the settings choose."""
+    chosen = (config.layers, layer), (config.heads, q_head)
+    return all(numbers is None or one in numbers for numbers, one in chosen)
 
 
 def _recorded(folder: Path) -> dict[str, Any]:
