@@ -266,7 +266,7 @@ def _row(
         values[name], values[f"{name}_se"] = one.value, one.standard_error
         if math.isnan(one.standard_error):
             missing[f"{name}_se"] = FEW_GROUPS
-    return KeyHeadRow(group.layer, group.k_head, values, quantities, missing)
+    return KeyHeadRow(values, quantities, missing)
 
 
 def _mean(heads: Sequence[Quantity | Unknown]) -> Quantity | str:

@@ -63,8 +63,6 @@ class Failure:
 class KeyHeadRow:
     """The row of a key head."""
 
-    layer: int
-    k_head: int
     values: dict[str, Any]
     quantities: dict[str, Quantity]
     missing: dict[str, str] = field(default_factory=dict)  # column → reason

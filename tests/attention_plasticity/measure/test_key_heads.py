@@ -63,7 +63,7 @@ def sees(t: float, key: float, window: int | None, *, chunked: bool) -> bool:
 
 
 class Loops:
-    """What later queries choose, query by query."""
+    """The rows of a key head and its query heads, as the analysis reads them."""
 
     def __init__(self, root: Path, window: int | None = None, *, chunked: bool = False) -> None:
         self.config, self.window, self.chunked = ap.make_config(), window, chunked
