@@ -30,15 +30,17 @@ def heatmap(request: Request) -> Drawing:
     cells, shown = cells_of(request)
     run, options = request.run, request.options
     geometry = bin_geometry(run.table("bins")) if shown is AT_ONE_POSITION else run.geometry
-    buckets = _buckets(cells[cells["plasticity"].notna()])
+    known_cells = cells[cells["plasticity"].notna()]
+    queries, keys = (_buckets(known_cells[f"{kind}_bucket"]) for kind in "qk")
     parts = _parts(request, cells)
-    grids = [_cell_grid(part, buckets, options.agg) for part in parts.values()]
+    grids = [_cell_grid(part, queries, keys, options.agg) for part in parts.values()]
     known = np.concatenate([values[np.isfinite(values)] for values, _ in grids])
     ends = (0.0, 1.0) if options.range == "unit" else (float(known.min()), float(known.max()))
     low, high = request.colour_limits(*ends)
     label = f"{shown.name}, {options.agg} over heads"
     bar = Bar(label, low, high, request.cmap(SEQUENTIAL))
-    x, y = (_axis(buckets, geometry, name, len(parts)) for name in ("query", "key"))
+    x = _axis(queries, geometry, "query", len(parts))
+    y = _axis(keys, geometry, "key", len(parts))
     panels, fewest = [], []
     for (name, part), (values, heads) in zip(parts.items(), grids, strict=True):
         number = len(part[HEAD].drop_duplicates())
@@ -80,31 +82,31 @@ def _parts(request: Request, cells: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _axis(buckets: Ints, geometry: BucketGeometry | None, name: str, panels: int) -> Axis:
-    limit = 6 if panels == 1 else 3
+    limit, first = 6 if panels == 1 else 3, int(buckets[0])
     ends = (-0.5, len(buckets) - 0.5)
     if geometry is not None:
         edges = [*geometry.starts(buckets), int(geometry.ends(buckets)[-1]) + 1]
-        ticks = bucket_ticks([whole(edge) for edge in edges], limit + 1, -0.5)
+        ticks = bucket_ticks([whole(edge) for edge in edges], limit + 1, -0.5, first)
         return Axis(f"{name} position (tokens)", *ends, ticks=ticks)
-    ticks = bucket_ticks([whole(bucket) for bucket in buckets], limit, 0.0)
+    ticks = bucket_ticks([whole(bucket) for bucket in buckets], limit, 0.0, first)
     return Axis(f"{name} bucket", *ends, ticks=ticks)
 
 
-def _buckets(cells: pd.DataFrame) -> Ints:
+def _buckets(known: pd.Series) -> Ints:
     """All buckets from the first to the last. If these are too many, those that have a cell."""
-    buckets = np.unique(cells[["q_bucket", "k_bucket"]].to_numpy(np.int64))
+    buckets = np.unique(known.to_numpy(np.int64))
     if buckets[-1] - buckets[0] < MOST_BUCKETS:
         return np.arange(buckets[0], buckets[-1] + 1)
     return buckets
 
 
-def _cell_grid(cells: pd.DataFrame, buckets: Ints, agg: str) -> tuple[Floats, Floats]:
+def _cell_grid(cells: pd.DataFrame, queries: Ints, keys: Ints, agg: str) -> tuple[Floats, Floats]:
     """(query buckets × key buckets) values, and numbers of heads with a value."""
     grouped = cells.dropna(subset="plasticity").groupby(["q_bucket", "k_bucket"])["plasticity"]
     found = grouped.agg([agg, "count"]).reset_index()
     values, heads = (
         found.pivot(index="q_bucket", columns="k_bucket", values=name)
-        .reindex(index=buckets, columns=buckets)
+        .reindex(index=queries, columns=keys)
         .to_numpy(np.float64)
         for name in (agg, "count")
     )

@@ -261,7 +261,15 @@ def share_axis(label: str, unit: bool = False, **more: Any) -> Axis:
     return Axis(label, -0.02, 1.02, ticks=ticks, lines=True, **more)
 
 
-def bucket_ticks(labels: list[str], limit: int, shift: float) -> tuple[list[float], list[str]]:
-    """Ticks of about `limit` buckets, every n-th one, at its start (−0.5) or at its middle (0)."""
+def bucket_ticks(
+    labels: list[str], limit: int, shift: float, first: int = 0
+) -> tuple[list[float], list[str]]:
+    """Ticks of about `limit` buckets, every n-th one, at its start (−0.5) or at its middle (0).
+
+    `first` is the number of the first bucket: axes that begin at other buckets have the same ticks.
+    """
     step = 1 << max(0, math.ceil(len(labels) / limit) - 1).bit_length()  # round labels
-    return [number + shift for number in range(0, len(labels), step)], labels[::step]
+    start = -first % step
+    if start >= len(labels):
+        start = 0
+    return [number + shift for number in range(start, len(labels), step)], labels[start::step]

@@ -160,12 +160,13 @@ def test_a_heatmap_has_the_mean_of_every_cell(run: ap.Run) -> None:
         figure = run.plot("heatmap", agg=agg)
         grid = picture(panels(figure)[0])  # (key bins, query bins)
         for (q, k), values in sums.items():
-            assert grid[k, q] == pytest.approx(of(values))
+            assert grid[k, q - 1] == pytest.approx(of(values))  # the first bin has no cell
         assert np.isfinite(grid).sum() == len(sums)
         assert bars(figure) == [f"RoPE-aligned plasticity, {agg} over heads"]
     figure = run.plot("heatmap", range="unit")
     assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
-    assert figure.axes[0].get_ylim() == (-0.5, 3.5)  # keys upwards
+    assert figure.axes[0].get_xlim() == (-0.5, 2.5)  # no empty column
+    assert figure.axes[0].get_ylim() == (-0.5, 2.5)  # keys upwards
 
 
 def test_types_of_layers_have_panels_and_a_strip(tmp_path: Path) -> None:
