@@ -1,7 +1,12 @@
 // Data of the page: compressed blocks to typed arrays, and rows of a head.
 
 const ARRAYS = {
-  u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f4: Float32Array, f8: Float64Array,
+  u1: Uint8Array,
+  u2: Uint16Array,
+  u4: Uint32Array,
+  i4: Int32Array,
+  f4: Float32Array,
+  f8: Float64Array,
 };
 
 function bytesOf(base64) {
@@ -20,15 +25,22 @@ export function inflated(id) {
   return new Response(stream.pipeThrough(new DecompressionStream("gzip")));
 }
 
-const SCALE = 10_000, UNKNOWN = 65_535; // shares of attention as integers, see tables.py
+const SCALE = 10_000,
+  UNKNOWN = 65_535; // shares of attention as integers, see tables.py
 
-/** The columns of a table. Texts are found by their numbers, and shares of attention are made from integers. */
+/**
+ * The columns of a table. Texts are found by their numbers, and shares of attention are made from
+ * integers.
+ */
 function openTable({ rows, columns }, buffer, texts) {
   const arrays = {};
   for (const [name, kind, offset] of columns) {
     const stored = new ARRAYS[kind === "text" ? "u4" : kind](buffer, offset, rows);
     if (kind === "text") arrays[name] = Array.from(stored, (number) => texts[number]);
-    else if (/^(mass|half)_(sinks|\d+)$/.test(name)) arrays[name] = Float32Array.from(stored, (value) => (value === UNKNOWN ? NaN : value / SCALE));
+    else if (/^(mass|half)_(sinks|\d+)$/.test(name))
+      arrays[name] = Float32Array.from(stored, (value) =>
+        value === UNKNOWN ? NaN : value / SCALE,
+      );
     else arrays[name] = stored;
   }
   return { rows, names: columns.map(([name]) => name), columns: arrays };
@@ -40,7 +52,7 @@ export const keyOf = (layer, head) => `${layer}.${head}`;
 function rangesOf({ rows, columns }) {
   const found = new Map();
   const { layer, q_head: head } = columns;
-  for (let start = 0; start < rows; ) {
+  for (let start = 0; start < rows;) {
     let end = start + 1;
     while (end < rows && layer[end] === layer[start] && head[end] === head[start]) end++;
     found.set(keyOf(layer[start], head[start]), [start, end]);
@@ -51,8 +63,11 @@ function rangesOf({ rows, columns }) {
 
 export async function openRun(about, number) {
   const buffer = await inflated(`run-${number}`).arrayBuffer();
-  const texts = JSON.parse(new TextDecoder().decode(openTable(about.tables.texts, buffer).columns.utf8));
-  const tables = {}, ranges = {};
+  const texts = JSON.parse(
+    new TextDecoder().decode(openTable(about.tables.texts, buffer).columns.utf8),
+  );
+  const tables = {},
+    ranges = {};
   for (const [name, header] of Object.entries(about.tables)) {
     tables[name] = openTable(header, buffer, texts);
     ranges[name] = tables[name].columns.q_head ? rangesOf(tables[name]) : new Map();
@@ -60,8 +75,21 @@ export async function openRun(about, number) {
   const { layer, q_head: head } = tables.heads.columns;
   const rowOf = new Map();
   for (let row = 0; row < tables.heads.rows; row++) rowOf.set(keyOf(layer[row], head[row]), row);
-  const baselines = about.baselines.map((baseline) => ({ ...baseline, types: baseline.groups.slice(1), tables }));
-  return { ...about, number, types: about.groups.slice(1), tables, baselines, ranges, rowOf, spreads: new Map() };
+  const baselines = about.baselines.map((baseline) => ({
+    ...baseline,
+    types: baseline.groups.slice(1),
+    tables,
+  }));
+  return {
+    ...about,
+    number,
+    types: about.groups.slice(1),
+    tables,
+    baselines,
+    ranges,
+    rowOf,
+    spreads: new Map(),
+  };
 }
 
 /** Whether a run has rows of a head in a table. */
@@ -71,13 +99,21 @@ export const hasRows = (run, table, key) => Boolean(run?.ranges[table]?.has(key)
 export function rowsOfHead(run, table, key) {
   if (!hasRows(run, table, key)) return null;
   const { names, columns } = run.tables[table];
-  return Object.fromEntries(names.map((name) => [name, Array.from(columns[name].slice(...run.ranges[table].get(key)))]));
+  return Object.fromEntries(
+    names.map((name) => [name, Array.from(columns[name].slice(...run.ranges[table].get(key)))]),
+  );
 }
 
-/** A number of a head in a table with one row per head, and half of its 95 % interval; NaN if it is not known. */
+/**
+ * A number of a head in a table with one row per head, and half of its 95 % interval; NaN if it is
+ * not known.
+ */
 export function numberOf(run, table, key, name) {
-  const row = run.ranges[table]?.get(key)?.[0], columns = run.tables[table]?.columns ?? {};
-  return row === undefined ? { value: NaN, half: NaN } : { value: columns[name]?.[row] ?? NaN, half: columns[`${name}_half_width`]?.[row] ?? NaN };
+  const row = run.ranges[table]?.get(key)?.[0],
+    columns = run.tables[table]?.columns ?? {};
+  return row === undefined
+    ? { value: NaN, half: NaN }
+    : { value: columns[name]?.[row] ?? NaN, half: columns[`${name}_half_width`]?.[row] ?? NaN };
 }
 
 /** A metric of a head; NaN if it is missing. */
@@ -87,13 +123,19 @@ export function metricOf(run, key, metric) {
   return row === undefined || !column ? NaN : column[row];
 }
 
-/** Mean, quartiles and range of a column over heads with a value, of all layers or of one type; null if no head has one. */
+/**
+ * Mean, quartiles and range of a column over heads with a value, of all layers or of one type; null
+ * if no head has one.
+ */
 export function spreadOf(run, metric, type = null, table = "heads") {
   const place = `${table} ${metric} ${type ?? ""}`;
   if (!run.spreads.has(place)) {
     const { layer } = run.tables[table].columns;
     const column = run.tables[table].columns[metric] ?? [];
-    run.spreads.set(place, spreadAmong(column.filter((_, row) => type === null || run.layer_types[layer[row]] === type)));
+    run.spreads.set(
+      place,
+      spreadAmong(column.filter((_, row) => type === null || run.layer_types[layer[row]] === type)),
+    );
   }
   return run.spreads.get(place);
 }
@@ -101,8 +143,12 @@ export function spreadOf(run, metric, type = null, table = "heads") {
 /** Length of the context in tokens; NaN if it is not known. */
 export const contextOf = (run) => run.context ?? (spreadOf(run, "q_position_max")?.high ?? NaN) + 1;
 
-/** Whether the contexts of two runs differ by more than a tenth. Their fifths are then other positions. */
-export const contextsDiffer = (run, other) => Math.max(contextOf(run), contextOf(other)) > 1.1 * Math.min(contextOf(run), contextOf(other));
+/**
+ * Whether the contexts of two runs differ by more than a tenth. Their fifths are then other
+ * positions.
+ */
+export const contextsDiffer = (run, other) =>
+  Math.max(contextOf(run), contextOf(other)) > 1.1 * Math.min(contextOf(run), contextOf(other));
 
 function spreadAmong(values) {
   const sorted = Float64Array.from(values).filter(Number.isFinite).sort();
@@ -114,8 +160,16 @@ function spreadAmong(values) {
     return sorted[below] + (sorted[above] - sorted[below]) * (index - below);
   };
   const mean = sorted.reduce((sum, value) => sum + value, 0) / sorted.length;
-  return { mean, low: sorted[0], high: sorted.at(-1), q1: quantile(0.25), q3: quantile(0.75), count: sorted.length };
+  return {
+    mean,
+    low: sorted[0],
+    high: sorted.at(-1),
+    q1: quantile(0.25),
+    q3: quantile(0.75),
+    count: sorted.length,
+  };
 }
 
 /** Whether a column was added for the page, so that it is not in the file of the run. */
-export const isDerived = (name) => /_(half_width|groups|differs)$/.test(name) && name !== "n_text_groups";
+export const isDerived = (name) =>
+  /_(half_width|groups|differs)$/.test(name) && name !== "n_text_groups";

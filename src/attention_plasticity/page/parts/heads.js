@@ -8,29 +8,44 @@ import { roleMark } from "./colours.js";
 import { select } from "./map.js";
 import { parseFilter } from "./search.js";
 
-const ROW_HEIGHT = 26, SPARE_ROWS = 6;
+const ROW_HEIGHT = 26,
+  SPARE_ROWS = 6;
 
-/** The metrics that every row has: plasticity, that of attended keys, attention on sinks, and the drop from position, or the share of position. */
-const usualMetrics = () => (shownKind() === page.kinds.position
-  ? [shownKind().level, "ap_attended", "attn_sink_mass", shownKind().parts[0]].filter((name) => spreadOf(runShown(), name))
-  : [shownKind().level, "q_R2_total"]);
+/**
+ * The metrics that every row has: plasticity, that of attended keys, attention on sinks, and the
+ * drop from position, or the share of position.
+ */
+const usualMetrics = () =>
+  shownKind() === page.kinds.position
+    ? [shownKind().level, "ap_attended", "attn_sink_mass", shownKind().parts[0]].filter((name) =>
+        spreadOf(runShown(), name),
+      )
+    : [shownKind().level, "q_R2_total"];
 
 const headsTable = { order: [], sort: { by: "head", up: true }, columns: [] };
 
-/** Columns: usual metrics, the metric of the map, the role, and the difference from the other run. */
+/**
+ * Columns: usual metrics, the metric of the map, the role, and the difference from the other run.
+ */
 function tableColumns(run, other, metric) {
   const available = new Set(run.tables.heads.names);
   const metrics = usualMetrics().filter((name) => available.has(name));
   if (!metrics.includes(metric) && metric !== ROLE) metrics.push(metric);
   const columns = metrics.map((name) => ({
-    id: name, label: wordsOf(name).label, title: wordsOf(name).meaning,
-    value: (key) => metricOf(run, key, name), show: (_, key) => showHeadValue(run, key, name),
+    id: name,
+    label: wordsOf(name).label,
+    title: wordsOf(name).meaning,
+    value: (key) => metricOf(run, key, name),
+    show: (_, key) => showHeadValue(run, key, name),
   }));
   if (run.tables.roles) columns.push(roleColumn(run));
   if (other && metric !== ROLE) {
     columns.push({
-      id: "change", label: `difference in ${wordsOf(metric).label}`, title: `${run.label} minus ${other.label}`,
-      value: (key) => metricOf(run, key, metric) - metricOf(other, key, metric), show: showChange,
+      id: "change",
+      label: `difference in ${wordsOf(metric).label}`,
+      title: `${run.label} minus ${other.label}`,
+      value: (key) => metricOf(run, key, metric) - metricOf(other, key, metric),
+      show: showChange,
     });
   }
   return columns;
@@ -58,15 +73,24 @@ function showTable(run) {
 function showNames() {
   const { columns, sort } = headsTable;
   const all = [{ id: "head", label: "head", title: "layer and query head" }, ...columns];
-  byId("heads-names").replaceChildren(...all.map(({ id, label, title }) => {
-    const sorted = sort.by === id;
-    const button = make("button", label + (sorted ? (sort.up ? " ↑" : " ↓") : ""), { type: "button", title, "data-sort": id });
-    const order = sorted ? { "aria-sort": sort.up ? "ascending" : "descending" } : {};
-    return make("th", "", { scope: "col", ...order }, [button]);
-  }));
+  byId("heads-names").replaceChildren(
+    ...all.map(({ id, label, title }) => {
+      const sorted = sort.by === id;
+      const button = make("button", label + (sorted ? (sort.up ? " ↑" : " ↓") : ""), {
+        type: "button",
+        title,
+        "data-sort": id,
+      });
+      const order = sorted ? { "aria-sort": sort.up ? "ascending" : "descending" } : {};
+      return make("th", "", { scope: "col", ...order }, [button]);
+    }),
+  );
 }
 
-/** Sort by a column, the largest number or the first role first, and show the top. A second call reverses the order. */
+/**
+ * Sort by a column, the largest number or the first role first, and show the top. A second call
+ * reverses the order.
+ */
 function sortHeads(run, by) {
   const { sort } = headsTable;
   headsTable.sort = { by, up: sort.by === by ? !sort.up : by === "head" || by === ROLE };
@@ -81,7 +105,9 @@ function orderHeads(run) {
   const { test, problem } = query ? parseFilter(run, query) : { test: () => true };
   const all = [...run.rowOf.keys()];
   const keys = problem ? [] : all.filter((key) => inLayers(run, key) && test(key));
-  byId("search-problem").textContent = problem ? capital(problem) + (problem.endsWith("?") ? "" : ".") : "";
+  byId("search-problem").textContent = problem
+    ? capital(problem) + (problem.endsWith("?") ? "" : ".")
+    : "";
   byId("search").setAttribute("aria-invalid", Boolean(problem));
   const { by, up } = headsTable.sort;
   const column = headsTable.columns.find(({ id }) => id === by);
@@ -89,35 +115,53 @@ function orderHeads(run) {
     const value = new Map(keys.map((key) => [key, column.value(key)]));
     const sign = up ? 1 : -1;
     keys.sort((a, b) => {
-      const x = value.get(a), y = value.get(b);
+      const x = value.get(a),
+        y = value.get(b);
       if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
       return sign * (x - y);
     });
   } else if (!up) keys.reverse();
   headsTable.order = keys;
-  byId("found").textContent = keys.length < all.length || query ? `${whole(keys.length)} of ${plural(all.length, "head")}` : plural(all.length, "head");
+  byId("found").textContent =
+    keys.length < all.length || query
+      ? `${whole(keys.length)} of ${plural(all.length, "head")}`
+      : plural(all.length, "head");
   byId("heads-table").setAttribute("aria-rowcount", keys.length + 1);
   showRows();
 }
 
 /** Put the visible rows into the document, between two spacers. */
 function showRows() {
-  const box = byId("heads"), { order, columns } = headsTable;
-  const visible = Math.ceil(box.clientHeight / ROW_HEIGHT), top = Math.floor(box.scrollTop / ROW_HEIGHT);
-  const first = Math.max(0, Math.min(top, order.length - visible) - SPARE_ROWS); // the scroll position can be that of a longer table
+  const box = byId("heads"),
+    { order, columns } = headsTable;
+  const visible = Math.ceil(box.clientHeight / ROW_HEIGHT),
+    top = Math.floor(box.scrollTop / ROW_HEIGHT);
+  // the scroll position can be that of a longer table
+  const first = Math.max(0, Math.min(top, order.length - visible) - SPARE_ROWS);
   const last = Math.min(order.length, first + visible + 2 * SPARE_ROWS);
   const rows = [];
   if (first) rows.push(spacer(first));
   for (let place = first; place < last; place++) rows.push(headRow(order[place], place, columns));
   if (last < order.length) rows.push(spacer(order.length - last));
-  if (!order.length) rows.push(make("tr", "", {}, [make("td", byId("search-problem").textContent ? "" : "No head meets all parts of the search", { class: "none", colspan: columns.length + 1 })]));
+  if (!order.length)
+    rows.push(
+      make("tr", "", {}, [
+        make(
+          "td",
+          byId("search-problem").textContent ? "" : "No head meets all parts of the search",
+          { class: "none", colspan: columns.length + 1 },
+        ),
+      ]),
+    );
   byId("heads-rows").replaceChildren(...rows);
   showSelected();
 }
 
 function showSelected() {
   const key = keyOf(state.layer, state.head);
-  byId("heads-rows").querySelector('[aria-selected="true"]')?.setAttribute("aria-selected", "false");
+  byId("heads-rows")
+    .querySelector('[aria-selected="true"]')
+    ?.setAttribute("aria-selected", "false");
   const row = byId(`head-${key}`);
   row?.setAttribute("aria-selected", "true");
   if (row) byId("heads-table").setAttribute("aria-activedescendant", row.id);
@@ -131,13 +175,25 @@ function spacer(count) {
 }
 
 function headRow(key, place, columns) {
-  const cells = columns.map((column) => column.cell?.(key) ?? fillEstimate(make("td"), column.show(column.value(key), key)));
-  const [layer, head] = key.split("."), run = runShown();
+  const cells = columns.map(
+    (column) => column.cell?.(key) ?? fillEstimate(make("td"), column.show(column.value(key), key)),
+  );
+  const [layer, head] = key.split("."),
+    run = runShown();
   const faded = isFaded(run, key);
-  return make("tr", "", {
-    class: faded ? "row faded" : "row", id: `head-${key}`, "data-key": key, "aria-rowindex": place + 2, "aria-selected": "false",
-    ...(faded ? { title: fadedWords(state.metric) } : {}),
-  }, [make("td", `L${layer} H${head}`), ...cells]);
+  return make(
+    "tr",
+    "",
+    {
+      class: faded ? "row faded" : "row",
+      id: `head-${key}`,
+      "data-key": key,
+      "aria-rowindex": place + 2,
+      "aria-selected": "false",
+      ...(faded ? { title: fadedWords(state.metric) } : {}),
+    },
+    [make("td", `L${layer} H${head}`), ...cells],
+  );
 }
 
 /** Scroll to the selected row if it is not visible. */
@@ -145,7 +201,8 @@ function revealSelected() {
   const box = byId("heads");
   const place = headsTable.order.indexOf(keyOf(state.layer, state.head));
   if (place >= 0) {
-    const top = place * ROW_HEIGHT, height = box.clientHeight - byId("heads-names").offsetHeight - ROW_HEIGHT;
+    const top = place * ROW_HEIGHT,
+      height = box.clientHeight - byId("heads-names").offsetHeight - ROW_HEIGHT;
     const before = box.scrollTop;
     if (top < before) box.scrollTop = top;
     else if (top > before + height) box.scrollTop = top - height;
@@ -158,21 +215,41 @@ function moveInTable(event) {
   const { order } = headsTable;
   const current = order.indexOf(keyOf(state.layer, state.head));
   const page = Math.max(1, Math.floor(byId("heads").clientHeight / ROW_HEIGHT) - 2);
-  const steps = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page, Home: -order.length, End: order.length };
+  const steps = {
+    ArrowUp: -1,
+    ArrowDown: 1,
+    PageUp: -page,
+    PageDown: page,
+    Home: -order.length,
+    End: order.length,
+  };
   if (!(event.key in steps) || !order.length) return;
   event.preventDefault();
-  const next = current < 0 ? 0 : Math.min(order.length - 1, Math.max(0, current + steps[event.key]));
+  const next =
+    current < 0 ? 0 : Math.min(order.length - 1, Math.max(0, current + steps[event.key]));
   select(order[next]);
 }
 
-/** Fill the table. On a narrow screen it has less space between columns, then no errors, then fewer usual metrics. */
+/**
+ * Fill the table. On a narrow screen it has less space between columns, then no errors, then fewer
+ * usual metrics.
+ */
 function fillHeads(run, other) {
-  const box = byId("heads"), drop = (name) => { headsTable.columns = headsTable.columns.filter(({ id }) => id !== name); };
+  const box = byId("heads"),
+    drop = (name) => {
+      headsTable.columns = headsTable.columns.filter(({ id }) => id !== name);
+    };
   headsTable.columns = tableColumns(run, other, state.metric);
   box.classList.remove("close", "bare");
   showTable(run);
-  const usual = [...usualMetrics().slice(0, 2), ROLE, ...usualMetrics().slice(2)].filter((name) => name !== state.metric).reverse();
-  for (const step of [() => box.classList.add("close"), () => box.classList.add("bare"), ...usual.map((name) => () => drop(name))]) {
+  const usual = [...usualMetrics().slice(0, 2), ROLE, ...usualMetrics().slice(2)]
+    .filter((name) => name !== state.metric)
+    .reverse();
+  for (const step of [
+    () => box.classList.add("close"),
+    () => box.classList.add("bare"),
+    ...usual.map((name) => () => drop(name)),
+  ]) {
     if (!isTooWide(box)) break;
     step();
     showTable(run);
@@ -181,26 +258,47 @@ function fillHeads(run, other) {
 
 /** The column of the table of heads. Unsure heads come after the others of their likely role. */
 const roleColumn = (run) => ({
-  id: ROLE, label: "role", title: wordsOf(ROLE).meaning,
-  value: (key) => { const found = roleOf(run, key); return found ? page.roles.names.indexOf(found.likely) + 0.5 * (found.role === UNSURE) : NaN; },
-  cell: (key) => make("td", roleOf(run, key) ? "" : NONE, { class: "role-cell" }, roleOf(run, key) ? [roleMark(run, key, true)] : []),
+  id: ROLE,
+  label: "role",
+  title: wordsOf(ROLE).meaning,
+  value: (key) => {
+    const found = roleOf(run, key);
+    return found ? page.roles.names.indexOf(found.likely) + 0.5 * (found.role === UNSURE) : NaN;
+  },
+  cell: (key) =>
+    make(
+      "td",
+      roleOf(run, key) ? "" : NONE,
+      { class: "role-cell" },
+      roleOf(run, key) ? [roleMark(run, key, true)] : [],
+    ),
 });
 
 export const headsCard = {
-  id: "heads", title: "All heads", place: "left", grows: true,
+  id: "heads",
+  title: "All heads",
+  place: "left",
+  grows: true,
   controls: `<span class="quiet" id="found" role="status"></span>
-    <input type="search" class="grow-right" id="search" aria-label="Find heads, such as l12h3, layer 3-9 or plasticity>0.5" aria-describedby="search-problem" autocomplete="off" spellcheck="false">`,
+    <input type="search" class="grow-right" id="search"
+      aria-label="Find heads, such as l12h3, layer 3-9 or plasticity>0.5"
+      aria-describedby="search-problem" autocomplete="off" spellcheck="false">`,
   body: `
     <p class="problem" id="search-problem" role="status"></p>
     <div class="heads" id="heads">
-      <table id="heads-table" role="grid" tabindex="0" aria-label="Heads; up and down arrows select a head"><thead><tr id="heads-names"></tr></thead><tbody id="heads-rows"></tbody></table>
+      <table id="heads-table" role="grid" tabindex="0"
+        aria-label="Heads; up and down arrows select a head"><thead><tr
+        id="heads-names"></tr></thead><tbody id="heads-rows"></tbody></table>
     </div>`,
   listen() {
     let waiting = false;
     byId("heads").addEventListener("scroll", () => {
       if (waiting) return;
       waiting = true;
-      requestAnimationFrame(() => { waiting = false; showRows(); });
+      requestAnimationFrame(() => {
+        waiting = false;
+        showRows();
+      });
     });
     byId("heads-rows").addEventListener("click", (event) => {
       const row = event.target.closest("tr.row");
@@ -211,10 +309,16 @@ export const headsCard = {
       if (button) sortHeads(runShown(), button.dataset.sort);
     });
     byId("heads-table").addEventListener("keydown", (event) => moveInTable(event));
-    byId("search").addEventListener("input", () => { byId("heads").scrollTop = 0; orderHeads(runShown()); });
+    byId("search").addEventListener("input", () => {
+      byId("heads").scrollTop = 0;
+      orderHeads(runShown());
+    });
     byId("search").addEventListener("keydown", (event) => {
       if (event.key === "Enter" && headsTable.order.length) select(headsTable.order[0]);
-      if (event.key === "Escape") { byId("search").value = ""; orderHeads(runShown()); }
+      if (event.key === "Escape") {
+        byId("search").value = "";
+        orderHeads(runShown());
+      }
     });
   },
   fill({ run, beside }) {

@@ -2,90 +2,158 @@
 
 import { byId, capital, make, plain, plural, show, whole } from "./words.js";
 import { keyOf, metricOf } from "./data.js";
-import { absentWords, hasTypes, headsBeside, inLayers, isDrop, layersWords, mapRuns, redraw, runShown, state, typeOf, typeWords } from "./state.js";
 import {
-  anyIntervals, canBeUnsure, commonReason, isFaded, isSure, isUnsure, mapGroups, reasonOf, ROLE, roleOf, showHeadValue, showIn,
-  spreadBetweenHeads, windowWords, wordsOf,
+  absentWords, hasTypes, headsBeside, inLayers, isDrop, layersWords, mapRuns, redraw, runShown,
+  state, typeOf, typeWords,
+} from "./state.js";
+import {
+  anyIntervals, canBeUnsure, commonReason, isFaded, isSure, isUnsure, mapGroups, reasonOf, ROLE,
+  roleOf, showHeadValue, showIn, spreadBetweenHeads, windowWords, wordsOf,
 } from "./values.js";
 import { colourOfType, gradient, scaleOf, stopsOf, theme } from "./colours.js";
-import { baseAxis, baseLayout, imageButtons, PLOT_CONFIG, savedCharts, sizeOf, sizes, tickStep } from "./charts.js";
+import {
+  baseAxis, baseLayout, imageButtons, PLOT_CONFIG, savedCharts, sizeOf, sizes, tickStep,
+} from "./charts.js";
 
 const MAP_MARGIN = { l: 36, r: 12, t: 3, b: 36 };
 
-const MAP_ROW = 20, MAP_MIN = 130, MAP_MAX = 400;
+const MAP_ROW = 20,
+  MAP_MIN = 130,
+  MAP_MAX = 400;
 
-/** The layers on the maps, one row each: those with heads in a shown run. Both maps have the same rows. */
-const mapLayers = () => [...new Set(mapRuns().flatMap((run) => Object.keys(run.layer_types).map(Number)))].sort((a, b) => a - b);
+/**
+ * The layers on the maps, one row each: those with heads in a shown run. Both maps have the same
+ * rows.
+ */
+const mapLayers = () =>
+  [...new Set(mapRuns().flatMap((run) => Object.keys(run.layer_types).map(Number)))].sort(
+    (a, b) => a - b,
+  );
 
 /** The rows of a map above which layers are left out. */
-const breaksOf = (layers) => layers.flatMap((layer, row) => (row && layer > layers[row - 1] + 1 ? [row] : []));
+const breaksOf = (layers) =>
+  layers.flatMap((layer, row) => (row && layer > layers[row - 1] + 1 ? [row] : []));
 
 /** The map ends above the lower edge of the first screen if it can. */
-const mapHeight = (layers, top) => Math.min(MAP_MAX, Math.max(220, innerHeight - top - 90), Math.max(MAP_MIN, layers * MAP_ROW)) + MAP_MARGIN.t + MAP_MARGIN.b;
+const mapHeight = (layers, top) =>
+  Math.min(MAP_MAX, Math.max(220, innerHeight - top - 90), Math.max(MAP_MIN, layers * MAP_ROW)) +
+  MAP_MARGIN.t +
+  MAP_MARGIN.b;
 
 function makeMaps(runs) {
-  byId("maps").replaceChildren(...runs.map((run, place) => {
-    const plot = make("div", "", {
-      class: "map-plot", tabindex: "0", role: "application", "aria-roledescription": "map of heads", "data-run": run.label,
-    });
-    plot.addEventListener("click", (event) => select(headAt(plot, runs[place], event), place));
-    plot.addEventListener("keydown", (event) => moveByKey(event, runs[place], place));
-    if (runs.length === 1) return make("figure", "", { class: "map" }, [plot]);
-    const caption = make("figcaption", "", {}, [make("span", run.label, { title: run.label }), imageButtons(`map-${place}`, `map of ${run.label}`)]);
-    return make("figure", "", { class: "map" }, [caption, plot]);
-  }));
+  byId("maps").replaceChildren(
+    ...runs.map((run, place) => {
+      const plot = make("div", "", {
+        class: "map-plot",
+        tabindex: "0",
+        role: "application",
+        "aria-roledescription": "map of heads",
+        "data-run": run.label,
+      });
+      plot.addEventListener("click", (event) => select(headAt(plot, runs[place], event), place));
+      plot.addEventListener("keydown", (event) => moveByKey(event, runs[place], place));
+      if (runs.length === 1) return make("figure", "", { class: "map" }, [plot]);
+      const caption = make("figcaption", "", {}, [
+        make("span", run.label, { title: run.label }),
+        imageButtons(`map-${place}`, `map of ${run.label}`),
+      ]);
+      return make("figure", "", { class: "map" }, [caption, plot]);
+    }),
+  );
   byId("map-images").replaceChildren(...(runs.length === 1 ? [imageButtons("map-0", "map")] : []));
-  runs.forEach((_, place) => { savedCharts[`map-${place}`] = () => mapImage(place); });
+  runs.forEach((_, place) => {
+    savedCharts[`map-${place}`] = () => mapImage(place);
+  });
 }
 
 const mapPlots = () => [...document.querySelectorAll(".map-plot")];
 
 function drawMap(plot, run, metric, scale, rows) {
-  const width = plot.clientWidth, height = mapHeight(rows, plot.getBoundingClientRect().top + scrollY);
+  const width = plot.clientWidth,
+    height = mapHeight(rows, plot.getBoundingClientRect().top + scrollY);
   plot.style.height = `${height}px`;
   sizes.set(plot, { width, height });
   const { traces, layout, names } = mapFigure(run, metric, scale, { width, height });
   Object.assign(plot.dataset, names);
-  plot.setAttribute("aria-label", `${wordsOf(metric).label} by layer and head, ${run.label}; arrow keys move`);
+  plot.setAttribute(
+    "aria-label",
+    `${wordsOf(metric).label} by layer and head, ${run.label}; arrow keys move`,
+  );
   return Plotly.react(plot, traces, { ...baseLayout(), width, height, ...layout }, PLOT_CONFIG);
 }
 
 function mapFigure(run, metric, scale, size) {
-  const heads = run.grid[1], layers = mapLayers();
+  const heads = run.grid[1],
+    layers = mapLayers();
   const cell = Math.min(...Object.values(cellSize(size, run)));
   const trace = {
-    ...mapValues(run, metric, scale), type: "heatmap", hoverinfo: "text", hoverongaps: true, showscale: false,
-    colorscale: scale.stops ?? stopsOf(scale.colours), zmin: scale.low, zmax: scale.high, xgap: cell > 7 ? 1 : 0, ygap: cell > 7 ? 1 : 0,
+    ...mapValues(run, metric, scale),
+    type: "heatmap",
+    hoverinfo: "text",
+    hoverongaps: true,
+    showscale: false,
+    colorscale: scale.stops ?? stopsOf(scale.colours),
+    zmin: scale.low,
+    zmax: scale.high,
+    xgap: cell > 7 ? 1 : 0,
+    ygap: cell > 7 ? 1 : 0,
   };
   const axis = { ...baseAxis(), showgrid: false, showline: true, mirror: true, ticks: "" };
   return {
-    traces: [trace, ...fadeTraces(run)], bar: { label: wordsOf(metric).label, classes: scale.classes }, names: { x: "head", y: "layer" }, note: typeNote(run, size.width),
+    traces: [trace, ...fadeTraces(run)],
+    bar: { label: wordsOf(metric).label, classes: scale.classes },
+    names: { x: "head", y: "layer" },
+    note: typeNote(run, size.width),
     layout: {
-      margin: MAP_MARGIN, shapes: [...typeShapes(run, layers), ...breakShapes(layers)],
+      margin: MAP_MARGIN,
+      shapes: [...typeShapes(run, layers), ...breakShapes(layers)],
       xaxis: { ...axis, range: [-0.5, heads - 0.5], dtick: tickStep(heads, size.width / 34) },
-      yaxis: { ...axis, range: [layers.length - 0.5, -0.5], ...layerTicks(layers, size.height / 26) },
+      yaxis: {
+        ...axis,
+        range: [layers.length - 0.5, -0.5],
+        ...layerTicks(layers, size.height / 26),
+      },
     },
   };
 }
 
 /** Numbers of layers beside their rows: round numbers if no layer is left out. */
 function layerTicks(layers, limit) {
-  const step = tickStep(layers.length, limit), whole = !breaksOf(layers).length;
+  const step = tickStep(layers.length, limit),
+    whole = !breaksOf(layers).length;
   const rows = [...layers.keys()].filter((row) => (whole ? layers[row] : row) % step === 0);
   return { tickvals: rows, ticktext: rows.map((row) => String(layers[row])) };
 }
 
 /** Dashed lines where layers are left out. */
 function breakShapes(layers) {
-  const line = (row, style) => ({ name: "break", type: "line", xref: "paper", x0: 0, x1: 1, y0: row - 0.5, y1: row - 0.5, line: style });
-  return breaksOf(layers).flatMap((row) => [line(row, { color: theme.panel, width: 3 }), line(row, { color: theme.quiet, width: 1.5, dash: "5px,3px" })]);
+  const line = (row, style) => ({
+    name: "break",
+    type: "line",
+    xref: "paper",
+    x0: 0,
+    x1: 1,
+    y0: row - 0.5,
+    y1: row - 0.5,
+    line: style,
+  });
+  return breaksOf(layers).flatMap((row) => [
+    line(row, { color: theme.panel, width: 3 }),
+    line(row, { color: theme.quiet, width: 1.5, dash: "5px,3px" }),
+  ]);
 }
 
 /** The left-out layers in words; empty if there is none. */
 function breakWords(layers) {
   const breaks = breaksOf(layers);
   if (!breaks.length) return "";
-  const ranges = breaks.map((row) => [layers[row - 1] + 1, layers[row] - 1].filter((layer, i, both) => !i || layer > both[0]).join("-")).join(",");
+  const ranges = breaks
+    .map((row) =>
+      [layers[row - 1] + 1, layers[row] - 1]
+        .filter((layer, i, both) => !i || layer > both[0])
+        .join("-"),
+    )
+    .join(",");
   const named = ranges.length > 40 ? "some layers" : layersWords(ranges);
   return `dashed line${breaks.length > 1 ? "s" : ""}: ${named} left out`;
 }
@@ -93,12 +161,27 @@ function breakWords(layers) {
 /** A veil over heads with wide intervals and over heads of other layers than the chosen ones. */
 function fadeTraces(run) {
   const z = mapLayers().map((layer) =>
-    Array.from({ length: run.grid[1] }, (_, head) => (isVeiled(run, keyOf(layer, head)) ? 1 : null)));
+    Array.from({ length: run.grid[1] }, (_, head) =>
+      isVeiled(run, keyOf(layer, head)) ? 1 : null,
+    ),
+  );
   if (!z.some((row) => row.includes(1))) return [];
-  return [{
-    type: "heatmap", name: "faded", z, zmin: 0, zmax: 1, colorscale: [[0, theme.panel], [1, theme.panel]],
-    opacity: state.metric === ROLE ? 0.6 : 0.75, showscale: false, hoverinfo: "skip",
-  }];
+  return [
+    {
+      type: "heatmap",
+      name: "faded",
+      z,
+      zmin: 0,
+      zmax: 1,
+      colorscale: [
+        [0, theme.panel],
+        [1, theme.panel],
+      ],
+      opacity: state.metric === ROLE ? 0.6 : 0.75,
+      showscale: false,
+      hoverinfo: "skip",
+    },
+  ];
 }
 
 const isVeiled = (run, key) => run.rowOf.has(key) && (isFaded(run, key) || !inLayers(run, key));
@@ -106,16 +189,24 @@ const isVeiled = (run, key) => run.rowOf.has(key) && (isFaded(run, key) || !inLa
 function mapValues(run, metric, scale) {
   const heads = run.grid[1];
   const label = wordsOf(metric).label;
-  const z = [], text = [];
+  const z = [],
+    text = [];
   for (const layer of mapLayers()) {
-    const values = [], texts = [];
+    const values = [],
+      texts = [];
     for (let head = 0; head < heads; head++) {
       const key = keyOf(layer, head);
       const known = run.rowOf.has(key);
-      const value = scale.classes && known ? scale.classes.indexOf(classOf(run, key, metric)) : metricOf(run, key, metric);
+      const value =
+        scale.classes && known
+          ? scale.classes.indexOf(classOf(run, key, metric))
+          : metricOf(run, key, metric);
       values.push(Number.isFinite(value) && !(scale.classes && value < 0) ? value : null);
       const type = known && hasTypes(run) ? ` · ${plain(typeWords(run, typeOf(run, key)))}` : "";
-      texts.push(`layer ${layer}, head ${head}${type}<br>` + (known ? mapText(run, key, metric, label) : absentWords(run, layer)));
+      texts.push(
+        `layer ${layer}, head ${head}${type}<br>` +
+          (known ? mapText(run, key, metric, label) : absentWords(run, layer)),
+      );
     }
     z.push(values);
     text.push(texts);
@@ -124,11 +215,15 @@ function mapValues(run, metric, scale) {
 }
 
 /** The class of a head on a map of classes; undefined if it has none. */
-const classOf = (run, key, metric) => (metric === ROLE ? roleOf(run, key)?.likely : windowWords(run, key));
+const classOf = (run, key, metric) =>
+  metric === ROLE ? roleOf(run, key)?.likely : windowWords(run, key);
 
 function mapText(run, key, metric, label) {
   const reason = reasonOf(run, key, metric);
-  return `<b>${showHeadValue(run, key, metric)}</b> ${plain(label)}${reason ? `<br>missing: ${plain(reason)}` : ""}`;
+  return (
+    `<b>${showHeadValue(run, key, metric)}</b> ${plain(label)}` +
+    `${reason ? `<br>missing: ${plain(reason)}` : ""}`
+  );
 }
 
 /** Size of a cell in pixels. */
@@ -167,7 +262,8 @@ function moveByKey(event, run, place) {
   if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   const layers = mapLayers();
-  let row = layers.indexOf(state.layer), { head } = state;
+  let row = layers.indexOf(state.layer),
+    { head } = state;
   do {
     row += step[0];
     head += step[1];
@@ -177,8 +273,14 @@ function moveByKey(event, run, place) {
 }
 
 /** Whether a cell of a map has no colour. */
-const hasBlanks = (shown) => shown.some((run) => mapLayers().some((layer) => Array.from({ length: run.grid[1] }, (_, head) => keyOf(layer, head))
-  .some((key) => !run.rowOf.has(key) || !hasValue(run, key))));
+const hasBlanks = (shown) =>
+  shown.some((run) =>
+    mapLayers().some((layer) =>
+      Array.from({ length: run.grid[1] }, (_, head) => keyOf(layer, head)).some(
+        (key) => !run.rowOf.has(key) || !hasValue(run, key),
+      ),
+    ),
+  );
 
 /** Whether a head has a value of the metric of the map. */
 function hasValue(run, key) {
@@ -193,13 +295,31 @@ function showLegend(scale, shown) {
     made.style.background = background;
     return made;
   };
-  const entry = (text, colour, kind = "swatch") => make("span", "", { class: "class" }, [swatch(colour, kind), text]);
+  const entry = (text, colour, kind = "swatch") =>
+    make("span", "", { class: "class" }, [swatch(colour, kind), text]);
   const unsure = (scale.unsure ?? []).map((text) => entry(text, theme.quiet, "swatch unsure"));
-  if (scale.classes) byId("legend-colours").replaceChildren(...scale.legend.map((text, i) => entry(text, scale.colours[i])), ...unsure);
-  else if (scale.single) byId("legend-colours").replaceChildren(entry(show(scale.low), scale.colours[0]));
-  else byId("legend-colours").replaceChildren(show(scale.low), swatch(gradient(scale.colours), "bar"), show(scale.high));
-  const reasons = [...(shown.some((run) => run.selected) ? ["not selected"] : []), "not captured", ...(state.metric === ROLE ? ["no role"] : scale.classes ? [] : ["no value"])];
-  const blank = hasBlanks(shown) ? `blank: ${reasons.slice(0, -1).join(", ")}${reasons.length > 1 ? ", or " : ""}${reasons.at(-1)}` : "";
+  if (scale.classes)
+    byId("legend-colours").replaceChildren(
+      ...scale.legend.map((text, i) => entry(text, scale.colours[i])),
+      ...unsure,
+    );
+  else if (scale.single)
+    byId("legend-colours").replaceChildren(entry(show(scale.low), scale.colours[0]));
+  else
+    byId("legend-colours").replaceChildren(
+      show(scale.low),
+      swatch(gradient(scale.colours), "bar"),
+      show(scale.high),
+    );
+  const reasons = [
+    ...(shown.some((run) => run.selected) ? ["not selected"] : []),
+    "not captured",
+    ...(state.metric === ROLE ? ["no role"] : scale.classes ? [] : ["no value"]),
+  ];
+  const blank = hasBlanks(shown)
+    ? `blank: ${reasons.slice(0, -1).join(", ")}${reasons.length > 1 ? ", or " : ""}` +
+      `${reasons.at(-1)}`
+    : "";
   byId("legend-note").textContent = [breakWords(mapLayers()), blank].filter(Boolean).join("; ");
 }
 
@@ -207,86 +327,178 @@ function showLegend(scale, shown) {
 function typeShapes(run, layers) {
   const shapes = [];
   for (const [row, layer] of layers.entries()) {
-    const name = run.layer_types[layer], last = shapes.at(-1);
+    const name = run.layer_types[layer],
+      last = shapes.at(-1);
     if (!name || name === "full_attention") continue;
     if (last?.name === name && last.y1 === row - 0.5) last.y1 = row + 0.5;
-    else shapes.push({ name, type: "rect", xref: "paper", yref: "y", x0: 1, x1: 1, xsizemode: "pixel", xanchor: 1, y0: row - 0.5, y1: row + 0.5, fillcolor: colourOfType(name), line: { color: theme.panel, width: 1 } });
+    else
+      shapes.push({
+        name,
+        type: "rect",
+        xref: "paper",
+        yref: "y",
+        x0: 1,
+        x1: 1,
+        xsizemode: "pixel",
+        xanchor: 1,
+        y0: row - 0.5,
+        y1: row + 0.5,
+        fillcolor: colourOfType(name),
+        line: { color: theme.panel, width: 1 },
+      });
   }
   return shapes.map((shape) => ({ ...shape, x0: 4, x1: 9 }));
 }
 
-/** The legend of the bars of a map that is saved as an image of this width, with tags for Plotly. */
+/**
+ * The legend of the bars of a map that is saved as an image of this width, with tags for Plotly.
+ */
 function typeNote(run, width) {
-  const marked = run.types.filter(({ name }) => name !== "full_attention"), letters = width / 7;
-  let note = "bar at the right:", length = note.length;
+  const marked = run.types.filter(({ name }) => name !== "full_attention"),
+    letters = width / 7;
+  let note = "bar at the right:",
+    length = note.length;
   for (const { name, words } of marked) {
     length += words.length + 3;
-    note += `${length > letters ? "<br>" : " "}<span style="color:${colourOfType(name)}">■</span> ${plain(words)}`;
+    note +=
+      `${length > letters ? "<br>" : " "}<span style="color:${colourOfType(name)}">■</span> ` +
+      `${plain(words)}`;
     if (length > letters) length = words.length + 3;
   }
   return marked.length ? note : "";
 }
 
 function showTypeLegend(shown) {
-  const same = new Set(shown.map(({ types }) => JSON.stringify(types.map(({ name, layers }) => [name, layers])))).size === 1;
+  const same =
+    new Set(
+      shown.map(({ types }) => JSON.stringify(types.map(({ name, layers }) => [name, layers]))),
+    ).size === 1;
   const named = same ? shown.slice(0, 1) : shown;
-  const marked = named.flatMap((run) => run.types.filter(({ name }) => name !== "full_attention").map((type) => [run, type]));
+  const marked = named.flatMap((run) =>
+    run.types.filter(({ name }) => name !== "full_attention").map((type) => [run, type]),
+  );
   byId("type-legend").hidden = !marked.length;
-  byId("type-legend").replaceChildren(...marked.map(([run, { name, words, layers }]) => {
-    const mark = make("i");
-    mark.style.background = colourOfType(name);
-    const owner = named.length > 1 ? `${run.label}: ` : "";
-    return make("span", "", {}, [mark, `${owner}${words}, ${layersWords(layers)}`]);
-  }));
+  byId("type-legend").replaceChildren(
+    ...marked.map(([run, { name, words, layers }]) => {
+      const mark = make("i");
+      mark.style.background = colourOfType(name);
+      const owner = named.length > 1 ? `${run.label}: ` : "";
+      return make("span", "", {}, [mark, `${owner}${words}, ${layersWords(layers)}`]);
+    }),
+  );
 }
 
-/** The switch: absent if no run of the page has intervals or roles, disabled if this metric has none. */
+/**
+ * The switch: absent if no run of the page has intervals or roles, disabled if this metric has
+ * none.
+ */
 function showSwitch(run) {
   byId("sure-line").hidden = !state.runs.some((one) => anyIntervals(one) || one.tables.roles);
   const possible = canBeUnsure(run, state.metric);
   byId("sure").disabled = !possible;
   byId("sure").checked = isSure() && possible;
-  byId("sure-words").textContent = possible ? switchWords(run) : `Not available: ${noIntervals(run)}.`;
+  byId("sure-words").textContent = possible
+    ? switchWords(run)
+    : `Not available: ${noIntervals(run)}.`;
 }
 
 function noIntervals(run) {
-  const reason = commonReason(run, `${state.metric}_se`), because = reason ? `: ${reason}` : "";
-  return anyIntervals(run) ? `“${wordsOf(state.metric).label}” has no interval${because}` : `the values of this run have no intervals${because}`;
+  const reason = commonReason(run, `${state.metric}_se`),
+    because = reason ? `: ${reason}` : "";
+  return anyIntervals(run)
+    ? `“${wordsOf(state.metric).label}” has no interval${because}`
+    : `the values of this run have no intervals${because}`;
 }
 
 function switchWords(run) {
   const unsure = [...run.rowOf.keys()].filter((key) => isUnsure(run, key, state.metric)).length;
-  const counted = `${whole(unsure)} of ${plural(run.rowOf.size, "head")}${headsBeside() ? ` of ${run.label}` : ""}`;
-  if (state.metric === ROLE) return `Fade heads whose role is unsure: a 95 % interval contains a threshold or is not known, or repeated tokens decide: ${counted}.`;
-  if (isDrop(state.metric)) return `Fade heads whose drop does not differ from 0, with a correction for the number of heads (false discovery rate 5 %): ${counted}.`;
+  const counted =
+    `${whole(unsure)} of ${plural(run.rowOf.size, "head")}` +
+    `${headsBeside() ? ` of ${run.label}` : ""}`;
+  if (state.metric === ROLE)
+    return (
+      "Fade heads whose role is unsure: a 95 % interval contains a threshold or is not " +
+      `known, or repeated tokens decide: ${counted}.`
+    );
+  if (isDrop(state.metric))
+    return (
+      "Fade heads whose drop does not differ from 0, with a correction for the number of " +
+      `heads (false discovery rate 5 %): ${counted}.`
+    );
   const spread = showIn(state.metric, spreadBetweenHeads(run, state.metric));
-  return `Fade heads that these texts do not tell from the others: their 95 % interval is wider than the spread between heads (interquartile range, ${spread}): ${counted}.`;
+  return (
+    "Fade heads that these texts do not tell from the others: their 95 % interval is wider " +
+    `than the spread between heads (interquartile range, ${spread}): ${counted}.`
+  );
 }
 
 /** A map for paper. */
 function mapImage(place) {
-  const shown = mapRuns(), of = shown[place];
-  const size = { width: Math.min(1400, Math.max(420, 26 * of.grid[1] + 160)), height: Math.min(1400, Math.max(280, 17 * mapLayers().length + 90)) };
-  return { run: of, name: `map-${state.metric}`, size, figure: () => mapFigure(of, state.metric, scaleOf(state.metric, shown), size) };
+  const shown = mapRuns(),
+    of = shown[place];
+  const size = {
+    width: Math.min(1400, Math.max(420, 26 * of.grid[1] + 160)),
+    height: Math.min(1400, Math.max(280, 17 * mapLayers().length + 90)),
+  };
+  return {
+    run: of,
+    name: `map-${state.metric}`,
+    size,
+    figure: () => mapFigure(of, state.metric, scaleOf(state.metric, shown), size),
+  };
 }
 
 const ALL_COLUMNS = "…"; // the last option of the menu of colours
 
 /** The metrics of the menu and of the card of metrics at first; the others are shown on demand. */
 export const FIRST_METRICS = new Set([
-  "ap_aligned", "ap_aligned_drop", "ap_aligned_drop_position", "ap_aligned_drop_distance", "ap_phase", "ap_pooled", "ap_overall", "ap_attended",
-  "q_R2_total", "q_R2_unrotated", "q_mean_share", "attn_sink_mass", "attn_far_mass", "attn_entropy", "n_text_groups", "n_q_tokens", "n_k_tokens",
+  "ap_aligned",
+  "ap_aligned_drop",
+  "ap_aligned_drop_position",
+  "ap_aligned_drop_distance",
+  "ap_phase",
+  "ap_pooled",
+  "ap_overall",
+  "ap_attended",
+  "q_R2_total",
+  "q_R2_unrotated",
+  "q_mean_share",
+  "attn_sink_mass",
+  "attn_far_mass",
+  "attn_entropy",
+  "n_text_groups",
+  "n_q_tokens",
+  "n_k_tokens",
 ]);
 
-/** The menu of colours: the usual metrics and the chosen one, or all columns without those of errors. */
+/**
+ * The menu of colours: the usual metrics and the chosen one, or all columns without those of
+ * errors.
+ */
 function fillMetrics() {
   const groups = mapGroups(runShown());
-  const usual = (name) => state.allColumns || name === ROLE || name === state.metric || name === "sliding_window" || FIRST_METRICS.has(name);
-  const shown = groups.map(([title, names]) => [title, names.filter(usual)]).filter(([, names]) => names.length);
-  const more = groups.flatMap(([, names]) => names).length - shown.flatMap(([, names]) => names).length;
+  const usual = (name) =>
+    state.allColumns ||
+    name === ROLE ||
+    name === state.metric ||
+    name === "sliding_window" ||
+    FIRST_METRICS.has(name);
+  const shown = groups
+    .map(([title, names]) => [title, names.filter(usual)])
+    .filter(([, names]) => names.length);
+  const more =
+    groups.flatMap(([, names]) => names).length - shown.flatMap(([, names]) => names).length;
   byId("metric").replaceChildren(
-    ...shown.map(([title, names]) => make("optgroup", "", { label: title }, names.map((name) => make("option", wordsOf(name).label, { value: name })))),
-    ...(more ? [make("option", `${plural(more, "more column")} …`, { value: ALL_COLUMNS })] : []));
+    ...shown.map(([title, names]) =>
+      make(
+        "optgroup",
+        "",
+        { label: title },
+        names.map((name) => make("option", wordsOf(name).label, { value: name })),
+      ),
+    ),
+    ...(more ? [make("option", `${plural(more, "more column")} …`, { value: ALL_COLUMNS })] : []),
+  );
   byId("metric").value = state.metric;
 }
 
@@ -299,14 +511,20 @@ export function select(key, place = 0) {
 }
 
 export const mapCard = {
-  id: "map", title: "Heads by layer", place: "left",
-  controls: `<span id="map-images"></span><label for="metric" class="grow-right">Colour <select id="metric"></select></label>`,
+  id: "map",
+  title: "Heads by layer",
+  place: "left",
+  controls:
+    `<span id="map-images"></span><label for="metric" class="grow-right">Colour <select ` +
+    `id="metric"></select></label>`,
   body: `
     <div class="maps" id="maps"></div>
-    <div class="legend" id="legend" aria-hidden="true"><span class="legend-colours" id="legend-colours"></span><span class="legend-note" id="legend-note"></span></div>
+    <div class="legend" id="legend" aria-hidden="true"><span class="legend-colours"
+      id="legend-colours"></span><span class="legend-note" id="legend-note"></span></div>
     <p class="quiet type-legend" id="type-legend" hidden></p>
     <div class="sure" id="sure-line" hidden>
-      <label for="sure"><input type="checkbox" id="sure" aria-describedby="sure-words"> How sure</label>
+      <label for="sure"><input type="checkbox" id="sure" aria-describedby="sure-words"> How
+        sure</label>
       <span class="quiet" id="sure-words"></span>
     </div>`,
   listen() {
@@ -331,13 +549,22 @@ export const mapCard = {
     showTypeLegend(shown);
     showSwitch(run);
     showLegend(scaleOf(state.metric, shown), shown);
-    if (mapPlots().length !== shown.length || shown.some((one, place) => one.label !== mapPlots()[place].dataset.run)) makeMaps(shown);
+    if (
+      mapPlots().length !== shown.length ||
+      shown.some((one, place) => one.label !== mapPlots()[place].dataset.run)
+    )
+      makeMaps(shown);
   },
   drawRun() {
-    const shown = mapRuns(), scale = scaleOf(state.metric, shown), rows = mapLayers().length;
-    const charts = mapPlots().map((plot, place) => drawMap(plot, shown[place], state.metric, scale, rows));
+    const shown = mapRuns(),
+      scale = scaleOf(state.metric, shown),
+      rows = mapLayers().length;
+    const charts = mapPlots().map((plot, place) =>
+      drawMap(plot, shown[place], state.metric, scale, rows),
+    );
     this.drawHead(); // by the new sizes
     return charts;
   },
-  drawHead: () => mapPlots().forEach((plot, place) => markHead(plot, mapRuns()[place], state.layer, state.head)),
+  drawHead: () =>
+    mapPlots().forEach((plot, place) => markHead(plot, mapRuns()[place], state.layer, state.head)),
 };

@@ -2,7 +2,10 @@
 
 import { byId, fillMenu, make } from "./words.js";
 import { hasRows, inflated, keyOf, openRun } from "./data.js";
-import { headsBeside, layersWords, otherRun, page, redraw, runShown, runsShown, sameArchitecture, selectedKey, shownKind, state, typeNamed } from "./state.js";
+import {
+  headsBeside, layersWords, otherRun, page, redraw, runShown, runsShown, sameArchitecture,
+  selectedKey, shownKind, state, typeNamed,
+} from "./state.js";
 import { canShow, firstHead } from "./values.js";
 import { applyTheme, keepTheme, savedTheme } from "./colours.js";
 import { imageButtons, sizes } from "./charts.js";
@@ -17,36 +20,71 @@ import { keyHeadsCard, provenanceCard, runsCard } from "./tables.js";
 import { readAddress, writeAddress } from "./address.js";
 
 /**
- * A card has an `id`, a `title`, a `place`, `controls` beside its title, and a `body`. It is shown if the
- * selected head has rows in all tables of `needs`, or the run has all `tables`. `listen` is called once, `fill` for other
- * runs or settings, `drawHead` for another head. Then the charts are drawn: `drawRun` and `drawCharts` return promises.
- * `run` is the shown run, `other` the second one, `beside` the second one if its heads correspond, and `key` the head.
+ * A card has an `id`, a `title`, a `place`, `controls` beside its title, and a `body`. It is shown
+ * if the
+ * selected head has rows in all tables of `needs`, or the run has all `tables`. `listen` is called
+ * once, `fill` for other
+ * runs or settings, `drawHead` for another head. Then the charts are drawn: `drawRun` and
+ * `drawCharts` return promises.
+ * `run` is the shown run, `other` the second one, `beside` the second one if its heads correspond,
+ * and `key` the head.
  */
-const CARDS = [mapCard, headsCard, headCard, roleCard, attentionCard, metricsCard, keyHeadsCard, runsCard, provenanceCard];
+const CARDS = [
+  mapCard,
+  headsCard,
+  headCard,
+  roleCard,
+  attentionCard,
+  metricsCard,
+  keyHeadsCard,
+  runsCard,
+  provenanceCard,
+];
 
 const panelOf = ({ id }) => byId(`${id}-panel`);
 
 /** The element of a card. Its parts are written here, never by a run. */
 function makeCard({ id, title, place, image, controls = "", body, folded, grows, several }) {
-  const panel = make(folded ? "details" : "section", "", { class: `panel${grows ? " grow" : ""}${several ? " several" : ""}`, id: `${id}-panel`, ...(id === "head" ? { tabindex: "-1" } : {}), ...(folded ? {} : { "aria-labelledby": `${id}-title` }) });
-  const top = `<h2 id="${id}-title">${title}</h2> ${image ? `<span data-images="${id}" data-what="${image}"></span>` : ""}`;
-  panel.innerHTML = folded ? `<summary>${top}</summary>${body}` : `<div class="panel-top">${top}<p class="quiet" id="${id}-note"></p>${controls}</div>${body}`;
+  const panel = make(folded ? "details" : "section", "", {
+    class: `panel${grows ? " grow" : ""}${several ? " several" : ""}`,
+    id: `${id}-panel`,
+    ...(id === "head" ? { tabindex: "-1" } : {}),
+    ...(folded ? {} : { "aria-labelledby": `${id}-title` }),
+  });
+  const top =
+    `<h2 id="${id}-title">${title}</h2> ` +
+    `${image ? `<span data-images="${id}" data-what="${image}"></span>` : ""}`;
+  panel.innerHTML = folded
+    ? `<summary>${top}</summary>${body}`
+    : `<div class="panel-top">${top}<p class="quiet" id="${id}-note"></p>${controls}</div>${body}`;
   byId(place).append(panel);
 }
 
 function makeCards() {
   CARDS.forEach(makeCard);
-  for (const place of document.querySelectorAll("[data-images]")) place.replaceChildren(imageButtons(place.dataset.images, place.dataset.what));
+  for (const place of document.querySelectorAll("[data-images]"))
+    place.replaceChildren(imageButtons(place.dataset.images, place.dataset.what));
 }
 
-const viewOf = () => ({ run: runShown(), other: otherRun(), beside: headsBeside(), key: selectedKey() });
+const viewOf = () => ({
+  run: runShown(),
+  other: otherRun(),
+  beside: headsBeside(),
+  key: selectedKey(),
+});
 
 /** The cards that have something to show; the others are hidden. */
 function cardsShown({ run, key }) {
   return CARDS.filter((card) => {
-    const { needs = [], tables = [], several } = card, panel = panelOf(card);
-    const known = needs.every((table) => hasRows(run, table, key)) && tables.every((table) => run.tables[table]) && (!several || state.runs.length > 1);
-    if (panel.hidden && known) for (const chart of panel.querySelectorAll(".chart")) sizes.delete(chart); // the size of a hidden element is zero
+    const { needs = [], tables = [], several } = card,
+      panel = panelOf(card);
+    const known =
+      needs.every((table) => hasRows(run, table, key)) &&
+      tables.every((table) => run.tables[table]) &&
+      (!several || state.runs.length > 1);
+    if (panel.hidden && known)
+      // the size of a hidden element is zero
+      for (const chart of panel.querySelectorAll(".chart")) sizes.delete(chart);
     panel.hidden = !known;
     return known;
   });
@@ -80,7 +118,8 @@ function drawSelected() {
 function drawAll() {
   sizes.clear();
   showTexts();
-  const view = viewOf(), cards = cardsShown(view);
+  const view = viewOf(),
+    cards = cardsShown(view);
   return settle([...callCards(cards, "drawRun", view), ...callCards(cards, "drawCharts", view)]);
 }
 
@@ -94,11 +133,28 @@ async function settle(charts) {
 
 function fillControls() {
   const { runs } = state;
-  fillMenu(byId("run"), runs.map((run, i) => [i, run.label]), state.run);
-  const others = runs.map((run, i) => [i, sameArchitecture(runShown(), run) ? run.label : `${run.label} (means only)`]).filter(([i]) => i !== state.run);
+  fillMenu(
+    byId("run"),
+    runs.map((run, i) => [i, run.label]),
+    state.run,
+  );
+  const others = runs
+    .map((run, i) => [
+      i,
+      sameArchitecture(runShown(), run) ? run.label : `${run.label} (means only)`,
+    ])
+    .filter(([i]) => i !== state.run);
   fillMenu(byId("beside"), [["", "none"], ...others], state.beside ?? "");
-  byId("layers-label").hidden = new Set(runsShown().flatMap(({ types }) => types.map(({ name }) => name))).size < 2;
-  fillMenu(byId("layers"), [["", "all"], ...runShown().types.map(({ name, words, layers }) => [name, words, layersWords(layers)])], state.layers ?? "");
+  byId("layers-label").hidden =
+    new Set(runsShown().flatMap(({ types }) => types.map(({ name }) => name))).size < 2;
+  fillMenu(
+    byId("layers"),
+    [
+      ["", "all"],
+      ...runShown().types.map(({ name, words, layers }) => [name, words, layersWords(layers)]),
+    ],
+    state.layers ?? "",
+  );
 }
 
 function switchRun(number) {
@@ -107,7 +163,8 @@ function switchRun(number) {
   const run = runShown();
   if (!canShow(run, state.metric)) state.metric = shownKind().level;
   if (!typeNamed(run, state.layers)) state.layers = null;
-  if (!state.chosen || !run.rowOf.has(keyOf(state.layer, state.head))) Object.assign(state, firstHead(), { chosen: false });
+  if (!state.chosen || !run.rowOf.has(keyOf(state.layer, state.head)))
+    Object.assign(state, firstHead(), { chosen: false });
   drawAll();
 }
 
@@ -129,16 +186,29 @@ function addListeners() {
     byId("heads").scrollTop = 0;
     drawAll();
   });
-  byId("link-close").addEventListener("click", () => { byId("link-notice").hidden = true; drawAll(); });
+  byId("link-close").addEventListener("click", () => {
+    byId("link-notice").hidden = true;
+    drawAll();
+  });
   byId("theme").addEventListener("click", () => {
     const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
     keepTheme(name);
     setTheme(name);
   });
-  byId("skip").addEventListener("click", (event) => { event.preventDefault(); byId("head-panel").focus(); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(savedTheme()));
-  matchMedia("print").addEventListener("change", ({ matches }) => setTheme(matches ? "light" : savedTheme()));
-  addEventListener("hashchange", (event) => { readAddress(event.newURL); drawAll(); });
+  byId("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    byId("head-panel").focus();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+    setTheme(savedTheme()),
+  );
+  matchMedia("print").addEventListener("change", ({ matches }) =>
+    setTheme(matches ? "light" : savedTheme()),
+  );
+  addEventListener("hashchange", (event) => {
+    readAddress(event.newURL);
+    drawAll();
+  });
   addEventListener("keydown", onKey);
   let timer;
   addEventListener("resize", () => {
@@ -157,13 +227,21 @@ function onKey(event) {
   }
 }
 
-/** Run a script from a blob, so that it is parsed off the main thread. Inline if blobs are blocked. */
+/**
+ * Run a script from a blob, so that it is parsed off the main thread. Inline if blobs are blocked.
+ */
 async function addScript(code) {
   const url = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
   const script = make("script", "", { src: url });
-  const done = new Promise((resolve, reject) => Object.assign(script, { onload: resolve, onerror: reject }));
+  const done = new Promise((resolve, reject) =>
+    Object.assign(script, { onload: resolve, onerror: reject }),
+  );
   document.head.append(script);
-  try { await done; } catch { document.head.append(make("script", await code.text())); }
+  try {
+    await done;
+  } catch {
+    document.head.append(make("script", await code.text()));
+  }
   URL.revokeObjectURL(url);
 }
 
@@ -174,7 +252,8 @@ async function startPage() {
   byId("title").textContent = page.title;
   byId("version").textContent = page.version;
   document.body.classList.toggle("single", page.runs.length === 1);
-  if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot decompress the data; use a browser of 2023 or later");
+  if (typeof DecompressionStream === "undefined")
+    throw new Error("this browser cannot decompress the data; use a browser of 2023 or later");
   const library = inflated("plotly").blob();
   state.runs = await Promise.all(page.runs.map(openRun));
   byId("notice").hidden = true;

@@ -37,7 +37,8 @@ export const headName = (layer, head) => `Layer ${layer} · head ${head}`;
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Escape text for Plotly, which interprets tags. */
-export const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+export const plain = (text) =>
+  text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 /** An element with text, attributes and children. Text is never interpreted as HTML. */
 export function make(tag, text = "", attributes = {}, children = []) {
@@ -50,7 +51,10 @@ export function make(tag, text = "", attributes = {}, children = []) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** `0.6871 ± 0.0031`: half of an interval has two digits, and the value as many decimals. `text` if one is not known. */
+/**
+ * `0.6871 ± 0.0031`: half of an interval has two digits, and the value as many decimals. `text` if
+ * one is not known.
+ */
 export function withHalf(text, value, half) {
   if (!Number.isFinite(value) || !Number.isFinite(half)) return text;
   const decimals = half === 0 ? 3 : Math.max(0, 1 - Number(half.toExponential(1).split("e")[1]));
@@ -63,20 +67,37 @@ export const unbroken = (text) => text.replaceAll(" ", "\u00a0");
 /** An element with a value and, in quiet letters, half of its interval. */
 export function fillEstimate(element, text) {
   const [value, half] = text.split(" ± ");
-  element.replaceChildren(value, ...(half ? [make("span", ` ± ${half}`, { class: "error" })] : []));
+  const error = half ? [make("span", ` ± ${half}`, { class: "error" })] : [];
+  element.replaceChildren(value, ...error);
   return element;
 }
 
 /** A menu of [value, text, title] with one chosen value. */
 export function fillMenu(menu, options, chosen) {
-  menu.replaceChildren(...options.map(([value, text, title]) => make("option", text, { value, ...(title ? { title } : {}) })));
+  menu.replaceChildren(
+    ...options.map(([value, text, title]) =>
+      make("option", text, { value, ...(title ? { title } : {}) }),
+    ),
+  );
   menu.value = chosen;
 }
 
-/** A table of texts. The first cell of a row is its heading; a row can have attributes; texts with `±` have a quiet half. */
+/**
+ * A table of texts. The first cell of a row is its heading; a row can have attributes; texts with
+ * `±` have a quiet half.
+ */
 export function fillTable(table, headings, rows) {
-  const names = headings.map(([text, meaning]) => make("th", text, { scope: "col", ...(meaning ? { title: meaning } : {}) }));
+  const names = headings.map(([text, meaning]) =>
+    make("th", text, { scope: "col", ...(meaning ? { title: meaning } : {}) }),
+  );
   const lines = rows.map(({ cells: [first, ...rest], ...attributes }) =>
-    make("tr", "", attributes, [make("th", first, { scope: "row" }), ...rest.map((text) => fillEstimate(make("td"), text))]));
-  table.replaceChildren(make("thead", "", {}, [make("tr", "", {}, names)]), make("tbody", "", {}, lines));
+    make("tr", "", attributes, [
+      make("th", first, { scope: "row" }),
+      ...rest.map((text) => fillEstimate(make("td"), text)),
+    ]),
+  );
+  table.replaceChildren(
+    make("thead", "", {}, [make("tr", "", {}, names)]),
+    make("tbody", "", {}, lines),
+  );
 }
