@@ -37,12 +37,16 @@ _PLAN = f"{UNFINISHED}/{PLAN}"
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """Heads to fetch: layers, and query heads together with their key heads; None means all."""
+    """Heads to fetch: layers, and query heads together with their key heads; None means all.
+
+    An analysis also needs the other query heads of these key heads, because one record has all of
+    them, and the first query head if its rows decide the bins of a run.
+    """
 
     layers: Sequence[int] | None = None
     heads: Sequence[int] | None = None
     group: int | None = None  # query heads per key head; None: from dump.json
-    for_analysis: bool = False  # also the first query head, if its rows decide the bins of a run
+    for_analysis: bool = False
 
     def wants(self, head: HeadId, manifest: DumpManifest | None) -> bool:
         """Whether a head is to be fetched. All key heads of a layer are if the group is unknown."""
@@ -50,12 +54,15 @@ class HeadChoice:
             return False
         if self.heads is None:
             return True
-        if head.kind == "q":
+        if head.kind == "q" and not self.for_analysis:
             return head.head in self.heads
         group = self.group
         if not group and manifest and manifest.num_q_heads and manifest.num_k_heads:
             group = manifest.num_q_heads // manifest.num_k_heads
-        return not group or head.head in {q_head // group for q_head in self.heads}
+        if not group:
+            return True
+        k_head = head.head // group if head.kind == "q" else head.head
+        return k_head in {q_head // group for q_head in self.heads}
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ def test_a_branch_comes_whole_and_a_second_time_costs_nothing(
         (HeadChoice([1]), "l01h00k l01h00q l01h01k l01h01q l01h02q l01h03q"),
         (HeadChoice([1], [3]), "l01h01k l01h03q"),
         (HeadChoice([0], [2], group=1), "l00h02q"),  # a config that is refused afterwards
+        (HeadChoice([0], [1], for_analysis=True), "l00h00k l00h00q l00h01q"),
     ],
 )
 @pytest.mark.usefixtures("client")
