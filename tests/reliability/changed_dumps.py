@@ -19,6 +19,7 @@ from reliability.damaged_files import analyze, judged, set_member, tables
 from reliability.outcomes import Cases, Outcome
 
 TEXTS, HEADS = 12, 3
+_BINS = ("--bin_size", "128")
 Change = Callable[[Path], object]
 
 
@@ -52,16 +53,17 @@ def unnamed_texts(folder: Path, step: int) -> Cases:
 
     If they change in all heads alike, the groups of texts stay the same, and the run warns. If they
     change in one head, this head fails, or the run warns that the ids are not named. The lengths of
-    texts are then not known, and the drift of logits is that up to the last captured token.
+    texts are then not known. So the bins have a given size here, and the drift of logits is that up
+    to the last captured token.
     """
     whole = _whole_dump(folder / "whole")
-    analyze(whole, folder / "expected")
+    analyze(whole, folder / "expected", *_BINS)
     for number, (name, change) in enumerate(_other_ids()):
         if number % step:
             continue
         dump = Path(shutil.copytree(whole, folder / "dump"))
         change(dump)
-        ended = analyze(dump, folder / "out")
+        ended = analyze(dump, folder / "out", *_BINS)
         outcome = judged(ended, tables(folder / "out"), tables(folder / "expected"))
         warned = "found in the heads" in ended.told
         if outcome is Outcome.WRONG and warned and ended.code == 0:

@@ -61,9 +61,9 @@ def _tables_of_run(dump: Path, out: Path) -> Tables:
     return tables(out)
 
 
-def analyze(dump: object, out: Path) -> Ended:
+def analyze(dump: object, out: Path, *flags: str) -> Ended:
     """Analyse a dump."""
-    return command("analyze", dump, "--output_dir", out, *FLAGS)
+    return command("analyze", dump, "--output_dir", out, *FLAGS, *flags)
 
 
 def tables(out: Path) -> Tables:
