@@ -147,7 +147,7 @@ def test_the_key_head_of_the_selected_head_is_marked(
     row = table[(table["layer"] == 1) & (table["k_head"] == 1)].iloc[0]
     half = half_width(row["aligned_plasticity_se"], row["n_groups"])
     budget = run_content(run, "x")[1].get("key_heads", {})
-    assert ("kept_50" in budget) == ("key budget" in page.locator("#head-budget").inner_text())
+    assert ("kept_50" in budget) == ("Key budget" in page.locator("#head-budget").inner_text())
     text = with_half(row["aligned_plasticity"], float(half))
     assert text in current.locator("td").all_text_contents()
 

@@ -177,5 +177,5 @@ def test_the_budget_of_the_key_head_stands_beside_the_head(page: Page, run: Fini
     tables = run_content(run, "x")[1]["key_heads"]
     [row] = np.flatnonzero((tables["layer"] == 18) & (tables["k_head"] == 2))
     kept = [f"{100 * tables[f'kept_{percent}'][row]:.0f} % at {percent} %" for percent in (50, 75)]
-    told = f"key budget: keeps {', '.join(kept)} compression of the cache (key head 2)"
+    told = f"Key budget: keeps {', '.join(kept)} compression of the cache (key head 2)"
     expect(page.locator("#head-budget")).to_have_text(told)

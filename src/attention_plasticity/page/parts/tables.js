@@ -47,7 +47,7 @@ export function budgetWords(run, key) {
     .filter(([, kept]) => Number.isFinite(kept[row]))
     .map(([percent, kept]) => `${(100 * kept[row]).toFixed(0)} % at ${percent} %`);
   return parts.length
-    ? `key budget: keeps ${parts.join(", ")} compression of the cache (key head ${head[row]})`
+    ? `Key budget: keeps ${parts.join(", ")} compression of the cache (key head ${head[row]})`
     : "";
 }
 
