@@ -36,11 +36,11 @@ def changed_dump(folder: Path, step: int) -> Cases:
         for heads in range(HEADS):
             out = Path(shutil.copytree(folder / "first", folder / "out"))
             for head in range(heads):
-                for record in out.glob(f".heads/*/l00h{head:02d}-*"):
-                    record.unlink()
+                (record,) = out.glob(f".heads/*/l00k{head:02d}-*")
+                record.unlink()
             ended = analyze(changed, out)
             yield (
-                f"{name}, {heads} heads missing",
+                f"{name}, {heads} records missing",
                 judged(ended, tables(out), tables(folder / "expected")),
             )
             shutil.rmtree(out)
@@ -94,12 +94,12 @@ def _without_lengths(out: Path) -> dict[str, str]:
 
 
 def _whole_dump(folder: Path) -> Path:
-    make_dump(folder, layers=1, q_heads=HEADS, k_heads=1, n=240, d=4, examples=TEXTS)
+    make_dump(folder, layers=1, q_heads=HEADS, k_heads=HEADS, n=240, d=4, examples=TEXTS)
     facts: dict[str, Any] = {
         "model": "tiny",
         "num_layers": 1,
         "num_q_heads": HEADS,
-        "num_k_heads": 1,
+        "num_k_heads": HEADS,
         "head_dim": 4,
         "num_examples": TEXTS,
         "bucket_type": "uniform",
