@@ -45,8 +45,9 @@ _PAIRED = "Models on the same texts are compared text by text; others are indepe
 _SAME_HEADS = "Differences are those of the same heads."
 _POSSIBLE = (
     "Heads that likely have the role (heads that surely have it – heads that can have it if each "
-    "score is somewhere in its 95 % interval). Unsure: heads with several possible roles; without "
-    "scores on repeated tokens a far, sink or mixed head can also be an induction head."
+    "score is somewhere in its 95 % interval). Unsure: heads with several possible roles; they "
+    "are counted at their likely role too. Without scores on repeated tokens a far, sink or mixed "
+    "head can also be an induction head."
 )
 _BASELINES = (
     "The interval of random weights has the error between draws, if there are several. Shuffled "
@@ -270,7 +271,7 @@ def _roles(data: SeveralRuns) -> Iterator[NamedTable]:
         unsure = int(own["heads"].iloc[0] - own["sure"].sum())
         lines.append((clean(str(label)), *cells, f"{unsure:,}"))
     caption = "Heads of each model that have each role."
-    headings = ("model", *roles, UNSURE)
+    headings = ("model", *roles, f"{UNSURE} among them")
     yield NamedTable(
         "role_shares", caption, counts, (Table(caption, headings, tuple(lines), _POSSIBLE),)
     )

@@ -143,7 +143,7 @@ def precision_of(settings: ModelSettings, config: Any) -> torch.dtype:
 
 def load_model_config(settings: ModelSettings) -> Any:
     """The model's config with the overrides merged in."""
-    _require_gguf(settings)
+    _require_files(settings)
     with _loading_errors("model.name", settings.name):
         auto = transformers.AutoConfig
         config = auto.from_pretrained(_model_source(settings), **_options(settings))
@@ -160,7 +160,7 @@ def load_model(settings: ModelSettings, device: str, note: Note = lambda text: N
     `note` is called with a message before each slow step.
     """
     _require_device(settings.device_map)
-    _require_gguf(settings)
+    _require_files(settings)
     folder = user_path(settings.name)
     files = files_hash(folder, settings.gguf_file, note)
     config = load_model_config(settings)
@@ -206,20 +206,20 @@ def _with_weights(settings: ModelSettings, config: Any, device: str) -> Any:
     return model
 
 
-def _require_gguf(settings: ModelSettings) -> None:
-    """Refuse a GGUF file that is not there, and a folder of such files without the setting."""
+def _require_files(settings: ModelSettings) -> None:
+    """Refuse a folder that holds no model, or only GGUF files of which none is chosen."""
     folder, file = user_path(settings.name), settings.gguf_file
     if not folder.is_dir():
         return
     if file is not None:
         gguf_path(settings)
-    elif not (folder / "config.json").exists():
+    elif not any(folder.glob("*config.json")):
         found = sorted(path.name for path in folder.glob("*.gguf"))
-        if found:
-            raise ConfigError(
-                f"model.name: {settings.name}: holds GGUF files only; set model.gguf_file to "
-                f"{found[0]}"
-            )
+        raise ConfigError(
+            f"model.name: {settings.name}: holds GGUF files only; set model.gguf_file to {found[0]}"
+            if found
+            else f"model.name: {settings.name}: holds no model (config.json)"
+        )
 
 
 def _require_device(device_map: str | None) -> None:
@@ -338,7 +338,7 @@ def _random_model(settings: ModelSettings, config: Any, device: str) -> nn.Modul
 def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
     """The tokenizer of the settings, or of the model."""
     if settings.name is None:
-        _require_gguf(model)
+        _require_files(model)
         name, options = model.name, _options(model)
         if settings.revision is not None:
             options["revision"] = settings.revision

@@ -161,7 +161,10 @@ def test_places_that_are_no_model_are_refused(llama: Path, tmp_path: Path) -> No
         "for a GGUF file)"
     )
     (tmp_path / "empty").mkdir()
-    assert refusal(lambda: loaded(tmp_path / "empty")).startswith("model.name: ")
+    no_model = f"model.name: {tmp_path / 'empty'}: holds no model (config.json)"
+    assert refusal(lambda: loaded(tmp_path / "empty")) == no_model
+    nowhere = ModelSettings(name=str(tmp_path / "empty"))
+    assert refusal(lambda: load_tokenizer(TokenizerSettings(), nowhere)) == no_model
     shutil.copytree(llama, tmp_path / "cut")
     weights = tmp_path / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5000])
