@@ -1,4 +1,4 @@
-"""Cards of the page: attention, one position, key heads, baselines; and printing."""
+"""Cards of the page: attention, one position, key heads and baselines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width
 from attention_runs import DISTANT
 from report_pages import (
-    READY,
     data_of,
     mean_text,
     of_head,
@@ -98,7 +97,7 @@ def test_profile_and_cells_are_those_of_bins(page: Page, runs: dict[str, Finishe
     show(page, "run=full&head=1.2")
     rows = of_head(pd.DataFrame(run_content(runs["full"], "x")[1]["profiles"]), 1, 2)
     traces = {trace.get("name"): trace for trace in data_of(page, "profile")}
-    pooled = traces["over a bin, with rotary phase, 95 % interval"]
+    pooled = traces["over a bin, with rotary phase"]
     np.testing.assert_allclose(pooled["y"], rows["pooled"])
     assert "95 % interval: " in pooled["text"][0]
     assert "interval over a bin" in traces
@@ -156,18 +155,6 @@ def test_a_run_without_these_tables_has_no_card_of_them(page: Page) -> None:
     show(page, "run=bucket")
     for name in ("key-heads", "role", "attention"):
         expect(page.locator(f"#{name}-panel")).to_be_hidden()
-
-
-def test_a_printed_page_is_light_and_has_no_controls(page: Page) -> None:
-    page.emulate_media(media="screen", color_scheme="dark")
-    page.wait_for_selector(f"{READY}[data-theme=dark]")
-    page.emulate_media(media="print", color_scheme="dark")
-    page.wait_for_selector(f"{READY}[data-theme=light]")
-    expect(page.locator(".controls")).to_be_hidden()
-    expect(page.locator("#profile")).to_be_visible()
-    assert page.pdf(prefer_css_page_size=True)
-    page.emulate_media(media="screen", color_scheme="dark")
-    page.wait_for_selector(f"{READY}[data-theme=dark]")
 
 
 WORDS = ("random weights", "shuffled tokens")

@@ -1,16 +1,12 @@
-"""Layers, links, filters and images of the page; and how it fits screens."""
+"""Layers and links of the page, and runs with other contexts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import BytesIO
-from pathlib import Path
 from urllib.parse import quote
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from attention_plasticity.page import make_report
@@ -143,84 +139,6 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     assert box["y"] < row["y"] <= box["y"] + box["height"] - row["height"] + 1
     page.locator("tr.row").first.click()
     expect(reason).to_have_text("")
-
-
-def test_filters_compare_metrics(page: Page, runs: list[FinishedRun]) -> None:
-    table = runs[0].head_metrics
-    layer, overall, level, drop = (table[name] for name in ("layer", "ap_overall", LEVEL, DROP))
-    shown = level[(layer == 3) & (table["q_head"] == 1)].item()
-    search, problem = page.locator("#search"), page.locator("#search-problem")
-    for text, wanted in (
-        ("plasticity>0.6", level > 0.6),
-        ("drop<0", drop < 0),
-        ("l3-4 plasticity>=.5", layer.between(3, 4) & (level >= 0.5)),
-        ("layers 0, 3-4, drop ≥ −0.1", layer.isin([0, 3, 4]) & (drop >= -0.1)),
-        ("AP_Overall > 0.2 drop<=1e-1", (overall > 0.2) & (drop <= 0.1)),
-        ("layer>=3", layer >= 3),
-        (f"l3h1 plasticity={shown:.3f}", (layer == 3) & (table["q_head"] == 1)),
-        (f"l3h1 plasticity={shown + 0.001:.3f}", layer > 99),
-        ("sliding", layer == 1),
-        ("l0-2 full attention, plasticity>0.5", layer.isin([0, 2]) & (level > 0.5)),
-    ):
-        search.fill(text)
-        heads = table[wanted]
-        expect(page.locator("#found")).to_have_text(f"{len(heads)} of {len(table)} heads")
-        names = [f"L{row.layer} H{row.q_head}" for row in heads.itertuples()]
-        assert first_rows(page, 8) == names[:8]
-        expect(problem).to_have_text("")
-    for text, words in (
-        ("plasticity>", "“plasticity>” needs a name, a sign and a number"),
-        (">0.9", "A comparison needs a name before its sign"),
-        ("l3 variance>0.1", "“variance” is not a metric of this run; did you mean “variance from"),
-        ("elsewhat>1", "“elsewhat” is not a metric of this run; give a column"),
-        ("layer 5-3", "“layer 5-3”: the first number is larger than the last"),
-    ):
-        search.fill(text)
-        expect(problem).to_contain_text(words)
-        expect(search).to_have_attribute("aria-invalid", "true")
-        assert first_rows(page, 9) == []
-    search.fill("plasticity")
-    expect(problem).to_have_text(
-        "“plasticity” is not understood; try l12h3, layer 3-5, full or plasticity>0.9."
-    )
-    search.fill("plasticity>7")
-    expect(page.locator("#heads-rows")).to_have_text("No head meets all parts of the search")
-    search.press("Escape")
-    expect(problem).to_have_text("")
-
-
-def download(page: Page, chart: str) -> tuple[str, bytes]:
-    with page.expect_download() as waiting:
-        page.locator(f'[data-image="{chart}"]').click()
-    return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
-
-
-def test_charts_are_saved_as_svg_and_png(page: Page) -> None:
-    page.emulate_media(color_scheme="dark")
-    settled(page)
-    for chart, name, words in (
-        ("profile", "one-only-ü-profile-l1h2", ["plasticity", "query position (tokens)", "texts"]),
-        ("attention", "one-only-ü-attention-l1h2", ["share of attention", "layer 1, head 2"]),
-        ("map-0", "one-only-ü-map-ap_aligned", ["layer", "head", "bar at the right"]),
-        ("runs", "runs-profiles", [HALF]),
-    ):
-        file, content = download(page, f"{chart}.svg")
-        assert file == f"{name}.svg"
-        drawn = ElementTree.fromstring(content)
-        text = " ".join(drawn.itertext())
-        for word in words:
-            assert word in text
-        width, height = (int(drawn.attrib[side]) for side in ("width", "height"))
-        file, content = download(page, f"{chart}.png")
-        assert file == f"{name}.png"
-        with Image.open(BytesIO(content)) as image:
-            assert image.size == (2 * width, 2 * height)
-            assert image.convert("RGB").getpixel((3, 3)) == (255, 255, 255)
-            assert image.convert("RGB").getcolors(100_000) is not None
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    page.emulate_media(color_scheme="light")
-    settled(page)
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
 
 
 def test_runs_with_other_contexts_share_an_axis(page: Page) -> None:

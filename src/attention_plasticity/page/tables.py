@@ -36,6 +36,13 @@ from qk_toolkit.errors import ConfigError
 
 SCALE, UNKNOWN = 10_000, 65_535
 """Shares of attention are integers: the share times 10,000, or 65,535 if it is not known."""
+FIRST = {
+    *("ap_aligned", "ap_aligned_drop", "ap_aligned_drop_position", "ap_aligned_drop_distance"),
+    *("ap_phase", "ap_pooled", "ap_overall", "ap_attended", "q_R2_total", "q_R2_unrotated"),
+    *("q_mean_share", "attn_sink_mass", "attn_far_mass", "attn_entropy"),
+    *("n_text_groups", "n_q_tokens", "n_k_tokens"),
+}
+"""The metrics that the page shows at first; the others are shown on demand."""
 _LONGEST = 40  # characters of a token
 Columns = dict[str, Column]
 Tables = dict[str, Columns]
@@ -181,6 +188,7 @@ def _words(metric: Metric) -> dict[str, Any]:
         "decimals": metric.decimals,
         "optional": metric.optional,
         "error_of": metric.error_of,
+        "first": metric.column in FIRST,
     }
 
 

@@ -1,13 +1,15 @@
 // The card "Where attention goes": attention by distance of the selected head, and its numbers.
 
 import {
-  byId, capital, fillEstimate, fillMenu, headName, make, plain, show, whole,
+  byId, capital, fillEstimate, fillMenu, legendEntry, make, plain, show, whole,
 } from "./words.js";
 import { hasRows, rowsOfHead, spreadOf } from "./data.js";
 import { headsBeside, inLayers, kindOf, meanWords, redraw, state } from "./state.js";
 import { showHeadValue, showShare, wordsOf } from "./values.js";
 import { theme } from "./colours.js";
-import { baseAxis, CHART_MARGIN, draw, savedCharts, sizeOf } from "./charts.js";
+import {
+  baseAxis, CHART_MARGIN, draw, errorBars, lowerAxis, sizeOf, uprightLine,
+} from "./charts.js";
 import { queriesWords } from "./head.js";
 
 const SINKS = -1; // in the place of a smallest distance: the first four tokens of the text
@@ -70,87 +72,21 @@ function attentionFigure(run, other, key, width) {
   const step = Math.ceil((bins.length * 44) / width);
   const places = bins.filter((_, i) => i === 0 || (i - 1) % step === 0);
   const border = bins.indexOf(run.distant_from);
-  const line = {
-    type: "line",
-    xref: "x",
-    yref: "paper",
-    x0: border - 0.5,
-    x1: border - 0.5,
-    y0: 0,
-    y1: 1,
-    line: { color: theme.quiet, width: 1, dash: "dash" },
-  };
-  const own = headName(...key.split("."))
-    .toLowerCase()
-    .replace(" ·", ",");
-  const traces = [
-    ...(mine
-      ? [
-          {
-            ...massTrace(
-              mine,
-              bins,
-              { type: "bar", marker: { color: theme.one }, width: 0.8 },
-              theme.ink,
-              " this head",
-            ),
-            name: own,
-          },
-        ]
-      : []),
-    {
-      x: [
-        placeOf(bins, SINKS),
-        null,
-        ...binsOf(run)
-          .slice(1)
-          .map((first) => placeOf(bins, first)),
-      ],
-      y: withGap(meanMasses(run, bucket)),
-      mode: "lines+markers",
-      line: { color: theme.mean, width: 1.5, dash: "dot" },
-      name: meanWords(run),
-      marker: { color: theme.mean, size: 6, line: { color: theme.panel, width: 1 } },
-      hovertemplate: "%{y:.3f} mean of heads<extra></extra>",
-    },
-    ...(theirs
-      ? [
-          {
-            ...massTrace(
-              theirs,
-              bins,
-              {
-                mode: "markers",
-                marker: {
-                  color: theme.two,
-                  size: 8,
-                  symbol: "diamond",
-                  line: { color: theme.panel, width: 1 },
-                },
-              },
-              theme.two,
-              ` ${plain(other.label)}`,
-            ),
-            name: `${headsBeside() ? "the same head" : meanWords(other)}, ${plain(other.label)}`,
-          },
-        ]
-      : []),
-  ];
   return {
-    traces,
+    traces: [
+      ...(mine ? [massTrace(mine, bins, barLook(), theme.ink, " this head")] : []),
+      meanTrace(run, bins, bucket),
+      ...(theirs ? [massTrace(theirs, bins, pointLook(), theme.two, ` ${plain(other.label)}`)] : []),
+    ],
     names: { x: "distance from query to key (tokens)", y: "share of attention" },
     layout: {
       margin: CHART_MARGIN,
       hovermode: "x unified",
       hoverdistance: -1,
       bargap: 0.2,
-      shapes: border > 0 ? [line] : [],
+      shapes: border > 0 ? [uprightLine(border - 0.5)] : [],
       xaxis: {
-        ...baseAxis(),
-        showgrid: false,
-        showline: true,
-        ticks: "outside",
-        ticklen: 4,
+        ...lowerAxis(),
         range: [-0.9, bins.length - 0.4],
         tickvals: places.map((first) => placeOf(bins, first)),
         ticktext: places.map((first) => (first === SINKS ? "first 4" : whole(first))),
@@ -161,10 +97,25 @@ function attentionFigure(run, other, key, width) {
   };
 }
 
-/**
- * Values with a gap between the first four tokens and the distances, so that no line joins them.
- */
-const withGap = ([sinks, ...rest]) => [sinks, null, ...rest];
+const barLook = () => ({ type: "bar", marker: { color: theme.one }, width: 0.8 });
+
+const pointLook = () => ({
+  mode: "markers",
+  marker: { color: theme.two, size: 8, symbol: "diamond", line: { color: theme.panel, width: 1 } },
+});
+
+/** The mean of heads. No line joins the first four tokens and the distances. */
+function meanTrace(run, bins, bucket) {
+  const withGap = ([sinks, ...rest]) => [sinks, null, ...rest];
+  return {
+    x: withGap(binsOf(run).map((first) => placeOf(bins, first))),
+    y: withGap(meanMasses(run, bucket)),
+    mode: "lines+markers",
+    line: { color: theme.mean, width: 1.5, dash: "dot" },
+    marker: { color: theme.mean, size: 6, line: { color: theme.panel, width: 1 } },
+    hovertemplate: "%{y:.3f} mean of heads<extra></extra>",
+  };
+}
 
 function massTrace({ bins, mass, half }, all, look, color, name) {
   const interval = (value, i) =>
@@ -172,6 +123,7 @@ function massTrace({ bins, mass, half }, all, look, color, name) {
       ? `<br>95 % interval: ${showShare(Math.max(0, value - half[i]))} to ` +
         `${showShare(value + half[i])}`
       : "";
+  const bars = errorBars(half, { symmetric: false, color, thickness: 1.3, width: 3 });
   return {
     ...look,
     x: bins.map((first) => placeOf(all, first)),
@@ -179,53 +131,26 @@ function massTrace({ bins, mass, half }, all, look, color, name) {
     text: mass.map(interval),
     textposition: "none",
     customdata: bins.map(binWords),
-    error_y: {
-      type: "data",
-      symmetric: false,
-      array: half.map((value) => (Number.isFinite(value) ? value : 0)),
-      // a share is not negative
-      arrayminus: half.map((value, i) => (Number.isFinite(value) ? Math.min(value, mass[i]) : 0)),
-      visible: half.some(Number.isFinite),
-      color,
-      thickness: 1.3,
-      width: 3,
-    },
+    // a share is not negative
+    error_y: { ...bars, arrayminus: bars.array.map((value, i) => Math.min(value, mass[i])) },
     hovertemplate: `<b>%{y:.3f}</b>${name}, %{customdata}%{text}<extra></extra>`,
   };
 }
 
 function showAttentionKeys(run, other, mine, theirs) {
-  const entry = (colour, text, kind) => {
-    const mark = make("i", "", { class: kind });
-    mark.style[kind === "upright" ? "borderColor" : "background"] = colour;
-    return make("span", "", {}, [mark, text]);
-  };
   const bound = state.queries === null ? " (upper bound)" : "";
   const interval = mine?.half.some(Number.isFinite) ? `, 95 % interval${bound}` : "";
-  const entries = [
-    entry(theme.one, `this head${interval}`, "band"),
-    entry(theme.mean, meanWords(run), "dot"),
-  ];
-  if (other)
-    entries.splice(
-      1,
-      0,
-      entry(
-        theme.two,
-        theirs
-          ? `${headsBeside() ? "same head" : meanWords(other)}, ${other.label}`
-          : `${other.label}: not known`,
-        "dot",
-      ),
-    );
-  if (binsOf(run).includes(run.distant_from))
-    entries.push(
-      entry(
-        theme.quiet,
-        `${wordsOf("attn_far_mass").label}: from ${whole(run.distant_from)} tokens`,
-        "upright",
-      ),
-    );
+  const entries = [legendEntry(theme.one, `this head${interval}`, "band")];
+  if (other) {
+    const words = headsBeside() ? "same head" : meanWords(other);
+    const text = theirs ? `${words}, ${other.label}` : `${other.label}: not known`;
+    entries.push(legendEntry(theme.two, text, "dot"));
+  }
+  entries.push(legendEntry(theme.mean, meanWords(run), "dot"));
+  if (binsOf(run).includes(run.distant_from)) {
+    const text = `${wordsOf("attn_far_mass").label}: from ${whole(run.distant_from)} tokens`;
+    entries.push(legendEntry(theme.quiet, text, "upright"));
+  }
   byId("attention-keys").replaceChildren(...entries);
   const which = state.queries === null ? "all queries" : "the chosen queries; numbers: all queries";
   byId("attention-note").textContent =
@@ -324,7 +249,6 @@ export const attentionCard = {
   title: "Where attention goes",
   place: "below",
   needs: ["attention"],
-  image: "chart of attention",
   controls:
     `<label for="attention-queries" class="grow-right">Queries <select ` +
     `id="attention-queries"></select></label>`,
@@ -352,12 +276,6 @@ export const attentionCard = {
             `${binWords(most)}`
         : "No attention is known for these queries",
     );
-    savedCharts.attention = () => ({
-      run,
-      name: `attention-l${key.replace(".", "h")}`,
-      size: { width: 760, height: 430 },
-      figure: () => attentionFigure(run, other, key, 760),
-    });
   },
   drawCharts: ({ run, other, key }) => [
     draw("attention", attentionFigure(run, other, key, sizeOf(byId("attention")).width)),

@@ -1,10 +1,10 @@
-// What charts share: layout, axes, profiles and bands of intervals; and charts as SVG and PNG.
+// What charts share: layout, axes, lines of plasticity and bands of intervals.
 
-import { byId, make, plain } from "./words.js";
+import { byId } from "./words.js";
 import { contextOf } from "./data.js";
 import { cellsWords } from "./state.js";
 import { showShare } from "./values.js";
-import { theme, withTheme } from "./colours.js";
+import { theme } from "./colours.js";
 
 export const PLOT_CONFIG = {
   displayModeBar: false,
@@ -16,6 +16,9 @@ export const PLOT_CONFIG = {
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
 export const CHART_MARGIN = { l: 54, r: 14, t: 8, b: 42 };
+
+/** What maps of cells share. */
+export const CELLS = { type: "heatmap", hoverongaps: false, showscale: false };
 
 export function baseLayout() {
   return {
@@ -47,6 +50,35 @@ export function baseAxis() {
     ticklabeloverflow: "allow",
   };
 }
+
+/** An axis with a line and ticks below it, and without a grid. */
+export const lowerAxis = () => ({
+  ...baseAxis(),
+  showgrid: false,
+  showline: true,
+  ticks: "outside",
+  ticklen: 4,
+});
+
+/** A dashed line from the lower to the upper edge of a chart. */
+export const uprightLine = (x) => ({
+  type: "line",
+  xref: "x",
+  yref: "paper",
+  x0: x,
+  x1: x,
+  y0: 0,
+  y1: 1,
+  line: { color: theme.quiet, width: 1, dash: "dash" },
+});
+
+/** Error bars where half of the interval is known. */
+export const errorBars = (half, look) => ({
+  type: "data",
+  array: half.map((value) => (Number.isFinite(value) ? value : 0)),
+  visible: half.some(Number.isFinite),
+  ...look,
+});
 
 /** Sizes of chart elements. They are measured once per page layout, because measuring is slow. */
 export const sizes = new Map();
@@ -84,15 +116,8 @@ export function placesOf(run, rows) {
 /** One axis for all shown runs: from the start to the end of the longest context. */
 export function positionAxis(shown, width) {
   const inTokens = shown.every((run) => run.unit === "tokens");
-  const axis = {
-    ...baseAxis(),
-    nticks: Math.min(8, Math.ceil(width / 85)),
-    showgrid: false,
-    showline: true,
-    ticks: "outside",
-    ticklen: 4,
-    tickformat: ",d",
-  };
+  const nticks = Math.min(8, Math.ceil(width / 85));
+  const axis = { ...lowerAxis(), nticks, tickformat: ",d" };
   if (shown.some((run) => run.log)) {
     return { ...axis, type: "log", dtick: Math.log10(shown[0].tables.places.rows > 9 ? 4 : 2) };
   }
@@ -117,9 +142,6 @@ export const plasticityAxis = () => ({
 export const axisName = (shown) =>
   new Set(shown.map((run) => run.at_one_position)).size > 1 ? "plasticity" : cellsWords(shown[0]);
 
-export const bandWords = ({ half_width: half }) =>
-  half?.some(Number.isFinite) ? ", 95 % interval" : "";
-
 /** A line of text per interval; empty where it is not known. */
 export const intervalTexts = ({ plasticity, half_width: half }) =>
   Array.from(plasticity, (value, i) =>
@@ -128,9 +150,27 @@ export const intervalTexts = ({ plasticity, half_width: half }) =>
       : "",
   );
 
+/**
+ * A line of the plasticity of some rows. `words` are behind the number under the pointer, and
+ * `more` are other settings of the trace.
+ */
+export const lineOf = (run, rows, { color, width, dash, name, words }, more = {}) => ({
+  x: placesOf(run, rows),
+  y: Array.from(rows.plasticity),
+  mode: "lines",
+  connectgaps: false,
+  line: { color, width, dash },
+  name,
+  text: intervalTexts(rows),
+  hovertemplate: `%{y:.3f} ${words}%{text}<extra></extra>`,
+  ...more,
+});
+
 /** The band of 95 % intervals, one shape per unbroken series of known intervals. */
-export function intervalTraces(name, x, { plasticity, half_width: half }, color, alpha = "44") {
-  const shape = { x: [], y: [] };
+export function intervalTraces(name, run, rows, color, alpha = "44") {
+  const { plasticity, half_width: half } = rows,
+    x = placesOf(run, rows),
+    shape = { x: [], y: [] };
   let start = 0;
   for (let i = 0; i <= x.length; i++) {
     if (Number.isFinite(half?.[i]) && i < x.length) continue;
@@ -148,130 +188,7 @@ export function intervalTraces(name, x, { plasticity, half_width: half }, color,
     start = i + 1;
   }
   if (!shape.x.length) return [];
-  return [
-    {
-      ...shape,
-      name,
-      mode: "lines",
-      hoverinfo: "skip",
-      fill: "toself",
-      fillcolor: color + alpha,
-      line: { color: color + alpha, width: 1 },
-      showlegend: false,
-    },
-  ];
+  const faint = color + alpha;
+  const look = { mode: "lines", fill: "toself", fillcolor: faint, line: { color: faint, width: 1 } };
+  return [{ ...shape, name, hoverinfo: "skip", ...look }];
 }
-
-const IMAGE_FONT = "Helvetica, Arial, sans-serif";
-const PNG_SCALE = 2;
-
-/**
- * Charts that can be saved, by their id: a function gives the figure, its size, the run, and the
- * end of the file name. Cards add theirs.
- */
-export const savedCharts = {};
-
-/**
- * The figure for paper: the light theme, a white background, axis titles, a legend or a bar of
- * colours.
- */
-function paperFigure({ figure, size }) {
-  const {
-    traces: [first, ...rest],
-    layout,
-    names,
-    bar,
-    note,
-  } = withTheme("light", figure);
-  const axis = (of, text, below = "") => ({
-    ...of,
-    color: "#1d2126",
-    linecolor: "#5d6570",
-    tickcolor: "#5d6570",
-    automargin: true,
-    ...(text
-      ? { title: { text: plain(text) + (below && `<br><sub>${below}</sub>`), standoff: 8 } }
-      : {}),
-  });
-  return {
-    data: [{ ...first, ...(bar ? colourBar(bar) : {}) }, ...rest],
-    layout: {
-      ...withTheme("light", baseLayout),
-      ...layout,
-      ...size,
-      paper_bgcolor: "#fff",
-      plot_bgcolor: "#fff",
-      font: { family: IMAGE_FONT, size: 13, color: "#1d2126" },
-      margin: { l: 60, r: 18, t: 14, b: 50 },
-      showlegend: !bar && rest.some((trace) => trace.name),
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
-      xaxis: axis(layout.xaxis, names.x, note),
-      yaxis: axis(layout.yaxis, names.y),
-      ...(layout.yaxis2 ? { yaxis2: axis(layout.yaxis2) } : {}),
-    },
-  };
-}
-
-/** A bar of colours with numbers, or with one name per class. */
-function colourBar({ label, classes }) {
-  const ticks = classes ? { tickvals: classes.map((_, i) => i), ticktext: classes.map(plain) } : {};
-  return {
-    showscale: true,
-    colorbar: {
-      thickness: 12,
-      outlinewidth: 0,
-      title: { text: plain(label), side: classes ? "top" : "right" },
-      ...ticks,
-    },
-  };
-}
-
-/** Draw the chart again for paper, and save it. */
-async function saveImage(id, format) {
-  const image = savedCharts[id](),
-    { data, layout } = paperFigure(image);
-  const uri = await Plotly.toImage(
-    { data, layout, config: PLOT_CONFIG },
-    { format: "svg", ...image.size },
-  );
-  const svg = decodeURIComponent(uri.slice(uri.indexOf(",") + 1));
-  const name = `${image.run ? slug(image.run.label) : "runs"}-${image.name}.${format}`;
-  save(
-    name,
-    format === "svg" ? new Blob([svg], { type: "image/svg+xml" }) : await pngOf(svg, image.size),
-  );
-}
-
-async function pngOf(svg, { width, height }) {
-  const picture = new Image();
-  picture.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
-  await picture.decode();
-  const canvas = make("canvas", "", { width: PNG_SCALE * width, height: PNG_SCALE * height });
-  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
-  return new Promise((done) => canvas.toBlob(done, "image/png"));
-}
-
-/** Two buttons for a chart. */
-export function imageButtons(id, what) {
-  const buttons = ["svg", "png"].map((format) => {
-    const button = make("button", format.toUpperCase(), {
-      type: "button",
-      class: "image",
-      "data-image": `${id}.${format}`,
-      "aria-label": `Download the ${what} as ${format.toUpperCase()}`,
-      title: `Download the ${what} as ${format.toUpperCase()}`,
-    });
-    button.addEventListener("click", () => saveImage(id, format));
-    return button;
-  });
-  return make("span", "", { class: "images" }, buttons);
-}
-
-export function save(name, content) {
-  const url = URL.createObjectURL(content);
-  make("a", "", { href: url, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
-}
-
-/** The name of a run as part of a file name. */
-export const slug = (label) => label.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^-+|-+$/g, "");

@@ -5,32 +5,12 @@ import { metricOf, spreadOf } from "./data.js";
 import { page, state } from "./state.js";
 import { ROLE, roleOf, roleWords, UNSURE, windowWords, wordsOf } from "./values.js";
 
-export const VIRIDIS = [
-  "#440154",
-  "#482878",
-  "#3e4989",
-  "#31688e",
-  "#26828e",
-  "#1f9e89",
-  "#35b779",
-  "#6ece58",
-  "#b5de2b",
-  "#fde725",
-];
+export const VIRIDIS =
+  "#440154 #482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725".split(" ");
 
-const PURPLE_ORANGE = [
-  "#7f3b08",
-  "#b35806",
-  "#e08214",
-  "#fdb863",
-  "#fee0b6",
-  "#f7f7f7",
-  "#d8daeb",
-  "#b2abd2",
-  "#8073ac",
-  "#542788",
-  "#2d004b",
-];
+const PURPLE_ORANGE = (
+  "#7f3b08 #b35806 #e08214 #fdb863 #fee0b6 #f7f7f7 #d8daeb #b2abd2 #8073ac #542788 #2d004b"
+).split(" ");
 
 const RUN_COLOURS = {
   light: ["#007a58", "#a8487f", "#8a6d00", "#3b3f45", "#5b4fb5"],
@@ -41,18 +21,8 @@ export const theme = {};
 
 function readTheme() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of [
-    "panel",
-    "ink",
-    "quiet",
-    "line",
-    "faint",
-    "one",
-    "two",
-    "mean",
-    "band",
-    "texts",
-  ]) {
+  const names = "panel ink quiet line faint one two mean band texts";
+  for (const name of names.split(" ")) {
     theme[name] = style.getPropertyValue(`--${name}`).trim();
   }
   theme.runs = RUN_COLOURS[document.documentElement.dataset.theme];
@@ -141,20 +111,6 @@ export function keepTheme(name) {
     localStorage.setItem("attention-plasticity-theme", name);
   } catch {
     /* no storage: ignore */
-  }
-}
-
-/** The result of a function that reads the theme, for another theme than the one on the screen. */
-export function withTheme(name, build) {
-  const root = document.documentElement,
-    shown = root.dataset.theme;
-  root.dataset.theme = name;
-  readTheme();
-  try {
-    return build();
-  } finally {
-    root.dataset.theme = shown;
-    readTheme();
   }
 }
 

@@ -1,6 +1,8 @@
 // The card of the selected head: its profile over the context, and its cells.
 
-import { byId, capital, headName, make, plain, plural, show, whole, withHalf } from "./words.js";
+import {
+  byId, capital, headName, legendEntry, plain, plural, show, whole, withHalf,
+} from "./words.js";
 import { contextOf, hasRows, metricOf, rowsOfHead } from "./data.js";
 import {
   absentWords, cellsWords, eligibleHeads, headsBeside, kindOf, mainDrop, meanProfile, meanWords,
@@ -13,73 +15,63 @@ import {
 } from "./values.js";
 import { baselineColour, gradient, roleMark, stopsOf, theme, VIRIDIS } from "./colours.js";
 import {
-  axisName, bandWords, baseAxis, CHART_MARGIN, draw, intervalTexts, intervalTraces, placesOf,
-  plasticityAxis, positionAxis, positionName, savedCharts, sizeOf, tickStep,
+  axisName, baseAxis, CELLS, CHART_MARGIN, draw, intervalTraces, lineOf, lowerAxis, placesOf,
+  plasticityAxis, positionAxis, positionName, sizeOf, tickStep,
 } from "./charts.js";
 
 /** Why this head is shown before a head is chosen. */
 function firstHeadWords(run, key) {
   const metric = mainDrop(run),
     drop = metricOf(run, key, metric),
-    { label } = wordsOf(metric);
+    half = halfWidthOf(run, key, metric),
+    { label } = wordsOf(metric),
+    interval = `${showIn(metric, drop - half)} to ${showIn(metric, drop + half)}`;
   if (!Number.isFinite(drop))
     return "Selected at first: the first head, because drops are not known.";
-  const shared = firstHeads().length < run.rowOf.size ? " of both runs" : "";
+  const head = `the head${firstHeads().length < run.rowOf.size ? " of both runs" : ""}`;
   if (!hasIntervals(run, metric))
-    return (
-      `Selected at first: the head${shared} with the largest ${label} (` +
-      `${showIn(metric, drop)}).`
-    );
-  const half = halfWidthOf(run, key, metric),
-    interval = `${showIn(metric, drop - half)} to ${showIn(metric, drop + half)}`;
-  if (Math.abs(drop) > half)
-    return (
-      `Selected at first: the head${shared} whose 95 % interval of the ${label} lies ` +
-      `farthest from 0 (${interval}).`
-    );
-  return (
-    `Selected at first: the head${shared} whose ${label} is nearest to being different from ` +
-    `0; all 95 % intervals contain 0 (here ${interval}).`
-  );
+    return `Selected at first: ${head} with the largest ${label} (${showIn(metric, drop)}).`;
+  return Math.abs(drop) > half
+    ? `Selected at first: ${head} whose 95 % interval of the ${label} lies farthest from 0 ` +
+        `(${interval}).`
+    : `Selected at first: ${head} whose ${label} is nearest to being different from 0; all 95 % ` +
+        `intervals contain 0 (here ${interval}).`;
+}
+
+/** What is known of a head, as a list of short texts. */
+function factsOf(run, key) {
+  const value = (name) => metricOf(run, key, name),
+    shown = (name) => showHeadValue(run, key, name),
+    when = (name, words) => (Number.isFinite(value(name)) ? [words()] : []),
+    { level, name } = kindOf(run),
+    reason = run.at_one_position && reasonOf(run, key, level),
+    pooled = () => `over a bin ${shown("ap_pooled")}, of which ${shown("ap_phase")} is rotary phase`,
+    counts = () => `${whole(value("n_q_tokens"))} queries, ${whole(value("n_k_tokens"))} keys`,
+    window = shown("sliding_window");
+  return [
+    ...when(level, () => `${name} ${shown(level)}`),
+    ...(run.at_one_position ? when("ap_phase", pooled) : []),
+    ...when("ap_attended", () => `attended plasticity ${shown("ap_attended")}`),
+    ...when("attn_sink_mass", () => `attention on sinks ${shown("attn_sink_mass")}`),
+    ...(reason ? [`RoPE-aligned plasticity is missing: ${reason}`] : []),
+    ...when("k_head", () => `key head ${value("k_head")}`),
+    ...(run.tables.heads.columns.sliding_window
+      ? [Number.isFinite(value("sliding_window")) ? `window of ${window} tokens` : window]
+      : []),
+    ...when("n_q_tokens", counts),
+    ...when("d_model", () => `${value("d_model")} dimensions`),
+  ];
 }
 
 function showHead(run, key) {
-  const { layer, head } = state;
+  const { layer, head, metric } = state;
   byId("head-title").textContent = headName(layer, head);
-  const facts = [];
-  const value = (name) => metricOf(run, key, name);
-  const kind = kindOf(run);
-  if (Number.isFinite(value(kind.level)))
-    facts.push(`${kind.name} ${showHeadValue(run, key, kind.level)}`);
-  if (run.at_one_position && Number.isFinite(value("ap_phase")))
-    facts.push(
-      `over a bin ${showHeadValue(run, key, "ap_pooled")}, of which ` +
-        `${showHeadValue(run, key, "ap_phase")} is rotary phase`,
-    );
-  if (Number.isFinite(value("ap_attended")))
-    facts.push(`attended plasticity ${showHeadValue(run, key, "ap_attended")}`);
-  if (Number.isFinite(value("attn_sink_mass")))
-    facts.push(`attention on sinks ${showHeadValue(run, key, "attn_sink_mass")}`);
-  const reason = run.at_one_position && reasonOf(run, key, kind.level);
-  if (reason) facts.push(`RoPE-aligned plasticity is missing: ${reason}`);
-  if (Number.isFinite(value("k_head"))) facts.push(`key head ${value("k_head")}`);
-  if (run.tables.heads.columns.sliding_window) {
-    facts.push(
-      Number.isFinite(value("sliding_window"))
-        ? `window of ${whole(value("sliding_window"))} tokens`
-        : windowWords(run, key),
-    );
-  }
-  if (Number.isFinite(value("n_q_tokens")))
-    facts.push(`${whole(value("n_q_tokens"))} queries, ${whole(value("n_k_tokens"))} keys`);
-  if (Number.isFinite(value("d_model"))) facts.push(`${value("d_model")} dimensions`);
-  byId("head-facts").textContent = facts.join(" · ");
+  byId("head-facts").textContent = factsOf(run, key).join(" · ");
   byId("head-budget").textContent = budgetWords(run, key);
   byId("head-reason").textContent = state.chosen ? "" : firstHeadWords(run, key);
-  const metric = wordsOf(state.metric).label;
-  const faded = isFaded(run, key) ? `; ${fadedWords(state.metric)}` : "";
-  byId("announcement").textContent =
-    `${headName(layer, head)}: ${metric} ${showHeadValue(run, key, state.metric)}${faded}`;
+  const faded = isFaded(run, key) ? `; ${fadedWords(metric)}` : "";
+  const value = `${wordsOf(metric).label} ${showHeadValue(run, key, metric)}`;
+  byId("announcement").textContent = `${headName(layer, head)}: ${value}${faded}`;
 }
 
 function drawProfile(run, other, key) {
@@ -87,49 +79,23 @@ function drawProfile(run, other, key) {
   return draw("profile", profileFigure(run, other, key, sizeOf(byId("profile")).width));
 }
 
-/**
- * The selected head, the mean of heads, and the same head of the other run, or its mean if heads do
- * not correspond.
- */
+/** The mean of heads, baselines, the other run, the selected head, and its numbers of texts. */
 function profileFigure(run, other, key, width) {
   const shown = [run, other].filter(Boolean),
     rows = rowsOfHead(run, "profiles", key),
-    mean = meanProfile(run);
-  const traces = [...(mean ? meanTraces(run, mean, shown) : []), ...baselineTraces(run, shown)];
-  if (rows)
-    traces.push(...intervalTraces("interval of the head", placesOf(run, rows), rows, theme.one));
-  if (rows?.pooled) traces.push(...pooledTraces(run, rows, shown));
-  if (rows?.near) traces.push(...nearTraces(run, rows, shown));
-  if (other && !headsBeside()) traces.push(...otherMeanTraces(other, shown));
-  else if (other)
-    traces.push(
-      headTrace(
-        other,
-        key,
-        shown,
-        theme.two,
-        "dash",
-        plain(other.label),
-        `the same head, ${plain(other.label)}`,
-      ),
-    );
-  traces.push(
-    headTrace(
-      run,
-      key,
-      shown,
-      theme.one,
-      "solid",
-      "this head",
-      headName(...key.split("."))
-        .toLowerCase()
-        .replace(" ·", ",") + bandWords(rows ?? {}),
-    ),
-  );
-  const texts = rows ? textsTraces(run, rows, shown, width) : [];
-  const xaxis = positionAxis(shown, width);
+    mean = meanProfile(run),
+    texts = rows ? textsTraces(run, rows, width) : [],
+    xaxis = positionAxis(shown, width);
+  const below = { domain: [0, 0.11], range: [0, 1], tickvals: [0.5], ticktext: ["texts"] };
   return {
-    traces: [...texts, ...traces],
+    traces: [
+      ...texts,
+      ...(mean ? meanTraces(run, mean) : []),
+      ...drawnBaselines(run).flatMap((baseline) => baselineTraces(run, baseline)),
+      ...(rows ? headLines(run, rows) : []),
+      ...(other ? otherTraces(other, key) : []),
+      headTrace(run, key, { color: theme.one }, "this head"),
+    ],
     names: { x: positionName(shown), y: axisName(shown) },
     layout: {
       margin: CHART_MARGIN,
@@ -137,133 +103,85 @@ function profileFigure(run, other, key, width) {
       hoverdistance: -1,
       xaxis: texts.length ? { ...xaxis, anchor: "y2" } : xaxis,
       yaxis: { ...plasticityAxis(), ...(texts.length ? { domain: [0.17, 1] } : {}) },
-      ...(texts.length
-        ? {
-            yaxis2: {
-              ...baseAxis(),
-              domain: [0, 0.11],
-              range: [0, 1],
-              tickvals: [0.5],
-              ticktext: ["texts"],
-              showgrid: false,
-            },
-          }
-        : {}),
+      ...(texts.length ? { yaxis2: { ...baseAxis(), ...below, showgrid: false } } : {}),
     },
   };
 }
 
-/** Plasticity over a bin of the selected head, for the same pairs and queries as captured. */
-function pooledTraces(run, rows, shown) {
-  const x = placesOf(run, rows),
-    pooled = { plasticity: rows.pooled, half_width: rows.pooled_half_width };
+/** The selected head: its interval, plasticity over a bin, and keys at equal distances. */
+function headLines(run, rows) {
+  const own = { color: theme.one },
+    of = (name) => ({ ...rows, plasticity: rows[name], half_width: rows[`${name}_half_width`] }),
+    traces = intervalTraces("interval of the head", run, rows, theme.one);
+  if (rows.pooled) {
+    const name = "over a bin, with rotary phase",
+      pooled = of("pooled");
+    traces.push(
+      ...intervalTraces("interval over a bin", run, pooled, theme.one, "18"),
+      lineOf(run, pooled, { ...own, width: 1.5, dash: "dot", name, words: name }),
+    );
+  }
+  if (rows.near) {
+    const name = "keys at equal distances";
+    traces.push(lineOf(run, of("near"), { ...own, width: 2, dash: "dash", name, words: name }));
+  }
+  return traces;
+}
+
+function meanTraces(run, mean) {
+  const hidden = { x: placesOf(run, mean), hoverinfo: "skip", mode: "lines", line: { width: 0 } };
+  const look = { color: theme.mean, width: 2, name: meanWords(run) };
+  const words = "mean of heads; middle 50 %: %{customdata[0]:.3f}–%{customdata[1]:.3f}";
   return [
-    ...intervalTraces("interval over a bin", x, pooled, theme.one, "18"),
-    {
-      x,
-      y: rows.pooled,
-      mode: "lines",
-      connectgaps: false,
-      line: { color: theme.one, width: 1.5, dash: "dot" },
-      name: `over a bin, with rotary phase${bandWords(pooled)}`,
-      text: intervalTexts(pooled),
-      hovertemplate: "%{y:.3f} over a bin, with rotary phase%{text}<extra></extra>",
-    },
+    { ...hidden, y: Array.from(mean.low) },
+    { ...hidden, y: Array.from(mean.high), fill: "tonexty", fillcolor: theme.band },
+    ...intervalTraces("interval of the mean", run, mean, theme.mean),
+    lineOf(
+      run,
+      mean,
+      { ...look, words },
+      { customdata: Array.from(mean.low, (low, i) => [low, mean.high[i]]) },
+    ),
   ];
 }
 
-/** The selected head with keys at equal distances at all positions. */
-function nearTraces(run, rows, shown) {
-  const near = { plasticity: rows.near, half_width: rows.near_half_width };
-  return [
-    {
-      x: placesOf(run, rows),
-      y: rows.near,
-      mode: "lines",
-      connectgaps: false,
-      line: { color: theme.one, width: 2, dash: "dash" },
-      name: "keys at equal distances",
-      text: intervalTexts(near),
-      hovertemplate: "%{y:.3f} keys at equal distances%{text}<extra></extra>",
-    },
-  ];
-}
-
-function meanTraces(run, mean, shown) {
-  const x = placesOf(run, mean);
-  const hidden = { hoverinfo: "skip", mode: "lines", line: { width: 0 }, showlegend: false };
-  return [
-    { ...hidden, x, y: Array.from(mean.low) },
-    {
-      ...hidden,
-      x,
-      y: Array.from(mean.high),
-      fill: "tonexty",
-      fillcolor: theme.band,
-      name: "middle 50 % of heads",
-      showlegend: true,
-    },
-    ...intervalTraces("interval of the mean", x, mean, theme.mean),
-    {
-      x,
-      y: Array.from(mean.plasticity),
-      mode: "lines",
-      line: { color: theme.mean, width: 2 },
-      name: meanWords(run) + bandWords(mean),
-      customdata: Array.from(mean.low, (low, i) => [low, mean.high[i]]),
-      text: intervalTexts(mean),
-      hovertemplate:
-        "%{y:.3f} mean of heads; middle 50 %: " +
-        "%{customdata[0]:.3f}–%{customdata[1]:.3f}%{text}<extra></extra>",
-    },
-  ];
-}
-
-function otherMeanTraces(other, shown) {
-  const mean = meanProfile(other);
-  if (!mean) return [];
-  const x = placesOf(other, mean),
+/** The same head of the other run, or its mean if heads do not correspond. */
+function otherTraces(other, key) {
+  const look = { color: theme.two, dash: "dash" };
+  if (headsBeside()) return [headTrace(other, key, look, plain(other.label))];
+  const mean = meanProfile(other),
     name = `${meanWords(other)}, ${plain(other.label)}`;
+  if (!mean) return [];
   return [
-    ...intervalTraces("interval of the other mean", x, mean, theme.two),
-    {
-      x,
-      y: Array.from(mean.plasticity),
-      mode: "lines",
-      line: { color: theme.two, width: 2, dash: "dash" },
-      name,
-      text: intervalTexts(mean),
-      hovertemplate: `%{y:.3f} ${name}%{text}<extra></extra>`,
-    },
+    ...intervalTraces("interval of the other mean", other, mean, theme.two),
+    lineOf(other, mean, { ...look, width: 2, name, words: name }),
   ];
 }
 
-function headTrace(run, key, shown, color, dash, words, name) {
+function headTrace(run, key, look, words) {
   const rows = rowsOfHead(run, "profiles", key);
-  if (!rows) return { x: [], y: [], hoverinfo: "skip", showlegend: false };
-  const intervals = intervalTexts(rows);
+  if (!rows) return { x: [], y: [], hoverinfo: "skip" };
   const texts = Array.from(rows.plasticity, (_, i) =>
     Number.isFinite(rows.n_texts?.[i]) ? `<br>${plural(rows.n_texts[i], "text")}` : "",
   );
-  return {
-    x: placesOf(run, rows),
-    y: rows.plasticity,
-    mode: "lines+markers",
-    connectgaps: false,
-    name,
-    line: { color, width: 2.5, dash },
-    marker: { color, size: 5.5 },
-    text: intervals,
-    customdata: texts,
-    hovertemplate: `<b>%{y:.3f}</b> ${words}%{text}%{customdata}<extra></extra>`,
-  };
+  return lineOf(
+    run,
+    rows,
+    { ...look, width: 2.5 },
+    {
+      mode: "lines+markers",
+      marker: { color: look.color, size: 5.5 },
+      customdata: texts,
+      hovertemplate: `<b>%{y:.3f}</b> ${words}%{text}%{customdata}<extra></extra>`,
+    },
+  );
 }
 
 /**
  * Borders of the buckets of some rows as drawn. Without known borders they are midway between
  * positions.
  */
-function bucketSpans(run, rows, shown) {
+function bucketSpans(run, rows) {
   const { bucket, start, end } = run.tables.places.columns;
   const last = contextOf(run);
   if (end)
@@ -287,99 +205,77 @@ function bucketSpans(run, rows, shown) {
  * The strip below the profile: the number of texts with queries of this head in each bucket.
  * Numbers without room are left out.
  */
-function textsTraces(run, rows, shown, width) {
+function textsTraces(run, rows, width) {
   if (!rows.n_texts?.some(Number.isFinite) || rows.n_texts.length < 2) return [];
-  const spans = bucketSpans(run, rows, shown),
+  const spans = bucketSpans(run, rows),
     most = Math.max(...rows.n_texts.filter(Number.isFinite));
   const step = Math.ceil(
     (spans.length * (7 * whole(most).length + 2)) / (width - CHART_MARGIN.l - CHART_MARGIN.r),
   );
   const edges = [spans[0][0]],
-    z = [],
-    text = [],
-    hover = [];
+    cells = []; // number of texts, text in the cell, and text under the pointer
   spans.forEach(([first, stop], i) => {
     if (first > edges.at(-1) * 1.0001) {
       edges.push(first);
-      z.push(null);
-      text.push("");
-      hover.push("");
+      cells.push([null, "", ""]);
     }
-    const known = Number.isFinite(rows.n_texts[i]);
     edges.push(stop);
-    z.push(known ? rows.n_texts[i] : null);
-    text.push(known && (spans.length - 1 - i) % step === 0 ? whole(rows.n_texts[i]) : "");
-    hover.push(
-      known
-        ? `<b>${plural(rows.n_texts[i], "text")}</b> with queries of this head at ` +
-            `${queriesWords(run, rows.q_bucket[i], rows.q_position?.[i], run.tables.places)}`
-        : "",
-    );
+    const texts = rows.n_texts[i];
+    if (!Number.isFinite(texts)) return cells.push([null, "", ""]);
+    const queries = queriesWords(run, rows.q_bucket[i], rows.q_position?.[i], run.tables.places);
+    cells.push([
+      texts,
+      (spans.length - 1 - i) % step === 0 ? whole(texts) : "",
+      `<b>${plural(texts, "text")}</b> with queries of this head at ${queries}`,
+    ]);
   });
+  const [z, text, customdata] = [0, 1, 2].map((place) => [cells.map((cell) => cell[place])]);
   return [
     {
-      type: "heatmap",
+      ...CELLS,
       name: "texts",
       x: edges,
       y: [0, 1],
-      z: [z],
-      text: [text],
-      customdata: [hover],
-      xaxis: "x",
+      z,
+      text,
+      customdata,
       yaxis: "y2",
       xgap: 1,
-      showscale: false,
-      showlegend: false,
       zmin: 0,
       zmax: most,
-      colorscale: [
-        [0, theme.panel],
-        [1, theme.texts],
-      ],
+      colorscale: stopsOf([theme.panel, theme.texts]),
       texttemplate: "%{text}",
       textfont: { size: 10, color: theme.ink },
       hovertemplate: "%{customdata}<extra></extra>",
-      hoverongaps: false,
     },
   ];
 }
 
 function showProfileKeys(run, other, key) {
-  const entry = (colour, text, kind = "") => {
-    const line = make("i", "", kind ? { class: kind } : {});
-    line.style[kind === "band" ? "background" : "borderColor"] = colour;
-    return make("span", "", {}, [line, text]);
-  };
   const rows = rowsOfHead(run, "profiles", key),
-    mine = rows?.half_width?.some(Number.isFinite),
+    known = (table) => table?.half_width?.some(Number.isFinite) ?? false,
     mean = meanProfile(run);
-  const ofMean = mean?.half_width?.some(Number.isFinite);
-  const withBand = (colour, text, known) => {
-    const made = entry(colour, text + (known ? ", 95 % interval" : ""));
-    if (known) made.firstChild.style.boxShadow = `0 -4px ${colour}44, 0 4px ${colour}44`;
-    return made;
-  };
-  byId("profile-note").textContent = profileNotes(run, rows, mine || ofMean, ofMean).join("; ");
+  const withBand = (colour, text, table) =>
+    legendEntry(colour, text + (known(table) ? ", 95 % interval" : ""), known(table) ? "wide" : "");
+  const notes = profileNotes(run, rows, known(rows) || known(mean), known(mean));
+  byId("profile-note").textContent = notes.join("; ");
   const entries = [
-    withBand(theme.one, `this head${run.at_one_position ? ", RoPE-aligned" : ""}`, mine),
+    withBand(theme.one, `this head${run.at_one_position ? ", RoPE-aligned" : ""}`, rows),
   ];
   if (rows?.pooled)
-    entries.push(entry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
-  if (rows?.near) entries.push(entry(theme.one, "this head, keys at equal distances", "dashed"));
-  if (other) entries.push(entry(theme.two, otherWords(other, key), "dashed"));
+    entries.push(legendEntry(theme.one, "this head, over a bin (with rotary phase)", "dotted"));
+  if (rows?.near)
+    entries.push(legendEntry(theme.one, "this head, keys at equal distances", "dashed"));
+  if (other) entries.push(legendEntry(theme.two, otherWords(other, key), "dashed"));
   if (mean)
     entries.push(
-      withBand(theme.mean, meanWords(run), ofMean),
-      entry(theme.band, "middle 50 % of heads", "band"),
+      withBand(theme.mean, meanWords(run), mean),
+      legendEntry(theme.band, "middle 50 % of heads", "band"),
     );
-  for (const baseline of drawnBaselines(run))
-    entries.push(
-      entry(
-        baselineColour(baseline),
-        `${baseline.words}, mean of heads`,
-        ["dashed", "dotted"][baseline.look],
-      ),
-    );
+  for (const baseline of drawnBaselines(run)) {
+    const words = `${baseline.words}, mean of heads`;
+    entries.push(legendEntry(baselineColour(baseline), words, ["dashed", "dotted"][baseline.look]));
+  }
   byId("profile-keys").replaceChildren(...entries);
 }
 
@@ -431,30 +327,19 @@ export function queriesWords(run, number, position, table = run.tables.buckets) 
   return Number.isFinite(position) ? `around ${whole(position)}` : `bucket ${number}`;
 }
 
-const BASELINE_DASHES = ["dash", "dot"];
-
 /** The baselines with a mean profile of the chosen layers. */
 const drawnBaselines = (run) => run.baselines.filter((baseline) => meanProfile(baseline));
 
-/** Thin lines with bands in the profile of a head. */
-function baselineTraces(run, shown) {
-  return drawnBaselines(run).flatMap((baseline) => {
-    const mean = meanProfile(baseline),
-      x = placesOf(run, mean),
-      color = baselineColour(baseline);
-    return [
-      ...intervalTraces(`interval, ${baseline.words}`, x, mean, color, "26"),
-      {
-        x,
-        y: Array.from(mean.plasticity),
-        mode: "lines",
-        line: { color, width: 1.5, dash: BASELINE_DASHES[baseline.look] },
-        name: `${baseline.words}${bandWords(mean)}`,
-        text: intervalTexts(mean),
-        hovertemplate: `%{y:.3f} mean of heads, ${baseline.words}%{text}<extra></extra>`,
-      },
-    ];
-  });
+/** A thin line with a band in the profile of a head. */
+function baselineTraces(run, baseline) {
+  const mean = meanProfile(baseline),
+    { words: name, look } = baseline,
+    color = baselineColour(baseline),
+    dash = ["dash", "dot"][look];
+  return [
+    ...intervalTraces(`interval, ${name}`, run, mean, color, "26"),
+    lineOf(run, mean, { color, width: 1.5, dash, name, words: `mean of heads, ${name}` }),
+  ];
 }
 
 function drawCells(run, key) {
@@ -506,23 +391,10 @@ function cellsFigure(run, key) {
       `<b>${withHalf(showShare(value), value, half)}</b> ${cellsWords(run)}` +
       `${pooled}<br>queries ${span(q)}<br>keys ${span(k)}${pairs}`;
   }
-  const trace = {
-    type: "heatmap",
-    z,
-    text,
-    hoverinfo: "text",
-    hoverongaps: false,
-    colorscale: stopsOf(VIRIDIS),
-    zmin: 0,
-    zmax: 1,
-    xgap: 1,
-    ygap: 1,
-    showscale: false,
-  };
+  const look = { colorscale: stopsOf(VIRIDIS), zmin: 0, zmax: 1, xgap: 1, ygap: 1 };
   const unit = run.unit === "tokens" ? "position (tokens)" : "bucket";
   return {
-    traces: [trace],
-    bar: { label: cellsWords(run) },
+    traces: [{ ...CELLS, ...look, z, text, hoverinfo: "text" }],
     names: { x: `query ${unit}`, y: `key ${unit}` },
     layout: {
       margin: { l: 70, r: 24, t: 9, b: 42 },
@@ -546,24 +418,14 @@ function bucketAxis(kind, run, start) {
     ...last,
   ];
   return {
-    ...baseAxis(),
-    showgrid: false,
+    ...lowerAxis(),
     range: [-0.5, start.length - 0.5],
-    showline: true,
     mirror: true,
     ticks: exact ? "outside" : "",
-    ticklen: 4,
     tickvals: ticks.map(({ place }) => place),
     ticktext: ticks.map(({ text }) => text),
   };
 }
-
-const ofHead = (run, key, chart, size, figure) => () => ({
-  run,
-  name: `${chart}-l${key.replace(".", "h")}`,
-  size,
-  figure,
-});
 
 export const headCard = {
   id: "head",
@@ -574,16 +436,15 @@ export const headCard = {
     `id="head-facts"></p><p id="head-budget"></p>`,
   body: `
     <figure>
-      <figcaption><h3>Profile over the context</h3> <span data-images="profile"
-        data-what="profile"></span> <span class="quiet" id="profile-note"></span>
+      <figcaption><h3>Profile over the context</h3> <span class="quiet"
+        id="profile-note"></span>
         <span class="keys" id="profile-keys"></span></figcaption>
       <div class="chart profile" id="profile" role="img"></div>
     </figure>
     <div class="fill">
       <figure>
         <figcaption><h3>Query and key position <span class="small-legend" aria-hidden="true">0<i
-          id="cells-bar"></i>1</span></h3> <span data-images="cells"
-          data-what="cells"></span></figcaption>
+          id="cells-bar"></i>1</span></h3></figcaption>
         <div class="chart square" id="cells" role="img"></div>
         <p class="quiet" id="cells-note"></p>
       </figure>
@@ -595,12 +456,6 @@ export const headCard = {
     byId("head-role").replaceChildren(...(hasRows(run, "roles", key) ? [roleMark(run, key)] : []));
     showHead(run, key);
     showProfileKeys(run, other, key);
-    savedCharts.profile = ofHead(run, key, "profile", { width: 760, height: 430 }, () =>
-      profileFigure(run, other, key, 760),
-    );
-    savedCharts.cells = ofHead(run, key, "cells", { width: 600, height: 520 }, () =>
-      cellsFigure(run, key),
-    );
   },
   drawCharts: ({ run, other, key }) => [drawProfile(run, other, key), drawCells(run, key)],
 };

@@ -1,12 +1,13 @@
 // The card of the table of heads, with sort and search. Only visible rows are in the document.
 
-import { byId, capital, fillEstimate, make, NONE, plural, showChange, whole } from "./words.js";
+import { byId, fillEstimate, make, NONE, plural, showChange, whole } from "./words.js";
 import { keyOf, metricOf, spreadOf } from "./data.js";
-import { inLayers, page, runShown, shownKind, state } from "./state.js";
-import { fadedWords, isFaded, ROLE, roleOf, showHeadValue, UNSURE, wordsOf } from "./values.js";
+import { inLayers, page, runShown, shownKind, state, typeOf, typeWords } from "./state.js";
+import {
+  fadedWords, isFaded, ROLE, roleOf, roleWords, showHeadValue, UNSURE, wordsOf,
+} from "./values.js";
 import { roleMark } from "./colours.js";
 import { select } from "./map.js";
-import { parseFilter } from "./search.js";
 
 const ROW_HEIGHT = 26,
   SPARE_ROWS = 6;
@@ -100,15 +101,28 @@ function sortHeads(run, by) {
   orderHeads(run);
 }
 
+/** The words of a head that a search finds: its names, the type of its layer, and its role. */
+function searchedWords(run, key) {
+  const [layer, head] = key.split(".");
+  const names = [`l${layer}h${head}`, `l${layer} h${head}`, `layer ${layer} head ${head}`, key];
+  return [...names, typeWords(run, typeOf(run, key)), roleWords(run, key)].join(" ").toLowerCase();
+}
+
+/** A test of a head: it has every text between commas, from the begin of a word or a number. */
+function searchTest(run, query) {
+  const plain = (text) => text.replace(/[^\p{L}\p{N}\s]/gu, "\\$&");
+  const parts = query
+    .toLowerCase()
+    .split(/\s*,\s*/)
+    .map((text) => new RegExp(`(?<![\\p{L}\\p{N}.])${plain(text)}(?!\\d)`, "u"));
+  return (key) => parts.every((part) => part.test(searchedWords(run, key)));
+}
+
 function orderHeads(run) {
-  const query = byId("search").value.trim();
-  const { test, problem } = query ? parseFilter(run, query) : { test: () => true };
-  const all = [...run.rowOf.keys()];
-  const keys = problem ? [] : all.filter((key) => inLayers(run, key) && test(key));
-  byId("search-problem").textContent = problem
-    ? capital(problem) + (problem.endsWith("?") ? "" : ".")
-    : "";
-  byId("search").setAttribute("aria-invalid", Boolean(problem));
+  const query = byId("search").value.trim(),
+    test = searchTest(run, query),
+    all = [...run.rowOf.keys()];
+  const keys = all.filter((key) => inLayers(run, key) && test(key));
   const { by, up } = headsTable.sort;
   const column = headsTable.columns.find(({ id }) => id === by);
   if (column) {
@@ -146,11 +160,10 @@ function showRows() {
   if (!order.length)
     rows.push(
       make("tr", "", {}, [
-        make(
-          "td",
-          byId("search-problem").textContent ? "" : "No head meets all parts of the search",
-          { class: "none", colspan: columns.length + 1 },
-        ),
+        make("td", "No head has this name, type or role", {
+          class: "none",
+          colspan: columns.length + 1,
+        }),
       ]),
     );
   byId("heads-rows").replaceChildren(...rows);
@@ -281,10 +294,9 @@ export const headsCard = {
   grows: true,
   controls: `<span class="quiet" id="found" role="status"></span>
     <input type="search" class="grow-right" id="search"
-      aria-label="Find heads, such as l12h3, layer 3-9 or plasticity>0.5"
-      aria-describedby="search-problem" autocomplete="off" spellcheck="false">`,
+      aria-label="Find heads by name, type of layer or role" placeholder="l12h3 or induction"
+      autocomplete="off" spellcheck="false">`,
   body: `
-    <p class="problem" id="search-problem" role="status"></p>
     <div class="heads" id="heads">
       <table id="heads-table" role="grid" tabindex="0"
         aria-label="Heads; up and down arrows select a head"><thead><tr
@@ -322,8 +334,6 @@ export const headsCard = {
     });
   },
   fill({ run, beside }) {
-    const quarter = spreadOf(run, shownKind().level)?.q3 ?? 0.5; // a quarter of the heads have more
-    byId("search").placeholder = `plasticity>${(Math.floor(10 * quarter) / 10).toFixed(1)}`;
     fillHeads(run, beside);
   },
   drawRun: () => revealSelected(), // the map above has its height now

@@ -1,6 +1,6 @@
 // The card of the maps of layer × head, one per shown run. A click or an arrow key selects a head.
 
-import { byId, capital, make, plain, plural, show, whole } from "./words.js";
+import { byId, capital, legendEntry, make, plain, plural, show, whole } from "./words.js";
 import { keyOf, metricOf } from "./data.js";
 import {
   absentWords, hasTypes, headsBeside, inLayers, isDrop, layersWords, mapRuns, redraw, runShown,
@@ -11,9 +11,7 @@ import {
   roleOf, showHeadValue, showIn, spreadBetweenHeads, windowWords, wordsOf,
 } from "./values.js";
 import { colourOfType, gradient, scaleOf, stopsOf, theme } from "./colours.js";
-import {
-  baseAxis, baseLayout, imageButtons, PLOT_CONFIG, savedCharts, sizeOf, sizes, tickStep,
-} from "./charts.js";
+import { baseAxis, baseLayout, CELLS, PLOT_CONFIG, sizeOf, sizes, tickStep } from "./charts.js";
 
 const MAP_MARGIN = { l: 36, r: 12, t: 3, b: 36 };
 
@@ -53,17 +51,10 @@ function makeMaps(runs) {
       plot.addEventListener("click", (event) => select(headAt(plot, runs[place], event), place));
       plot.addEventListener("keydown", (event) => moveByKey(event, runs[place], place));
       if (runs.length === 1) return make("figure", "", { class: "map" }, [plot]);
-      const caption = make("figcaption", "", {}, [
-        make("span", run.label, { title: run.label }),
-        imageButtons(`map-${place}`, `map of ${run.label}`),
-      ]);
-      return make("figure", "", { class: "map" }, [caption, plot]);
+      const label = make("span", run.label, { title: run.label });
+      return make("figure", "", { class: "map" }, [make("figcaption", "", {}, [label]), plot]);
     }),
   );
-  byId("map-images").replaceChildren(...(runs.length === 1 ? [imageButtons("map-0", "map")] : []));
-  runs.forEach((_, place) => {
-    savedCharts[`map-${place}`] = () => mapImage(place);
-  });
 }
 
 const mapPlots = () => [...document.querySelectorAll(".map-plot")];
@@ -87,11 +78,10 @@ function mapFigure(run, metric, scale, size) {
     layers = mapLayers();
   const cell = Math.min(...Object.values(cellSize(size, run)));
   const trace = {
+    ...CELLS,
     ...mapValues(run, metric, scale),
-    type: "heatmap",
     hoverinfo: "text",
     hoverongaps: true,
-    showscale: false,
     colorscale: scale.stops ?? stopsOf(scale.colours),
     zmin: scale.low,
     zmax: scale.high,
@@ -101,9 +91,7 @@ function mapFigure(run, metric, scale, size) {
   const axis = { ...baseAxis(), showgrid: false, showline: true, mirror: true, ticks: "" };
   return {
     traces: [trace, ...fadeTraces(run)],
-    bar: { label: wordsOf(metric).label, classes: scale.classes },
     names: { x: "head", y: "layer" },
-    note: typeNote(run, size.width),
     layout: {
       margin: MAP_MARGIN,
       shapes: [...typeShapes(run, layers), ...breakShapes(layers)],
@@ -127,16 +115,8 @@ function layerTicks(layers, limit) {
 
 /** Dashed lines where layers are left out. */
 function breakShapes(layers) {
-  const line = (row, style) => ({
-    name: "break",
-    type: "line",
-    xref: "paper",
-    x0: 0,
-    x1: 1,
-    y0: row - 0.5,
-    y1: row - 0.5,
-    line: style,
-  });
+  const across = { name: "break", type: "line", xref: "paper", x0: 0, x1: 1 };
+  const line = (row, style) => ({ ...across, y0: row - 0.5, y1: row - 0.5, line: style });
   return breaksOf(layers).flatMap((row) => [
     line(row, { color: theme.panel, width: 3 }),
     line(row, { color: theme.quiet, width: 1.5, dash: "5px,3px" }),
@@ -166,22 +146,11 @@ function fadeTraces(run) {
     ),
   );
   if (!z.some((row) => row.includes(1))) return [];
-  return [
-    {
-      type: "heatmap",
-      name: "faded",
-      z,
-      zmin: 0,
-      zmax: 1,
-      colorscale: [
-        [0, theme.panel],
-        [1, theme.panel],
-      ],
-      opacity: state.metric === ROLE ? 0.6 : 0.75,
-      showscale: false,
-      hoverinfo: "skip",
-    },
-  ];
+  const look = {
+    colorscale: stopsOf([theme.panel, theme.panel]),
+    opacity: state.metric === ROLE ? 0.6 : 0.75,
+  };
+  return [{ ...CELLS, ...look, name: "faded", z, zmin: 0, zmax: 1, hoverinfo: "skip" }];
 }
 
 const isVeiled = (run, key) => run.rowOf.has(key) && (isFaded(run, key) || !inLayers(run, key));
@@ -290,27 +259,21 @@ function hasValue(run, key) {
 
 /** The legend of the colours: a bar with its ends, one value, or a list of classes. */
 function showLegend(scale, shown) {
-  const swatch = (background, kind) => {
-    const made = make("i", "", { class: kind });
-    made.style.background = background;
+  const { classes, legend, single, low, high, colours, unsure = [] } = scale;
+  const entry = (text, colour, kind = "swatch") => {
+    const made = legendEntry(colour, text, kind);
+    made.className = "class";
     return made;
   };
-  const entry = (text, colour, kind = "swatch") =>
-    make("span", "", { class: "class" }, [swatch(colour, kind), text]);
-  const unsure = (scale.unsure ?? []).map((text) => entry(text, theme.quiet, "swatch unsure"));
-  if (scale.classes)
-    byId("legend-colours").replaceChildren(
-      ...scale.legend.map((text, i) => entry(text, scale.colours[i])),
-      ...unsure,
-    );
-  else if (scale.single)
-    byId("legend-colours").replaceChildren(entry(show(scale.low), scale.colours[0]));
-  else
-    byId("legend-colours").replaceChildren(
-      show(scale.low),
-      swatch(gradient(scale.colours), "bar"),
-      show(scale.high),
-    );
+  const bar = () => make("i", "", { class: "bar", style: `background: ${gradient(colours)}` });
+  let parts = [show(low), bar(), show(high)];
+  if (single) parts = [entry(show(low), colours[0])];
+  if (classes)
+    parts = [
+      ...legend.map((text, i) => entry(text, colours[i])),
+      ...unsure.map((text) => entry(text, theme.quiet, "swatch unsure")),
+    ];
+  byId("legend-colours").replaceChildren(...parts);
   const reasons = [
     ...(shown.some((run) => run.selected) ? ["not selected"] : []),
     "not captured",
@@ -326,46 +289,18 @@ function showLegend(scale, shown) {
 /** Bars beside the map at the layers without full attention. */
 function typeShapes(run, layers) {
   const shapes = [];
+  const place = { type: "rect", xref: "paper", yref: "y", xsizemode: "pixel", xanchor: 1 };
   for (const [row, layer] of layers.entries()) {
     const name = run.layer_types[layer],
       last = shapes.at(-1);
     if (!name || name === "full_attention") continue;
     if (last?.name === name && last.y1 === row - 0.5) last.y1 = row + 0.5;
-    else
-      shapes.push({
-        name,
-        type: "rect",
-        xref: "paper",
-        yref: "y",
-        x0: 1,
-        x1: 1,
-        xsizemode: "pixel",
-        xanchor: 1,
-        y0: row - 0.5,
-        y1: row + 0.5,
-        fillcolor: colourOfType(name),
-        line: { color: theme.panel, width: 1 },
-      });
+    else {
+      const look = { fillcolor: colourOfType(name), line: { color: theme.panel, width: 1 } };
+      shapes.push({ ...place, ...look, name, x0: 4, x1: 9, y0: row - 0.5, y1: row + 0.5 });
+    }
   }
-  return shapes.map((shape) => ({ ...shape, x0: 4, x1: 9 }));
-}
-
-/**
- * The legend of the bars of a map that is saved as an image of this width, with tags for Plotly.
- */
-function typeNote(run, width) {
-  const marked = run.types.filter(({ name }) => name !== "full_attention"),
-    letters = width / 7;
-  let note = "bar at the right:",
-    length = note.length;
-  for (const { name, words } of marked) {
-    length += words.length + 3;
-    note +=
-      `${length > letters ? "<br>" : " "}<span style="color:${colourOfType(name)}">■</span> ` +
-      `${plain(words)}`;
-    if (length > letters) length = words.length + 3;
-  }
-  return marked.length ? note : "";
+  return shapes;
 }
 
 function showTypeLegend(shown) {
@@ -380,10 +315,8 @@ function showTypeLegend(shown) {
   byId("type-legend").hidden = !marked.length;
   byId("type-legend").replaceChildren(
     ...marked.map(([run, { name, words, layers }]) => {
-      const mark = make("i");
-      mark.style.background = colourOfType(name);
       const owner = named.length > 1 ? `${run.label}: ` : "";
-      return make("span", "", {}, [mark, `${owner}${words}, ${layersWords(layers)}`]);
+      return legendEntry(colourOfType(name), `${owner}${words}, ${layersWords(layers)}`);
     }),
   );
 }
@@ -432,44 +365,7 @@ function switchWords(run) {
   );
 }
 
-/** A map for paper. */
-function mapImage(place) {
-  const shown = mapRuns(),
-    of = shown[place];
-  const size = {
-    width: Math.min(1400, Math.max(420, 26 * of.grid[1] + 160)),
-    height: Math.min(1400, Math.max(280, 17 * mapLayers().length + 90)),
-  };
-  return {
-    run: of,
-    name: `map-${state.metric}`,
-    size,
-    figure: () => mapFigure(of, state.metric, scaleOf(state.metric, shown), size),
-  };
-}
-
 const ALL_COLUMNS = "…"; // the last option of the menu of colours
-
-/** The metrics of the menu and of the card of metrics at first; the others are shown on demand. */
-export const FIRST_METRICS = new Set([
-  "ap_aligned",
-  "ap_aligned_drop",
-  "ap_aligned_drop_position",
-  "ap_aligned_drop_distance",
-  "ap_phase",
-  "ap_pooled",
-  "ap_overall",
-  "ap_attended",
-  "q_R2_total",
-  "q_R2_unrotated",
-  "q_mean_share",
-  "attn_sink_mass",
-  "attn_far_mass",
-  "attn_entropy",
-  "n_text_groups",
-  "n_q_tokens",
-  "n_k_tokens",
-]);
 
 /**
  * The menu of colours: the usual metrics and the chosen one, or all columns without those of
@@ -482,21 +378,15 @@ function fillMetrics() {
     name === ROLE ||
     name === state.metric ||
     name === "sliding_window" ||
-    FIRST_METRICS.has(name);
+    wordsOf(name).first;
   const shown = groups
     .map(([title, names]) => [title, names.filter(usual)])
     .filter(([, names]) => names.length);
   const more =
     groups.flatMap(([, names]) => names).length - shown.flatMap(([, names]) => names).length;
+  const option = (name) => make("option", wordsOf(name).label, { value: name });
   byId("metric").replaceChildren(
-    ...shown.map(([title, names]) =>
-      make(
-        "optgroup",
-        "",
-        { label: title },
-        names.map((name) => make("option", wordsOf(name).label, { value: name })),
-      ),
-    ),
+    ...shown.map(([label, names]) => make("optgroup", "", { label }, names.map(option))),
     ...(more ? [make("option", `${plural(more, "more column")} …`, { value: ALL_COLUMNS })] : []),
   );
   byId("metric").value = state.metric;
@@ -515,8 +405,7 @@ export const mapCard = {
   title: "Heads by layer",
   place: "left",
   controls:
-    `<span id="map-images"></span><label for="metric" class="grow-right">Colour <select ` +
-    `id="metric"></select></label>`,
+    '<label for="metric" class="grow-right">Colour <select id="metric"></select></label>',
   body: `
     <div class="maps" id="maps"></div>
     <div class="legend" id="legend" aria-hidden="true"><span class="legend-colours"

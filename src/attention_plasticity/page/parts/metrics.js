@@ -5,7 +5,6 @@ import { metricOf, spreadOf } from "./data.js";
 import {
   groupsOf, halfWidthOf, metricGroups, reasonOf, showHeadValue, showIn, wordsOf,
 } from "./values.js";
-import { FIRST_METRICS } from "./map.js";
 
 /** The table of metrics. It is rebuilt for other runs and filled for another head. */
 const metricsTable = { run: null, other: null, rows: [] };
@@ -23,17 +22,9 @@ function makeMetrics(run, other) {
     ...metricGroups(run).map(([title, names]) => {
       const made = names.map((name) => metricRow(run, other, name));
       rows.push(...made);
-      const table = (kept) =>
-        make("table", "", {}, [
-          make(
-            "tbody",
-            "",
-            {},
-            kept.map(({ row }) => row),
-          ),
-        ]);
-      const first = made.filter(({ name }) => FIRST_METRICS.has(name)),
-        more = made.filter(({ name }) => !FIRST_METRICS.has(name));
+      const table = (kept) => make("table", "", {}, [make("tbody", "", {}, kept.map(rowIn))]);
+      const first = made.filter(({ name }) => wordsOf(name).first),
+        more = made.filter(({ name }) => !wordsOf(name).first);
       const folded = more.length
         ? [fold(plural(more.length, first.length ? "more column" : "column"), table(more))]
         : [];
@@ -47,6 +38,8 @@ function makeMetrics(run, other) {
   showAllMetrics();
   Object.assign(metricsTable, { run, other, rows });
 }
+
+const rowIn = ({ row }) => row;
 
 const fold = (words, content) =>
   make("details", "", { class: "more" }, [make("summary", words), content]);

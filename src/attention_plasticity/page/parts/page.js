@@ -8,7 +8,7 @@ import {
 } from "./state.js";
 import { canShow, firstHead } from "./values.js";
 import { applyTheme, keepTheme, savedTheme } from "./colours.js";
-import { imageButtons, sizes } from "./charts.js";
+import { sizes } from "./charts.js";
 import { showCards, showSubtitle, showWarnings } from "./model.js";
 import { mapCard } from "./map.js";
 import { headsCard } from "./heads.js";
@@ -21,13 +21,10 @@ import { readAddress, writeAddress } from "./address.js";
 
 /**
  * A card has an `id`, a `title`, a `place`, `controls` beside its title, and a `body`. It is shown
- * if the
- * selected head has rows in all tables of `needs`, or the run has all `tables`. `listen` is called
- * once, `fill` for other
- * runs or settings, `drawHead` for another head. Then the charts are drawn: `drawRun` and
- * `drawCharts` return promises.
- * `run` is the shown run, `other` the second one, `beside` the second one if its heads correspond,
- * and `key` the head.
+ * if the selected head has rows in all tables of `needs`, or the run has all `tables`. `listen` is
+ * called once, `fill` for other runs or settings, `drawHead` for another head. Then the charts are
+ * drawn: `drawRun` and `drawCharts` return promises. `run` is the shown run, `other` the second one,
+ * `beside` the second one if its heads correspond, and `key` the head.
  */
 const CARDS = [
   mapCard,
@@ -44,26 +41,18 @@ const CARDS = [
 const panelOf = ({ id }) => byId(`${id}-panel`);
 
 /** The element of a card. Its parts are written here, never by a run. */
-function makeCard({ id, title, place, image, controls = "", body, folded, grows, several }) {
+function makeCard({ id, title, place, controls = "", body, folded, grows, several }) {
   const panel = make(folded ? "details" : "section", "", {
     class: `panel${grows ? " grow" : ""}${several ? " several" : ""}`,
     id: `${id}-panel`,
     ...(id === "head" ? { tabindex: "-1" } : {}),
     ...(folded ? {} : { "aria-labelledby": `${id}-title` }),
   });
-  const top =
-    `<h2 id="${id}-title">${title}</h2> ` +
-    `${image ? `<span data-images="${id}" data-what="${image}"></span>` : ""}`;
+  const top = `<h2 id="${id}-title">${title}</h2>`;
   panel.innerHTML = folded
     ? `<summary>${top}</summary>${body}`
-    : `<div class="panel-top">${top}<p class="quiet" id="${id}-note"></p>${controls}</div>${body}`;
+    : `<div class="panel-top">${top} <p class="quiet" id="${id}-note"></p>${controls}</div>${body}`;
   byId(place).append(panel);
-}
-
-function makeCards() {
-  CARDS.forEach(makeCard);
-  for (const place of document.querySelectorAll("[data-images]"))
-    place.replaceChildren(imageButtons(place.dataset.images, place.dataset.what));
 }
 
 const viewOf = () => ({
@@ -202,9 +191,6 @@ function addListeners() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
     setTheme(savedTheme()),
   );
-  matchMedia("print").addEventListener("change", ({ matches }) =>
-    setTheme(matches ? "light" : savedTheme()),
-  );
   addEventListener("hashchange", (event) => {
     readAddress(event.newURL);
     drawAll();
@@ -258,7 +244,7 @@ async function startPage() {
   state.runs = await Promise.all(page.runs.map(openRun));
   byId("notice").hidden = true;
   byId("main").hidden = false;
-  makeCards();
+  CARDS.forEach(makeCard);
   readAddress(location.href);
   showTexts();
   await painted(); // show the numbers before the chart library is compiled

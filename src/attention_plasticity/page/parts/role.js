@@ -4,32 +4,23 @@ import { byId, capital, fillTable, make, NONE, show, showTo, whole } from "./wor
 import { contextOf, hasRows, numberOf, rowsOfHead } from "./data.js";
 import { page } from "./state.js";
 import { theme } from "./colours.js";
-import { baseAxis, draw, savedCharts, sizes } from "./charts.js";
+import { baseAxis, draw, errorBars, lowerAxis, sizes, uprightLine } from "./charts.js";
 
 const SPACES = { " ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥" };
 
-const UNSEEN = /[\p{C}\p{Z}]/u;
+const UNSEEN = /([\p{C}\p{Z}])/u;
 
 /**
  * A token as text with visible spaces; other characters without a shape are named by their number.
  */
 function tokenElement(text) {
   if (!text) return make("bdi", "no text", { class: "token quiet" });
-  const parts = [];
-  for (const character of text) {
-    if (!UNSEEN.test(character)) {
-      if (typeof parts.at(-1) === "string") parts[parts.length - 1] += character;
-      else parts.push(character);
-    } else
-      parts.push(
-        make(
-          "span",
-          SPACES[character] ??
-            `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`,
-          { class: "unseen-character" },
-        ),
-      );
-  }
+  const named = (character) =>
+    SPACES[character] ??
+    `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+  const parts = text
+    .split(UNSEEN)
+    .map((part, i) => (i % 2 ? make("span", named(part), { class: "unseen-character" }) : part));
   return make("bdi", "", { class: "token" }, parts);
 }
 
@@ -58,27 +49,18 @@ function showWords(run, key) {
 function wordList(kind, rows) {
   const places = [...rows.kind.keys()].filter((i) => rows.kind[i] === kind);
   if (!places.length) return null;
-  const head = ["query", "attends to", "distance", "weight"].map((text) =>
-    make("th", text, { scope: "col" }),
-  );
-  const lines = places.map((i) =>
-    make("tr", "", {}, [
-      make("td", "", {}, [tokenElement(rows.query_token[i])]),
-      make("td", "", {}, [
-        tokenElement(rows.key_token[i]),
-        ...(rows.k_position[i] === 0 ? [make("span", " first token", { class: "quiet" })] : []),
-      ]),
-      make("td", whole(rows.distance[i])),
-      make("td", rows.weight[i].toFixed(3)),
-    ]),
-  );
+  const lines = places.map((i) => {
+    const first = rows.k_position[i] === 0 ? [make("span", " first token", { class: "quiet" })] : [];
+    const target = make("span", "", {}, [tokenElement(rows.key_token[i]), ...first]);
+    const numbers = [whole(rows.distance[i]), rows.weight[i].toFixed(3)];
+    return { cells: [tokenElement(rows.query_token[i]), target, ...numbers] };
+  });
+  const table = make("table", "", { class: "words" });
+  fillTable(table, [["query"], ["attends to"], ["distance"], ["weight"]], lines);
   return make("section", "", { class: "word-list", "data-kind": kind }, [
     make("h3", capital(kind)),
     make("p", WORD_NOTES[kind], { class: "quiet" }),
-    make("table", "", { class: "words" }, [
-      make("thead", "", {}, [make("tr", "", {}, head)]),
-      make("tbody", "", {}, lines),
-    ]),
+    table,
   ]);
 }
 
@@ -98,18 +80,10 @@ function bandsFigure(run, key) {
       x: turning.map((i) => rows.wavelength[i]),
       y: turning.map((i) => rows[name][i]),
       yaxis,
-      name: words,
       mode: "lines+markers",
       line: { color, width: 1 },
       marker: { color, size: 5 },
-      error_y: {
-        type: "data",
-        array: half.map((value) => (Number.isFinite(value) ? value : 0)),
-        visible: half.some(Number.isFinite),
-        color,
-        thickness: 1.2,
-        width: 2,
-      },
+      error_y: errorBars(half, { color, thickness: 1.2, width: 2 }),
       text: turning.map(
         (i) => `band ${rows.band[i]}, wavelength ${show(rows.wavelength[i])} tokens`,
       ),
@@ -118,17 +92,9 @@ function bandsFigure(run, key) {
   };
   const axis = { ...baseAxis(), showline: true, nticks: 4 },
     context = contextOf(run);
-  const title = (text, y) => ({
-    text,
-    x: 0,
-    y,
-    xref: "paper",
-    yref: "paper",
-    xanchor: "left",
-    yanchor: "bottom",
-    showarrow: false,
-    font: { size: 11.5, color: theme.quiet },
-  });
+  const corner = { x: 0, xref: "paper", yref: "paper", xanchor: "left", yanchor: "bottom" };
+  const font = { size: 11.5, color: theme.quiet };
+  const title = (text, y) => ({ ...corner, text, y, showarrow: false, font });
   return {
     traces: [
       trace("norm_product", "size (logits)", theme.one, "y"),
@@ -139,32 +105,8 @@ function bandsFigure(run, key) {
       margin: { l: 48, r: 10, t: 20, b: 42 },
       hovermode: "closest",
       annotations: [title("size (logits)", 1), title("share of the variance of the logit", 0.44)],
-      shapes: Number.isFinite(context)
-        ? [
-            {
-              name: "context",
-              type: "line",
-              xref: "x",
-              yref: "paper",
-              x0: context,
-              x1: context,
-              y0: 0,
-              y1: 1,
-              line: { color: theme.quiet, width: 1, dash: "dash" },
-            },
-          ]
-        : [],
-      xaxis: {
-        ...baseAxis(),
-        type: "log",
-        anchor: "y2",
-        showgrid: false,
-        showline: true,
-        ticks: "outside",
-        ticklen: 4,
-        dtick: 1,
-        tickformat: ",d",
-      },
+      shapes: Number.isFinite(context) ? [uprightLine(context)] : [],
+      xaxis: { ...lowerAxis(), type: "log", anchor: "y2", dtick: 1, tickformat: ",d" },
       yaxis: { ...axis, domain: [0.58, 1], rangemode: "tozero" },
       yaxis2: { ...axis, domain: [0, 0.44] },
     },
@@ -195,19 +137,11 @@ function showScores(run, other, key) {
       const interval = Number.isFinite(half)
         ? `${showTo(decimals, value - half)} to ${showTo(decimals, value + half)}`
         : NONE;
-      const cells = [
-        capital(label),
-        showTo(decimals, value),
-        interval,
-        limit === null ? "" : String(limit),
-        ...(other ? [showTo(decimals, score(other, name).value)] : []),
-      ];
-      return {
-        cells,
-        "data-score": name,
-        title: meaning,
-        class: limit !== null && value >= limit ? "reached" : "",
-      };
+      const others = other ? [showTo(decimals, score(other, name).value)] : [];
+      const numbers = [showTo(decimals, value), interval, limit === null ? "" : String(limit)];
+      const reached = limit !== null && value >= limit ? "reached" : "";
+      const cells = [capital(label), ...numbers, ...others];
+      return { cells, "data-score": name, title: meaning, class: reached };
     });
   fillTable(byId("role-scores"), headings, rows);
 }
@@ -222,9 +156,7 @@ export const roleCard = {
     <div class="role-parts">
       <table id="role-scores" class="scores"></table>
       <figure id="bands-figure" hidden>
-        <figcaption><h3>Rotary bands</h3> <span data-images="bands"
-          data-what="chart of rotary bands"></span>
-          <span class="quiet">left: pairs of dimensions that turn fast with position; right: slowly;
+        <figcaption><h3>Rotary bands</h3> <span class="quiet">left: pairs of dimensions that turn fast with position; right: slowly;
             right of the dashed line: less than one turn in the context</span></figcaption>
         <div class="chart" id="bands" role="img"></div>
       </figure>
@@ -247,12 +179,6 @@ export const roleCard = {
       figure = byId("bands-figure");
     if (figure.hidden && known) sizes.delete(byId("bands")); // the size of a hidden element is zero
     figure.hidden = !known;
-    savedCharts.bands = () => ({
-      run,
-      name: `bands-l${key.replace(".", "h")}`,
-      size: { width: 600, height: 460 },
-      figure: () => bandsFigure(run, key),
-    });
   },
   drawCharts({ run, key }) {
     if (!hasRows(run, "bands", key)) return [];

@@ -1,8 +1,6 @@
 // The cards of tables: key heads, all runs, and the origin of the numbers.
 
-import {
-  byId, fillEstimate, fillTable, make, NONE, plain, showTo, whole, withHalf,
-} from "./words.js";
+import { byId, fillTable, make, NONE, plain, showTo, whole, withHalf } from "./words.js";
 import { contextOf, keyOf, spreadOf } from "./data.js";
 import {
   cellsWords, hasTypes, layersWords, meanProfile, page, redraw, runsShown, state, typeWords,
@@ -10,8 +8,8 @@ import {
 import { showMean, wordsOf } from "./values.js";
 import { colourOfRun } from "./colours.js";
 import {
-  axisName, CHART_MARGIN, draw, intervalTexts, intervalTraces, placesOf, plasticityAxis,
-  positionAxis, positionName, savedCharts, sizeOf,
+  axisName, CHART_MARGIN, draw, intervalTraces, lineOf, plasticityAxis, positionAxis, positionName,
+  sizeOf,
 } from "./charts.js";
 
 /** The key head of a query head, as `layer.head`; null if it is not known. */
@@ -119,54 +117,35 @@ function runMetrics() {
 /** A row per run, and below it a row per type of layers if the run has several. */
 function showRunsTable(runs, current) {
   const metrics = runMetrics().filter((name) => runs.some((run) => spreadOf(run, name)));
-  const names = ["run", "heads", "context", ...metrics.map((name) => wordsOf(name).label)];
-  const head = make("thead", "", {}, [
-    make(
-      "tr",
-      "",
-      {},
-      names.map((name) => make("th", name, { scope: "col" })),
-    ),
-  ]);
-  const rowOf = (first, count, run, type, attributes) => {
-    const context =
-      type === null && Number.isFinite(contextOf(run))
-        ? whole(contextOf(run))
-        : type === null
-          ? NONE
-          : "";
-    const values = [
-      make("td", whole(count)),
-      make("td", context),
-      ...metrics.map((name) => fillEstimate(make("td"), showMean(run, name, type))),
-    ];
-    values.forEach((cell, i) => cell.setAttribute("data-label", names[i + 1]));
-    return make("tr", "", attributes, [make("td", "", {}, first), ...values]);
-  };
+  const headings = ["run", "heads", "context", ...metrics.map((name) => wordsOf(name).label)];
+  const means = (run, type) => metrics.map((name) => showMean(run, name, type));
   const rows = runs.flatMap((run, number) => {
-    const line = make("i");
-    line.style.borderColor = colourOfRun(number);
+    const line = make("i", "", { style: `border-color: ${colourOfRun(number)}` });
     const button = make("button", "", { type: "button" }, [line, run.label]);
-    const selection = run.selected
-      ? [make("span", ` ${layersWords(run.selected)} only`, { class: "quiet" })]
-      : [];
     button.addEventListener("click", () => redraw.run(number));
-    const types = hasTypes(run)
-      ? run.types.map(({ name, words, heads }) =>
-          rowOf([words], heads, run, name, { class: "type-row" }),
-        )
-      : [];
+    const selection = run.selected ? ` ${layersWords(run.selected)} only` : "";
+    const name = make("span", "", {}, [button, make("span", selection, { class: "quiet" })]);
+    const context = Number.isFinite(contextOf(run)) ? whole(contextOf(run)) : NONE;
+    const types = hasTypes(run) ? run.types : [];
     return [
-      rowOf([button, ...selection], run.counts.shown, run, null, {
+      {
+        cells: [name, whole(run.counts.shown), context, ...means(run, null)],
         "aria-current": run === current,
-      }),
-      ...types,
+      },
+      ...types.map(({ name: type, words, heads }) => ({
+        cells: [words, whole(heads), "", ...means(run, type)],
+        class: "type-row",
+      })),
     ];
   });
   const layers = state.layers === null ? "" : ` (chart: ${typeWords(current, state.layers)})`;
   byId("runs-note").textContent =
     `mean profile over heads, for every run${layers}${runsKindWords()}`;
-  byId("runs-table").replaceChildren(head, make("tbody", "", {}, rows));
+  fillTable(
+    byId("runs-table"),
+    headings.map((text) => [text]),
+    rows,
+  );
 }
 
 /** What the profiles of the chart show. */
@@ -178,28 +157,22 @@ function runsKindWords() {
 }
 
 function runsFigure(width) {
-  const { runs } = state;
-  const bands = [],
-    lines = [];
-  runs.forEach((run, i) => {
-    const mean = meanProfile(run),
-      color = colourOfRun(i);
-    if (!mean) return;
-    const x = placesOf(run, mean);
-    bands.push(...intervalTraces("interval", x, mean, color, "2e"));
-    lines.push({
-      x,
-      y: Array.from(mean.plasticity),
-      mode: "lines+markers",
-      marker: { size: 5 },
-      text: intervalTexts(mean),
-      name: plain(run.label),
-      line: { color, width: 2.5 },
-      hovertemplate: `<b>%{y:.3f}</b> ${plain(run.label)}%{text}<extra></extra>`,
-    });
-  });
+  const { runs } = state,
+    shown = runs.filter((run) => meanProfile(run)),
+    traces = (makeTraces) =>
+      shown.flatMap((run) => makeTraces(run, meanProfile(run), colourOfRun(run.number)));
   return {
-    traces: [...bands, ...lines],
+    traces: [
+      ...traces((run, mean, color) => intervalTraces("interval", run, mean, color, "2e")),
+      ...traces((run, mean, color) =>
+        lineOf(
+          run,
+          mean,
+          { color, width: 2.5, words: plain(run.label) },
+          { mode: "lines+markers", marker: { size: 5 } },
+        ),
+      ),
+    ],
     names: { x: positionName(runs), y: axisName(runs) },
     layout: {
       margin: CHART_MARGIN,
@@ -215,38 +188,22 @@ export const runsCard = {
   title: "All runs",
   place: "below",
   several: true,
-  image: "profiles of all runs",
   body: `
     <div class="runs">
       <div class="chart profile" id="runs-chart" role="img"
         aria-label="Mean profile of every run"></div>
       <div class="runs-scroll"><table id="runs-table" class="plain"></table></div>
     </div>`,
-  fill({ run }) {
-    showRunsTable(state.runs, run);
-    savedCharts.runs = () => ({
-      run: null,
-      name: "profiles",
-      size: { width: 760, height: 430 },
-      figure: () => runsFigure(760),
-    });
-  },
+  fill: ({ run }) => showRunsTable(state.runs, run),
   drawRun: () => [draw("runs-chart", runsFigure(sizeOf(byId("runs-chart")).width))],
 };
 
 function showProvenance(shown) {
   const sections = shown.flatMap((run) =>
     run.provenance.map(([title, lines]) => {
-      const list = make(
-        "dl",
-        "",
-        {},
-        lines.flatMap(([name, value]) => [make("dt", name), make("dd", value)]),
-      );
-      return make("section", "", {}, [
-        make("h3", shown.length > 1 ? `${run.label}: ${title}` : title),
-        list,
-      ]);
+      const words = lines.flatMap(([name, value]) => [make("dt", name), make("dd", value)]);
+      const heading = make("h3", shown.length > 1 ? `${run.label}: ${title}` : title);
+      return make("section", "", {}, [heading, make("dl", "", {}, words)]);
     }),
   );
   byId("provenance-list").replaceChildren(...sections);

@@ -19,7 +19,6 @@ export const wordsOf = (metric, table = metric === ROLE ? "roles" : "heads") =>
     signed: false,
     share: false,
     decimals: null,
-    optional: false,
   };
 
 const isMetric = (name) => !IDS.has(name) && !isDerived(name);

@@ -72,6 +72,10 @@ export function fillEstimate(element, text) {
   return element;
 }
 
+/** A line of a legend: a mark of a kind that page.css knows, and a text. */
+export const legendEntry = (colour, text, kind = "") =>
+  make("span", "", {}, [make("i", "", { class: kind, style: `color: ${colour}` }), text]);
+
 /** A menu of [value, text, title] with one chosen value. */
 export function fillMenu(menu, options, chosen) {
   menu.replaceChildren(
@@ -83,18 +87,19 @@ export function fillMenu(menu, options, chosen) {
 }
 
 /**
- * A table of texts. The first cell of a row is its heading; a row can have attributes; texts with
- * `±` have a quiet half.
+ * Fill a table. The first cell of a row is its heading; a row can have attributes. Cells are texts,
+ * whose half after `±` is quiet, or elements. A heading can have a meaning.
  */
 export function fillTable(table, headings, rows) {
   const names = headings.map(([text, meaning]) =>
     make("th", text, { scope: "col", ...(meaning ? { title: meaning } : {}) }),
   );
+  const cell = (content) =>
+    content instanceof Element
+      ? make("td", "", {}, [content])
+      : fillEstimate(make("td"), content ?? "");
   const lines = rows.map(({ cells: [first, ...rest], ...attributes }) =>
-    make("tr", "", attributes, [
-      make("th", first, { scope: "row" }),
-      ...rest.map((text) => fillEstimate(make("td"), text)),
-    ]),
+    make("tr", "", attributes, [make("th", "", { scope: "row" }, [first]), ...rest.map(cell)]),
   );
   table.replaceChildren(
     make("thead", "", {}, [make("tr", "", {}, names)]),
