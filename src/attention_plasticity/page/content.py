@@ -99,7 +99,7 @@ def _add_own_tables(run: FinishedRun, heads: pd.DataFrame, tables: Tables) -> No
         tables["buckets"] = _buckets(run, tables["attention"])
     if run.has("roles"):
         roles = ordered(run.table("roles"), HEAD, run.path("roles"))
-        texts = sentences(run, roles, heads, _distant_from(run), _thresholds(run))
+        texts = sentences(run, roles, heads, _thresholds(run))
         tables["roles"]["sentence"] = np.array([*texts], object)
         tables["roles"]["why_unsure"] = why_unsure(roles)
         if run.has("words"):

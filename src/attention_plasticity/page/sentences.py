@@ -27,7 +27,6 @@ from qk_toolkit.formatting import with_half
 FIXED_ORDER = 0.25
 """Plasticity over a bin below which two keys mostly keep their order: for a plasticity of 0.25,
 93 % of the queries prefer the same key."""
-_MOST = 0.5  # share of queries from which they are called "most queries"
 _NAMES = {
     "induction": "induction head",
     "duplicate": "duplicate-token head",
@@ -38,17 +37,7 @@ _NAMES = {
     "sink": "sink head",
     MIXED: "mixed head",
 }
-_PLACES = {
-    "self_mass": "its own token",
-    "previous_mass": "the previous token",
-    "local_mass": "tokens 2 to 7 before the query",
-    "far_mass": "tokens {far} or more before the query, without the first four tokens of the text",
-    "first_mass": "the first token of the text",
-}
-"""Where the attention of a column goes, after "on"."""
-_OF_ROLE = {name: f"{name}_mass" for name in ("previous", "self", "local", "far")}
 _LABELS = {metric.column: metric.label for metric in TABLE.columns}
-_RESTS = "put more than 30 % of their attention on the first token"
 
 
 class Measured(NamedTuple):
@@ -70,7 +59,6 @@ def sentences(
     run: FinishedRun,
     roles: pd.DataFrame,
     heads: pd.DataFrame,
-    distant_from: int | None,
     thresholds: Mapping[str, float],
 ) -> Iterator[str]:
     """The text of every head of the table of roles."""
@@ -83,7 +71,7 @@ def sentences(
             of_heads[name].get((layer, head), Measured(math.nan)) for name in (ALIGNED, PHASE)
         )
         size = run.info.get("bin_size")
-        yield head_sentence(role, likely, scores, aligned, phase, distant_from, size, thresholds)
+        yield head_sentence(role, likely, scores, aligned, phase, size, thresholds)
 
 
 def _measured(table: pd.DataFrame, name: str) -> list[Measured]:
@@ -114,22 +102,16 @@ def head_sentence(
     scores: Scores,
     aligned: Measured,
     phase: Measured,
-    distant_from: int | None,
     bin_size: int | None,
     thresholds: Mapping[str, float],
 ) -> str:
-    """What a head does: its role, where its attention goes, and what decides the order of keys.
+    """What a head does: its role, and what decides the order of keys.
 
     `aligned` is RoPE-aligned plasticity and `phase` the rotary phase; NaN if they are not known.
     `thresholds` are those of the columns that decide about roles.
     """
-    parts = [
-        _role_words(role, likely, scores, thresholds),
-        _attention_words(likely, scores, distant_from),
-        _sink_words(likely, scores),
-        order_words(aligned, phase, bin_size),
-    ]
-    return " ".join(filter(None, parts))
+    words = _role_words(role, likely, scores, thresholds)
+    return f"{words} {order_words(aligned, phase, bin_size)}".strip()
 
 
 def order_words(aligned: Measured, phase: Measured, bin_size: int | None) -> str:
@@ -198,59 +180,6 @@ def _role_words(role: str, likely: str, scores: Scores, thresholds: Mapping[str,
 
 def _sentence(words: str) -> str:
     return words[0].upper() + words[1:]
-
-
-def _attention_words(likely: str, scores: Scores, distant_from: int | None) -> str:
-    if likely in ("induction", "duplicate"):
-        return _matching_words(likely, scores)
-    if likely == "sink":
-        return f"{percent(scores['sink_rate'])} of the queries {_RESTS}."
-    if likely == MIXED:
-        known = {name: scores[name] for name in _PLACES if scores[name].known}
-        if not known:
-            return ""
-        most = max(known, key=lambda name: known[name].value)
-        share = percent(known[most])
-        return f"The largest share of its attention, {share}, is on {_place(most, distant_from)}."
-    column = _OF_ROLE[likely]
-    share, place = percent(scores[column]), _place(column, distant_from)
-    return f"It puts {share} of its attention on {place}."
-
-
-def _matching_words(likely: str, scores: Scores) -> str:
-    """The score that decides about induction and duplicate tokens: on repeated tokens, if known."""
-    repeated = scores[f"repeated_{likely}"]
-    if repeated.known:
-        target = "the token after the first occurrence of its token"
-        if likely == "duplicate":
-            target = "the first occurrence of its token"
-        return (
-            "On random tokens that come twice, a query of the second half puts "
-            f"{percent(repeated)} of its attention on {target}."
-        )
-    target = "tokens that followed it" if likely == "induction" else "its earlier occurrences"
-    return (
-        f"If the token of the query came before, {percent(scores[f'{likely}_mass'])} of the "
-        f"attention is on {target} ({percent(scores[f'{likely}_chance'])} with equal weights)."
-    )
-
-
-def _sink_words(likely: str, scores: Scores) -> str:
-    rate = scores["sink_rate"]
-    if likely == "sink" or not rate.known or rate.value < _MOST:
-        return ""
-    return f"Most queries ({percent(rate)}) {_RESTS}."
-
-
-def _place(column: str, distant_from: int | None) -> str:
-    far = "distant_from" if distant_from is None else f"{distant_from:,}"
-    return _PLACES[column].format(far=far)
-
-
-def percent(share: Measured) -> str:
-    """`71.5 ± 2.1 %`; `71 %` if the interval is not known."""
-    value, half = 100 * share.value, 100 * share.half
-    return f"{with_half(value, half) if math.isfinite(half) else f'{value:.0f}'} %"
 
 
 def _number(measured: Measured) -> str:
