@@ -60,7 +60,7 @@ CAPTURE_FLAGS = """
     capture.attended_queries
     output.data_root output.work_dir output.vector_dtype output.hf_repo_id
     output.hf_branch output.private vllm.tensor_parallel vllm.tokens_per_step vllm.memory
-    vllm.options engine ray_address num_actors num_gpus overwrite finish dry_run
+    vllm.options ray.processes ray.gpus ray.address engine overwrite finish dry_run
 """
 FIGURE_NAMES = """
     attended attention band-shares by-role components depth depth distance heatmap

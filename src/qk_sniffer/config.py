@@ -250,6 +250,32 @@ class OutputSettings(_Section):
         return self
 
 
+class RaySettings(_Section):
+    """Processes of a Ray cluster that share the texts."""
+
+    processes: int | None = Field(
+        default=None, ge=1, description="number of processes (default: the GPUs by ray.gpus)"
+    )
+    gpus: float = Field(
+        default=1.0, ge=0, description="GPUs of a process; 0 for CPUs, 0.5 for two on one GPU"
+    )
+    address: str | None = Field(
+        default=None,
+        min_length=1,
+        description="address of a running cluster, such as auto (default: a cluster of this "
+        "machine for this capture)",
+    )
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> RaySettings:
+        if self.gpus > 1 and not self.gpus.is_integer():
+            raise ValueError(
+                f"gpus: {self.gpus:g} given, expected a whole number, or a part of one GPU such "
+                "as 0.5"
+            )
+        return self
+
+
 class CaptureConfig(_Section):
     """The settings of one capture. `model_dump()` returns them as plain values.
 
@@ -269,7 +295,7 @@ class CaptureConfig(_Section):
         *("dataset.path", "model.name", "output.data_root"),  # given as places
         *("dataset.name", "dataset.split", "dataset.text_column", "model.trust_remote_code"),
         *("model.revision", "model.attn_implementation", "inference.batch_size"),
-        *("capture.capture_pre_rope", "output.hf_repo_id", "output.hf_branch", "num_actors"),
+        *("capture.capture_pre_rope", "output.hf_repo_id", "output.hf_branch"),
         *("capture.heads", "capture.attention", "capture.sampler.base_rate"),
         *("dataset.revision", "dataset.id_column", "dataset.streaming", "dataset.spread_samples"),
         *("dataset.synthetic", "dataset.synthetic.seed"),
@@ -284,8 +310,7 @@ class CaptureConfig(_Section):
             "output.vector_dtype",
             "output.private",
             "vllm",
-            "ray_address",
-            "num_gpus",
+            "ray",
             "finish",
         ),
     )
@@ -297,36 +322,17 @@ class CaptureConfig(_Section):
     capture: CaptureSettings = Field(default=CaptureSettings())
     output: OutputSettings
     vllm: VllmSettings = Field(default=VllmSettings())
-    engine: Literal["hf", "ray", "vllm"] = Field(
+    ray: RaySettings | None = Field(default=None)
+    engine: Literal["hf", "vllm"] = Field(
         title="how to run",
         default="hf",
-        description="what runs the model: transformers in this process, or in those of torchrun "
-        "or srun (hf), in a Ray cluster (ray), or vLLM (vllm)",
-    )
-    ray_address: str | None = Field(
-        title="how to run",
-        default=None,
-        min_length=1,
-        description="address of a running Ray cluster, such as auto (default: a cluster of this "
-        "machine for this capture)",
-    )
-    num_actors: int | None = Field(
-        title="how to run",
-        default=None,
-        ge=1,
-        description="processes in the Ray cluster (default: its GPUs divided by num_gpus)",
-    )
-    num_gpus: float | None = Field(
-        title="how to run",
-        default=None,
-        ge=0,
-        description="GPUs of each of these processes; 0 for CPUs, 0.5 for two on one GPU "
-        "(default: 1)",
+        description="what runs the model: transformers in this process, in those of torchrun or "
+        "srun, or in a Ray cluster with a section ray (hf), or vLLM (vllm)",
     )
     overwrite: bool = Field(
         title="how to run",
         default=False,
-        description="discard the dump, start again; not with torchrun",
+        description="discard the dump, start again; not with torchrun or Ray",
     )
     finish: bool = Field(
         title="how to run",
@@ -348,26 +354,20 @@ class CaptureConfig(_Section):
 
     @model_validator(mode="after")
     def _check_engine(self) -> CaptureConfig:
-        for name in ("ray_address", "num_actors", "num_gpus"):
-            if self.engine != "ray" and getattr(self, name) is not None:
-                raise ValueError(f"{name}: has an effect only with engine ray; leave it out")
+        if self.ray is not None and self.engine == "vllm":
+            raise ValueError("ray: has an effect only with engine hf; leave it out")
+        if self.ray is not None and self.overwrite:
+            raise ValueError(
+                "overwrite: several processes would empty the folder at different times; remove "
+                "the dump first, and leave overwrite out"
+            )
         if self.engine == "vllm":
             problem = vllm_problem(self.vllm, self.model, pre_rope=self.capture.capture_pre_rope)
             if problem is not None:
                 raise ValueError(problem)
         elif self.vllm != VllmSettings():
             raise ValueError("vllm: has an effect only with engine vllm; leave it out")
-        if self.gpus_per_actor > 1 and not self.gpus_per_actor.is_integer():
-            raise ValueError(
-                f"num_gpus: {self.gpus_per_actor:g} given, expected a whole number, or a part of "
-                "one GPU such as 0.5"
-            )
         return self
-
-    @property
-    def gpus_per_actor(self) -> float:
-        """`num_gpus`, or its default."""
-        return 1.0 if self.num_gpus is None else self.num_gpus
 
     @property
     def data_root(self) -> str:

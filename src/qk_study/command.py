@@ -162,13 +162,13 @@ def _add_hidden(parser: FlagParser, names: Sequence[str]) -> None:
 
 
 def _refuse_several_processes() -> None:
-    """A study is one process; its captures use several GPUs with engine ray."""
+    """A study is one process; its captures use several GPUs with Ray."""
     from qk_sniffer.capture.ranks import ranks_from
 
     world = ranks_from().world
     if world > 1:
         raise ConfigError(
-            f"study: is one process, got {world}; use capture: {{engine: ray}} for several GPUs, "
+            f"study: is one process, got {world}; use capture: {{ray: {{}}}} for several GPUs, "
             "or capture each model with torchrun and give its dump"
         )
 

@@ -147,14 +147,16 @@ def _heading(name: str, section: type[BaseModel]) -> str:
 
 
 def _add_none_flag(group: argparse._ArgumentGroup, name: str) -> argparse.Action:
-    """Add a flag that removes an optional section which the YAML file gives."""
+    """Add a flag that gives an optional section, or removes one which the YAML file gives."""
     return group.add_argument(
         f"--{name}",
-        choices=["none"],
+        nargs="?",
+        const="{}",
+        choices=["none", "{}"],
         type=str.lower,
         metavar="none",
         default=argparse.SUPPRESS,
-        help="leave this section out, also if the file has it [the default]",
+        help="this section with its defaults; none: leave it out, also if the file has it",
     )
 
 

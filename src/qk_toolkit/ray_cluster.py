@@ -24,7 +24,7 @@ def import_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise not_installed("engine: ray", "ray") from error
+        raise not_installed("Ray", "ray") from error
     return ray
 
 
@@ -45,10 +45,10 @@ def connect(ray: Any, address: str | None, num_cpus: int | None, work: str) -> C
     except Exception as error:  # Ray has no common class for these errors
         if address is None:
             raise ConfigError(
-                f"engine: ray: a cluster cannot be started on this machine ({in_short(error)})"
+                f"Ray: a cluster cannot be started on this machine ({in_short(error)})"
             ) from error
         raise ConfigError(
-            f"ray_address: {address}: the connection failed ({in_short(error)}); if the cluster is "
+            f"Ray cluster at {address}: the connection failed ({in_short(error)}); if it is "
             "protected by a token, set RAY_AUTH_MODE=token"
         ) from error
     return Connection(ray, address, work, is_own=True)
@@ -99,5 +99,5 @@ def _require_answer(address: str) -> None:
             pass
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"ray_address: {address}: no cluster can be reached ({in_short(error)})"
+            f"Ray cluster at {address}: no cluster can be reached ({in_short(error)})"
         ) from error

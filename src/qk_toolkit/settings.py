@@ -331,6 +331,8 @@ def _from_text(field: FieldInfo, text: str, name: str) -> object:
     base = base_type(field)
     if text.lower() in ("none", "null") and field.default is None:
         return None
+    if section_of(field) is not None and text == "{}":
+        return {}
     if base is bool:
         return TRUTH_WORDS.get(text.lower(), text)
     if base in (int, float):

@@ -44,13 +44,13 @@ def test_dumps_and_tables_are_those_of_the_local_engine(tmp_path: Path) -> None:
     add_rotary(make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=300))
     on_ray = {"engine": "ray"}
     local = made_study(tmp_path, "local", {}, {})
-    found = made_study(tmp_path, "ray", {**on_ray, "num_gpus": 0, "num_actors": 1}, on_ray)
+    found = made_study(tmp_path, "ray", {"ray": {"gpus": 0, "processes": 1}}, on_ray)
     assert same_bytes(found / "dumps" / "tiny", local / "dumps" / "tiny")
     for path in (local / "tables").iterdir():
         assert (found / "tables" / path.name).read_bytes() == path.read_bytes()
-    failed = made_study(tmp_path, "gpus", on_ray, on_ray, code=1)
+    failed = made_study(tmp_path, "gpus", {"ray": {}}, on_ray, code=1)
     one, other = json.loads((failed / "study.json").read_text())["models"]
-    assert one["failure"].startswith("num_gpus: no node has a place for an actor")
+    assert one["failure"].startswith("ray.gpus: no node has a place for a process")
     assert "failure" not in other
 
 

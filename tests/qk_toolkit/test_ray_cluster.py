@@ -25,14 +25,14 @@ def test_an_address_where_nothing_answers_is_refused_at_once(form: str) -> None:
         address = form.format(server.getsockname()[1])
         with pytest.raises(ConfigError, match=r"the connection failed \(.*no room.*RAY_AUTH_MODE"):
             connect(RAY, address, 1, "heads")  # something answers, so Ray is asked
-    with pytest.raises(ConfigError, match=r"ray_address: .*: no cluster can .*[Rr]efused"):
+    with pytest.raises(ConfigError, match=r"Ray cluster at .*: no cluster can .*[Rr]efused"):
         connect(RAY, address, 1, "heads")
 
 
 def test_other_failures_name_their_reason() -> None:
     with pytest.raises(ConfigError, match=r"cluster cannot be started on this machine \(.*no room"):
         connect(RAY, None, 1, "heads")
-    with pytest.raises(ConfigError, match="ray_address: auto: the connection failed"):
+    with pytest.raises(ConfigError, match="Ray cluster at auto: the connection failed"):
         connect(RAY, "auto", 1, "heads")
     with pytest.raises(ConfigError, match="99999999: no cluster can be reached"):
         connect(RAY, "127.0.0.1:99999999", 1, "heads")

@@ -81,7 +81,7 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
             f"overwrite: {world} processes would empty the folder at different times; remove "
             f"{config.data_root} first, and leave overwrite out"
         )
-    if config.engine == "ray":
+    if config.ray is not None:
         import_ray()  # before anything is written, also to a URL
     if config.engine == "vllm":
         require_vllm()
@@ -103,10 +103,10 @@ def run_capture(config: CaptureConfig, watcher: Watcher | None = None) -> Captur
 def _run_on_engine(config: CaptureConfig, watcher: Watcher) -> CaptureResult:
     if config.finish:
         return _finish_only(config, watcher)
-    if config.engine == "ray":
+    if config.ray is not None:
         from qk_sniffer.capture.ray_ranks import run_on_ray
 
-        return run_on_ray(config, watcher, run_rank)
+        return run_on_ray(config, config.ray, watcher, run_rank)
     return run_rank(config, watcher, ranks_from())
 
 

@@ -58,7 +58,7 @@ def test_without_the_package_ray_nothing_is_written(
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
     out = tmp_path / "out"
     config = settings(dump, out, engine="ray")
-    with pytest.raises(ConfigError, match="engine: ray: is not installed"):
+    with pytest.raises(ConfigError, match="Ray: is not installed"):
         run_analysis(config)
     assert not out.exists()
 

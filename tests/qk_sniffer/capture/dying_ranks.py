@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
-from typing import Any
 
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
-from waiting import PATIENCE
 
 
 def first_dies(
@@ -34,21 +31,3 @@ def first_dies(
 def fails(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
     """A rank whose model is missing."""
     raise ConfigError(f"model.name: {config.model.name}: does not exist")
-
-
-def stops_in_its_third_text(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
-    """A rank that waits in its third forward until it is interrupted, and leaves a file there."""
-    from qk_sniffer.capture import run
-
-    original, count = run._forward, 0
-
-    def forward(setup: Any, batch: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 3:
-            (Path(config.data_root) / "busy").touch()
-            time.sleep(PATIENCE)
-        return original(setup, batch)
-
-    run._forward = forward
-    return run.run_rank(config, watcher, ranks)

@@ -381,8 +381,8 @@ def test_without_the_package_ray_nothing_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
     monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
-    assert sniff(model, texts, tmp_path / "dump", engine="ray") == 2
-    assert refusal(capsys).startswith("engine: ray: is not installed")
+    assert sniff(model, texts, tmp_path / "dump", ray="{}") == 2
+    assert refusal(capsys).startswith("Ray: is not installed")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,22 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from dying_ranks import fails, first_dies, stops_in_its_third_text
+from dying_ranks import fails, first_dies
 from hub_server import CLIENT_WARNINGS, running_hub
 from qk_sniffer.capture import run
 from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.ray_ranks import _run_rank, run_on_ray
+from qk_sniffer.capture.ray_ranks import RunRank, _run_rank, _SavedTexts, run_on_ray
+from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.capture.run import run_capture, run_rank
 from qk_sniffer.config import CaptureConfig, make_config
-from qk_toolkit import ray_cluster
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.watcher import Watcher
-from sniffing import ONE_THREAD, same_bytes
+from sniffing import ONE_THREAD, same_bytes, sniff_first
 from tiny_texts import save_texts, save_tiny_model
-from waiting import wait_for
 
 ray = pytest.importorskip("ray")
 
+ON_CPUS: dict[str, object] = {"processes": 2, "gpus": 0}
 LENGTHS = [20, 12, 25, 18, 9, 22, 30, 400]
 
 
@@ -58,12 +57,11 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dump of one process, with as many threads as an actor has."""
+    """The dump of one process, with as many threads as a rank has."""
     dump, threads = tmp_path_factory.mktemp("whole"), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        alone: dict[str, object] = {"engine": "hf", "num_gpus": None, "num_actors": None}
-        run_capture(config_of(inputs, dump, **alone))  # with the sampler auto, as the actors
+        run_capture(config_of(inputs, dump, ray=None))  # with the sampler auto, as the ranks
     finally:
         torch.set_num_threads(threads)
     return dump
@@ -88,8 +86,13 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
         model={"name": str(inputs[0])},
         dataset={"path": str(inputs[1])},
         output={"data_root": str(dump)},
-        **{"engine": "ray", "num_gpus": 0, "num_actors": 2, **more},
+        **{"ray": ON_CPUS, **more},
     )
+
+
+def on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> CaptureResult:
+    assert config.ray is not None
+    return run_on_ray(config, config.ray, watcher, run_rank)
 
 
 @pytest.mark.long
@@ -97,11 +100,8 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
 def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
     inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first dies before it overwrites the old dump."""
     dump, notes = tmp_path / "dump", Notes()
-    (dump / "l99h00q").mkdir(parents=True)
-    (dump / "l99h00q" / "data.parquet").write_bytes(b"of another model")
-    config = config_of(inputs, dump, num_actors=4, overwrite=True)
+    config = config_of(inputs, dump, ray={**ON_CPUS, "processes": 4})
     output = config.output.model_copy(update={"hf_repo_id": "me/by-ray", "hf_branch": "tiny"})
     with running_hub() as hub:
         for name, value in hub.environment.items():
@@ -113,37 +113,43 @@ def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
         assert result.complete
         assert result.published is not None
         assert "dump.json" in hub.branch("me/by-ray", "tiny")
-    assert not (dump / "l99h00q").exists()
     for expected in (
-        "4 given, but there are places for 2",
-        "engine ray: 2 actors, 0 GPUs each",
-        "actor 0: its process died, and it is started again",
+        "ray.processes: 4 given, 2 have room: the cluster has 0 GPUs and 2 CPUs",
+        "ray: 2 processes, 0 GPUs each",
         "16 query and 8 key heads",
     ):
         assert any(expected in note for note in notes.notes), expected
+    assert notes.texts <= len(LENGTHS)
     assert same_bytes(dump, whole)
     assert not [*dump.glob(".shared-*")]
-    local = config_of(inputs, dump, engine="hf", num_gpus=None, num_actors=None)
-    assert run_capture(local).was_complete  # the engine is no part of the plan
+    assert run_capture(config_of(inputs, dump, ray=None)).was_complete  # Ray is no part of the plan
 
 
 @pytest.mark.long
 def test_when_all_ranks_die_the_reason_is_told(inputs: tuple[Path, Path], tmp_path: Path) -> None:
-    alone = config_of(inputs, tmp_path / "dump", num_actors=1, overwrite=True)
+    alone = config_of(inputs, tmp_path / "dump", ray={**ON_CPUS, "processes": 1})
     notes = Notes()
     with pytest.raises(ToolkitError) as error:
-        run_on_ray(alone, notes, partial(first_dies, tmp_path / "begun", True))
-    address = ray.get_runtime_context().gcs_address
+        on_ray(alone, notes, partial(first_dies, tmp_path / "begun", True))
     assert str(error.value) == (
-        f"Ray cluster at {address}: all actors ended before the dump was complete (its process "
-        "died (killed, or memory was short)). Finished texts are kept; run the same command again "
-        "to continue."
+        "Ray: its process died (killed, or memory was short). Finished texts are kept; run the "
+        "same command again to continue."
     )
-    assert notes.notes[1:] == [
-        "actor 0: its process died, and it is started again",
-        "actor 0: its process died (killed, or memory was short)",
-    ]
+    assert notes.notes[1:] == [f"a process failed: {error.value}"]
     assert not (tmp_path / "dump").exists()
+
+
+def test_saved_texts_are_the_progress_of_the_command(
+    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = Notes()
+    counted = _SavedTexts(tmp_path, notes)
+    counted.look()
+    assert notes.texts == 0
+    sniff_first(monkeypatch, 3, *inputs, tmp_path)
+    counted.look()
+    counted.look()
+    assert notes.texts == 3
 
 
 def test_a_rank_without_the_folder_of_the_command_is_refused(
@@ -151,7 +157,7 @@ def test_a_rank_without_the_folder_of_the_command_is_refused(
 ) -> None:
     config = config_of(inputs, tmp_path / "dump")
     with pytest.raises(ConfigError, match=r"data_root: node .* has no access to .*all nodes share"):
-        _run_rank(run_rank, config, Ranks(), tmp_path, tmp_path / "dump" / ".shared-1", None)
+        _run_rank(run_rank, config, tmp_path, tmp_path / "dump" / ".shared-1", Ranks())
     assert not (tmp_path / "dump").exists()
 
 
@@ -160,7 +166,7 @@ def test_a_command_that_fails_leaves_no_folder_and_takes_none_of_an_analysis(
 ) -> None:
     nowhere = tmp_path / "nowhere", inputs[1]
     with pytest.raises(ConfigError, match="does not exist"):
-        run_on_ray(config_of(nowhere, tmp_path / "new" / "dump", num_actors=1), Notes(), fails)
+        on_ray(config_of(nowhere, tmp_path / "new" / "dump"), Notes(), fails)
     assert not (tmp_path / "new").exists()
     (tmp_path / "run.json").write_text("{}")
     notes = Notes()
@@ -168,11 +174,11 @@ def test_a_command_that_fails_leaves_no_folder_and_takes_none_of_an_analysis(
         run_capture(config_of(nowhere, tmp_path), notes)
     assert not notes.notes  # no rank was started
     for more, message in (
-        ({"num_actors": None}, "the cluster has 0 GPUs and num_gpus is 0"),
-        ({"num_gpus": 2}, "the cluster has 0 GPUs and num_gpus is 2, with 2 CPUs"),
+        ({"gpus": 0}, "0 GPUs and 2 CPUs, and ray.gpus is 0; give ray.processes"),
+        ({"gpus": 2}, "0 GPUs and 2 CPUs, and ray.gpus is 2; give a lower ray.gpus"),
     ):
         with pytest.raises(ConfigError, match=message):
-            run_capture(config_of(inputs, tmp_path / "other", **more))
+            run_capture(config_of(inputs, tmp_path / "other", ray=more))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="start this command once"):
@@ -181,54 +187,11 @@ def test_a_command_that_fails_leaves_no_folder_and_takes_none_of_an_analysis(
 
 def test_settings_of_ray_are_checked(inputs: tuple[Path, Path], tmp_path: Path) -> None:
     for more, message in (
-        ({"num_gpus": 1.5}, "num_gpus: 1.5 given, expected a whole number"),
-        ({"engine": "hf", "num_actors": None}, "num_gpus: has an effect only with engine ray"),
-        ({"engine": "hf", "num_gpus": None}, "num_actors: has an effect only with engine ray"),
-        ({"engine": "hf", "ray_address": "auto"}, "ray_address: has an effect only with"),
+        ({"ray": {"gpus": 1.5}}, "ray.gpus: 1.5 given, expected a whole number"),
+        ({"engine": "vllm"}, "ray: has an effect only with engine hf"),
+        ({"overwrite": True}, "overwrite: several processes would empty the folder"),
     ):
         with pytest.raises(ConfigError, match=message):
             config_of(inputs, tmp_path, **more)
     for number in (0, 0.5, 4):
-        assert config_of(inputs, tmp_path, num_gpus=number).gpus_per_actor == number
-    assert config_of(inputs, tmp_path, num_gpus=None).gpus_per_actor == 1
-
-
-@pytest.mark.long
-def test_a_cluster_whose_head_dies_is_named_and_finished_texts_are_kept(
-    inputs: tuple[Path, Path],
-    whole: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """The last test here, because it leaves the cluster of the others."""
-    from ray.cluster_utils import Cluster
-
-    ray.shutdown()
-    monkeypatch.setattr(ray_cluster, "_SECONDS_WITHOUT_ANSWER", 2.0)
-    for name, value in (*ONE_THREAD.items(), ("PYTHONPATH", PATHS)):
-        monkeypatch.setenv(name, value)
-    dying = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    [head] = dying.head_node.all_processes["gcs_server"]
-    config = config_of(inputs, tmp_path, ray_address=dying.address, num_actors=1)
-
-    def kill() -> None:
-        wait_for("the third text", (tmp_path / "busy").exists)
-        head.process.kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    capfd.readouterr()
-    try:
-        with pytest.raises(ToolkitError, match=f"at {dying.address}: the connection was lost"):
-            run_on_ray(config, Watcher(), stops_in_its_third_text)
-        printed = capfd.readouterr()
-        killer.join()
-    finally:
-        dying.shutdown()
-    assert tuple(printed) == ("", "")
-    notes = Notes()
-    run_capture(config.model_copy(update={"engine": "hf"}), notes)
-    kept = [note for note in notes.notes if note.startswith("continuing: ")]
-    assert kept in (["continuing: 2 texts are finished"], ["continuing: 3 texts are finished"])
-    assert same_bytes(tmp_path, whole)
+        assert config_of(inputs, tmp_path, ray={"gpus": number}).ray is not None

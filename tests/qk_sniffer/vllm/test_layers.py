@@ -187,7 +187,7 @@ def test_its_settings_need_the_engine() -> None:
     assert make_config(FILES).engine == "hf"
     for changes, message in (
         ({"vllm": {"tensor_parallel": 2}}, "vllm: has an effect only with engine vllm"),
-        ({"engine": "torch"}, "one of hf, ray, vllm"),
+        ({"engine": "torch"}, "one of hf, vllm"),
     ):
         with pytest.raises(ConfigError, match=message):
             make_config(FILES, **changes)
