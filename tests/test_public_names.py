@@ -59,7 +59,7 @@ CAPTURE_FLAGS = """
     capture.capture_pre_rope capture.attention capture.tokens capture.attended_keys
     capture.attended_queries
     output.data_root output.work_dir output.vector_dtype output.hf_repo_id
-    output.hf_branch output.private vllm.tensor_parallel vllm.tokens_per_step vllm.memory
+    output.hf_branch output.private vllm.tensor_parallel vllm.memory
     vllm.options ray.processes ray.gpus ray.address engine overwrite finish dry_run
 """
 FIGURE_NAMES = """

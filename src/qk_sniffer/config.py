@@ -12,12 +12,12 @@ from pydantic import Field, model_validator
 from qk_dump.heads import MOST_POSITIONS
 from qk_sniffer.text_settings import DatasetSettings
 from qk_sniffer.text_settings import Section as _Section
-from qk_sniffer.vllm_settings import VllmSettings, vllm_problem
 from qk_toolkit.settings import Indices, settings_from, validated
 from qk_toolkit.urls import is_remote, require_usable
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 SamplerType = Literal["auto", "log_uniform", "uniform", "all"]
+_OF_TRANSFORMERS = "gguf_file device_map attn_implementation config_overrides random_weights"
 
 
 class IgnoredSettingWarning(UserWarning):
@@ -250,6 +250,25 @@ class OutputSettings(_Section):
         return self
 
 
+class VllmSettings(_Section):
+    """How vLLM runs the model; only with engine vllm."""
+
+    tensor_parallel: int = Field(
+        default=1, ge=1, description="GPUs that share the heads of the model"
+    )
+    memory: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="part of a GPU's memory for weights and cache (default: 0.8; the capture needs "
+        "some of the rest)",
+    )
+    options: dict[str, Any] | None = Field(
+        default=None,
+        description="more arguments of vllm.LLM, such as {quantization: fp8}",
+    )
+
+
 class RaySettings(_Section):
     """Processes of a Ray cluster that share the texts."""
 
@@ -362,9 +381,17 @@ class CaptureConfig(_Section):
                 "the dump first, and leave overwrite out"
             )
         if self.engine == "vllm":
-            problem = vllm_problem(self.vllm, self.model, pre_rope=self.capture.capture_pre_rope)
-            if problem is not None:
-                raise ValueError(problem)
+            if self.capture.capture_pre_rope:
+                raise ValueError(
+                    "capture.capture_pre_rope: vLLM rotates queries and keys in place, so those "
+                    "before the rotary embedding are not seen; leave it out, or use engine hf"
+                )
+            for name in _OF_TRANSFORMERS.split():
+                if getattr(self.model, name):
+                    raise ValueError(
+                        f"model.{name}: has no effect with engine vllm; leave it out, or use "
+                        "engine hf"
+                    )
         elif self.vllm != VllmSettings():
             raise ValueError("vllm: has an effect only with engine vllm; leave it out")
         return self

@@ -14,7 +14,7 @@ from rich.table import Table
 from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
-from qk_toolkit.formatting import duration, index_ranges
+from qk_toolkit.formatting import index_ranges
 from qk_toolkit.terminal import command_console
 from qk_toolkit.watcher import Watcher
 
@@ -106,8 +106,6 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             f"{decimal(round(found.bytes_per_text * number))} at most; while it is made, up to "
             "1.3 times that",
         )
-    if found.memory_in_vllm:
-        _add_vllm(table, config, found)
     table.add_row("folder", config.data_root)
     command_console(wrap=False).print(table)
     if found.setup.choice is not None:
@@ -121,16 +119,6 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     for note in found.notes:
         print(note)
     print(f"Lengths are those of the first {len(found.lengths)} texts. Nothing was written.")
-
-
-def _add_vllm(table: Table, config: CaptureConfig, found: Estimate) -> None:
-    """Memory and time of a capture with vLLM."""
-    parts = [f"{decimal(number)} of {use}" for use, number in found.memory_in_vllm.items()]
-    ranks = config.vllm.tensor_parallel
-    where = "on one device" if ranks == 1 else f"divided among {ranks} devices"
-    table.add_row("memory in vLLM", f"{', '.join(parts)}; {where}")
-    if (seconds := found.seconds) is not None:
-        table.add_row("time", f"about {duration(max(1, seconds))} with transformers")
 
 
 def _per_kind(rows: dict[Kind, float], form: str, wanted: Sequence[WantedLayer]) -> str:

@@ -59,7 +59,9 @@ def test_a_flag_removes_an_optional_section(tmp_path: Path) -> None:
 def test_an_optional_section_is_none_or_its_fields(tmp_path: Path) -> None:
     message = flag_error("--model.adapter", "big")
     assert message.startswith("--model.adapter: invalid choice: 'big'")
-    assert "--model.adapter.layers: is required" in flag_error("--model.adapter", "--dataset.name", "a")
+    assert "--model.adapter.layers: is required" in flag_error(
+        "--model.adapter", "--dataset.name", "a"
+    )
     with pytest.raises(ConfigError, match=r"^--model.adapter: expected name: value lines, got 'x'"):
         settings_from(SectionedSettings, flags={"model.adapter": "x"})
     message = yaml_error(tmp_path, NAMED + "model: {adapter: {rank: 3}}\n")

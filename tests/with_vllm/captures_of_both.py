@@ -65,15 +65,10 @@ class Captures:
         return dump
 
 
-def start_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> Any:
-    """Start a capture with vLLM in a process of its own."""
-    flags = words(model, texts, dump, engine="vllm", **settings)
-    return start_sniffing(*flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 def run_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> tuple[int, str]:
-    """The exit code and the output of such a capture."""
-    process = start_vllm(model, texts, dump, **settings)
+    """The exit code and the output of a capture with vLLM in a process of its own."""
+    flags = words(model, texts, dump, engine="vllm", **settings)
+    process = start_sniffing(*flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         told, _ = process.communicate()
     finally:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from captures_of_both import Captures, assert_same_dump, run_vllm, start_vllm
+import hanging_texts
+from captures_of_both import Captures, assert_same_dump, run_vllm
 from qk_dump.layout import UNFINISHED
 from qk_sniffer.capture.segments import saved_chunks
+from sniffing import ONE_THREAD, words
 from tiny_texts import save_texts
 from vllm_models import save_model
 from waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of vLLM
 KINDS = ("llama", "qwen3", "gemma2", "gemma3_text", "glm4", "cohere2", "gpt_oss")
-CHUNKED = {"vllm__tokens_per_step": 32, "inference__batch_size": 3}
 TWO = {"vllm__tensor_parallel": 2}
 
 
@@ -30,11 +34,6 @@ def test_whole_texts(captures: Captures, kind: str) -> None:
     assert recorded["engine"] == "vllm"
     assert recorded["vllm"]["version"]
     assert "engine" not in json.loads((captures.hf(kind) / "dump.json").read_text())["capture"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_in_pieces(captures: Captures, kind: str) -> None:
-    assert_same_dump(captures.hf(kind), captures.vllm(kind, "pieces", **CHUNKED))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -67,20 +66,15 @@ def test_analyses_agree(captures: Captures, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_texts_in_pieces_on_two_ranks(captures: Captures, kind: str) -> None:
-    dump = captures.vllm(kind, "pieces-two", **CHUNKED, **TWO)
+def test_several_texts_on_two_ranks(captures: Captures, kind: str) -> None:
+    dump = captures.vllm(kind, "two", **TWO, inference__batch_size=3)
     assert_same_dump(captures.hf(kind), dump)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_whole_texts_on_two_ranks(captures: Captures, kind: str) -> None:
-    assert_same_dump(captures.hf(kind), captures.vllm(kind, "whole-two", **TWO))
-
-
-def test_a_key_head_on_two_ranks(captures: Captures) -> None:
-    kind = "gemma2"
-    dump = captures.vllm(kind, "copies", 1, **TWO, inference__batch_size=6)
-    assert_same_dump(captures.hf(kind, 1), dump)
+def test_fewer_key_heads_than_ranks_are_refused(captures: Captures, tmp_path: Path) -> None:
+    code, told = run_vllm(captures.model("gemma2", 1), captures.texts, tmp_path / "dump", **TWO)
+    assert code == 2, told
+    assert "error: vllm.tensor_parallel: 2 GPUs cannot divide the 1 key heads" in told
 
 
 def test_verify_compares_a_dump_with_transformers(
@@ -95,16 +89,19 @@ def test_verify_compares_a_dump_with_transformers(
 
 
 def test_a_killed_capture_continues(captures: Captures, tmp_path: Path) -> None:
+    """The process is killed while it waits for a text, when earlier ones are saved."""
     texts, dump = save_texts(tmp_path / "texts", [300] * 40), tmp_path / "dump"
     model = captures.model("llama")
-    process = start_vllm(model, texts, dump)
+    command = [sys.executable, hanging_texts.__file__, *words(model, texts, dump, engine="vllm")]
+    before = {hanging_texts.TEXTS_BEFORE: "20"}  # the first 16 are also looked at before it begins
+    environment = {**os.environ, **ONE_THREAD, **before}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
-        wait_for("three texts", lambda: len(saved_chunks(dump)) >= 3)
+        wait_for("the texts before", lambda: len(saved_chunks(dump)) >= 4)
     finally:
         process.kill()
         process.communicate()
-    saved = len(saved_chunks(dump))
-    assert 3 <= saved < 40
+    assert len(saved_chunks(dump)) < 40
     code, told = run_vllm(model, texts, dump)
     assert code == 0, told
     assert "continuing: " in told

@@ -16,13 +16,12 @@ from qk_sniffer.capture.setup import Setup, number_of_texts, prepare
 from qk_sniffer.capture.timing import operations, speed, weights_of
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.engines.hf.layout import decoder_of
-from qk_sniffer.engines.hf.loading import LoadedModel, load_model_config, precision_of
+from qk_sniffer.engines.hf.loading import LoadedModel
 from qk_sniffer.rows.plan import bytes_of_rows
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, bucket_counts
 from qk_sniffer.sampling.heads import KINDS
 from qk_sniffer.texts.encoding import Cut
 from qk_sniffer.texts.sources import Text
-from qk_sniffer.vllm.memory import memory_needs
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import user_path
 from qk_toolkit.raised_in import is_our_bug
@@ -52,11 +51,6 @@ class Estimate:
     def notes(self) -> list[str]:
         """What of the dataset is left out, and how much of long texts is used."""
         return [*self.setup.texts.notes, *([] if self.cut is None else [self.cut.describe()])]
-
-    @property
-    def heads(self) -> int:
-        """Heads that would be written; keys drawn by attention have files of their own."""
-        return sum(len(layer.q) + len(layer.k) for layer in self.setup.wanted)
 
     @property
     def rows_per_text(self) -> dict[Kind, float]:
@@ -111,22 +105,6 @@ class Estimate:
             return None
         times = max(1.0, number / len(self.lengths))
         return bucket_counts(self.setup.sampler, self.lengths, times).warning()
-
-    @property
-    def memory_in_vllm(self) -> dict[str, int]:
-        """Bytes that vLLM needs, by their use; nothing for other engines."""
-        setup = self.setup
-        if setup.config.engine != "vllm":
-            return {}
-        settings = setup.config.model
-        return memory_needs(
-            setup.config,
-            setup.layout,
-            setup.row_plan,
-            weights=sum(one.numel() for one in self._model.parameters()),
-            longest=max(self.lengths),
-            element=precision_of(settings, load_model_config(settings)).itemsize,
-        )
 
     @property
     def operations_per_text(self) -> float:

@@ -109,6 +109,10 @@ class LayerFacts:
         """Whether the window is a chunk."""
         return self.type == "chunked_attention"
 
+    def rule(self, sinks: Tensor | None = None, extra: Tensor | None = None) -> AttentionRule:
+        """The rule of a call of this layer."""
+        return AttentionRule(self.scale, self.softcap, self.window, self.chunked, sinks, extra)
+
     def rotation(self, pre_rope: bool) -> Rotation:
         """How RoPE turns the captured vectors."""
         return self.rotations.before if pre_rope else self.rotations.after

@@ -161,13 +161,8 @@ class _Recorder:
         facts = self._wanted.get((call.module, self._calls[call.module]))
         self._calls[call.module] += 1
         if facts is not None:
-            rule = rule_of(facts, call) or _plain_rule(facts, call)
+            rule = rule_of(facts, call) or facts.rule(sinks_of(call))
             self.found[facts.layer] = _Recorded(call.weights().detach().cpu(), rule)
-
-
-def _plain_rule(facts: LayerFacts, call: AttentionCall) -> AttentionRule:
-    """The rule of a layer whose attention function computes its weights in an unknown way."""
-    return AttentionRule(facts.scale, facts.softcap, facts.window, facts.chunked, sinks_of(call))
 
 
 def _check(
@@ -191,13 +186,8 @@ def rule_weights(q: Tensor, k: Tensor, rule: AttentionRule, head: int) -> tuple[
     """Logits and weights (n, n) of the queries and keys (n, d) of one head, in float64."""
     products = q.double() @ k.double().T * rule.scale  # (n, n)
     position, heads = torch.arange(len(q)), torch.tensor([head])
-    host = AttentionRule(
-        rule.scale,
-        rule.softcap,
-        rule.window,
-        rule.chunked,
-        extra=None if rule.extra is None else rule.extra.cpu(),
-    )
+    extra = None if rule.extra is None else rule.extra.cpu()
+    host = replace(rule, sinks=None, extra=extra)
     logits = visible_logits(products[None], position, 0, host, 0, heads)[0][0]
     lse = logits.logsumexp(dim=-1, keepdim=True)  # (n, 1)
     if rule.sinks is not None:

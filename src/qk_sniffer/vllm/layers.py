@@ -99,6 +99,17 @@ def layout_in_vllm(
     return ModelLayout(shape.num_layers, merged, shape.compressed_layers)
 
 
+def require_whole_key_heads(model: str, layout: ModelLayout, ranks: int) -> None:
+    """Refuse ranks that would share a key head."""
+    for facts in layout.layers:
+        if facts.k_heads % ranks:
+            raise ConfigError(
+                f"vllm.tensor_parallel: {ranks} GPUs cannot divide the {facts.k_heads} key heads "
+                f"of {model}, layer {facts.layer}; give a divisor of {facts.k_heads}, or use "
+                "--engine hf with --model.device_map auto"
+            )
+
+
 def window_notes(small: ModelLayout, layout: ModelLayout) -> list[str]:
     """Layers whose window is another one in vLLM than in transformers."""
     other = {facts.layer: facts.window for facts in small.layers}
@@ -130,14 +141,9 @@ def _merged(
             f"{where} cannot be captured with vLLM: which keys its queries see, or a bias of its "
             f"logits, is not known there; {_HF}"
         )
-    if layer.sinks and shape.k_heads < ranks:
-        raise ConfigError(
-            f"{where} has learned sinks and {shape.k_heads} key heads for {ranks} ranks, which was "
-            "not tried; lower vllm.tensor_parallel"
-        )
     expected = {
         "query heads": (layer.q_heads * ranks, shape.q_heads),
-        "key heads of a rank": (layer.k_heads, max(1, shape.k_heads // ranks)),
+        "key heads": (layer.k_heads * ranks, shape.k_heads),
         "width of heads": (layer.width, shape.width),
         "learned sinks": (layer.sinks, small.logits is not None and small.logits.sinks),
     }

@@ -31,7 +31,7 @@ from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of, small_model
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
 from qk_sniffer.rows.tables import Part, with_heads
-from qk_sniffer.vllm.layers import VllmLayer, layout_in_vllm, window_notes
+from qk_sniffer.vllm.layers import VllmLayer, layout_in_vllm, require_whole_key_heads, window_notes
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import user_path
 from qk_toolkit.model_files import Note, files_hash, require_unchanged
@@ -91,6 +91,7 @@ def open_vllm(config: CaptureConfig, note: Note, most_tokens: int | None) -> Vll
     dtype = str(precision_of(settings, model_config)).removeprefix("torch.")
     _refuse_architecture(settings, text_config)
     shape, small = _measured(settings)
+    require_whole_key_heads(settings.name, shape, config.vllm.tensor_parallel)
     length = config.tokenizer.max_length or context_of(text_config) or most_tokens
     if length is None:
         raise ConfigError(
@@ -151,8 +152,6 @@ def _started(config: CaptureConfig, dtype: str, length: int) -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     settings, vllm_settings = config.model, config.vllm
-    step = vllm_settings.tokens_per_step
-    whole = step is None or step > length
     with _starting(settings.name):
         from vllm import LLM
 
@@ -168,8 +167,8 @@ def _started(config: CaptureConfig, dtype: str, length: int) -> Any:
             gpu_memory_utilization=vllm_settings.memory or _MEMORY,
             max_model_len=length + 1,
             max_num_seqs=config.inference.batch_size,
-            max_num_batched_tokens=max(length + 1, step or 0) if whole else step,
-            enable_chunked_prefill=not whole,
+            max_num_batched_tokens=length + 1,
+            enable_chunked_prefill=False,  # a text is one step
             enable_prefix_caching=False,
             enforce_eager=True,
             async_scheduling=False,

@@ -1,123 +1,108 @@
-"""The attention calls of one text, from the pieces in which vLLM prefills it.
-
-A text that is prefilled whole is not copied. Of a text in pieces, queries, keys and the lengths of
-values of every wanted layer are held on the device until its last piece, because the attention of a
-query needs all earlier keys.
-"""
+"""The heads of a rank of vLLM, and the attention calls of the texts that it prefills."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
-from qk_sniffer.engines.engine import AttentionRule, LayerCall, LayerFacts
+from qk_dump.heads import HeadId
+from qk_dump.rows import Rows
+from qk_sniffer.engines.engine import LayerCall, Rotations
 from qk_sniffer.rows.plan import RowPlan, texts_of_forward
 from qk_sniffer.rows.taken import TakenRows
 from qk_sniffer.rows.taker import RowTaker
+from qk_sniffer.sampling.heads import WantedLayer
 from qk_toolkit.errors import ToolkitError
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Consecutive tokens of a text in one layer."""
+class Share:
+    """The heads of a rank, by their numbers in the model: consecutive heads, as in vLLM."""
 
-    first: int  # position of the first token
-    query: Tensor  # (tokens, heads, d)
-    key: Tensor  # (tokens, key heads, d)
-    value: Tensor  # (tokens, key heads, d of values)
+    q: range
+    k: range
 
-    def __len__(self) -> int:
-        return len(self.query)
+    @classmethod
+    def of(cls, rank: int, ranks: int, q_heads: int, k_heads: int) -> Share:
+        """The heads of a rank; the number of key heads is a multiple of `ranks`."""
+        q, k = q_heads // ranks, k_heads // ranks
+        return cls(range(rank * q, (rank + 1) * q), range(rank * k, (rank + 1) * k))
 
-    def part(self, number: int) -> Piece:
-        """The first tokens."""
-        return Piece(self.first, self.query[:number], self.key[:number], self.value[:number])
+    def of_plan(self, plan: RowPlan) -> RowPlan:
+        """What this rank keeps; heads are counted from its first ones."""
+        layers = tuple(
+            WantedLayer(
+                replace(layer.facts, rotations=Rotations()),
+                tuple(head - self.q.start for head in layer.q if head in self.q),
+                tuple(head - self.k.start for head in layer.k if head in self.k),
+            )
+            for layer in plan.wanted
+        )
+        attended = plan.attended
+        if attended is not None:
+            attended = replace(attended, first_key_head=self.k.start)
+        wanted = tuple(layer for layer in layers if layer.q or layer.k)
+        return replace(plan, wanted=wanted, attended=attended)
 
-    def with_norms(self) -> Piece:
-        """The piece with the lengths of values (tokens, key heads, 1) in place of values."""
-        norms = torch.linalg.vector_norm(self.value.float(), dim=-1, keepdim=True)
-        return Piece(self.first, self.query, self.key, norms)
-
-    def room(self, length: int) -> Piece:
-        """Tensors for a whole text of `length` tokens."""
-        made = (one.new_empty(length, *one.shape[1:]) for one in (self.query, self.key, self.value))
-        return Piece(0, *made)
-
-    def put(self, piece: Piece) -> None:
-        """Copy another piece of the text to its place."""
-        place = slice(piece.first, piece.first + len(piece))
-        self.query[place] = piece.query
-        self.key[place] = piece.key
-        self.value[place] = piece.value
+    def numbered(self, rows: Mapping[HeadId, Rows]) -> dict[HeadId, Rows]:
+        """Rows of this rank with the numbers of heads in the model."""
+        first = {"q": self.q.start, "k": self.k.start}
+        return {
+            head._replace(head=head.head + first[head.kind]): part for head, part in rows.items()
+        }
 
 
 class TextCalls:
-    """The calls of one text. Every position of every wanted layer must come once, in order."""
+    """The calls of one text, which vLLM prefills in one step: one call per wanted layer."""
 
     def __init__(self, plan: RowPlan, number: int, ids: Sequence[int]) -> None:
         self.number = number
-        self._plan = plan
+        self._attention = plan.attention
         self._length = len(ids)
         self._facts = {layer.facts.layer: layer.facts for layer in plan.wanted}
         self._taker = RowTaker(plan)
         self._taker.expect(texts_of_forward(plan, [number], [ids]))
-        self._seen = dict.fromkeys(self._facts, 0)  # positions of every layer
-        self._held: dict[int, Piece] = {}
+        self._seen: set[int] = set()  # layers
 
-    def add(self, layer: int, piece: Piece, sinks: Tensor | None = None) -> None:
-        """Add a piece of a layer; `sinks` (heads,) are its learned logits."""
-        if layer not in self._facts or piece.first >= self._length:  # the generated token
-            return
-        self._require_next(layer, piece.first)
-        piece = piece.part(self._length - piece.first)
-        self._seen[layer] += len(piece)
-        if len(piece) == self._length:
-            self._give(layer, piece, sinks)
-            return
-        piece = piece.with_norms()
-        if layer not in self._held:
-            self._held[layer] = piece.room(self._length)
-        self._held[layer].put(piece)
-        if self._seen[layer] == self._length:
-            self._give(layer, self._held.pop(layer), sinks)
+    def add(
+        self,
+        layer: int,
+        first: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        sinks: Tensor | None = None,
+    ) -> None:
+        """Add the tensors (tokens, heads, d) of a layer, beginning at position `first`.
 
-    def take(self) -> TakenRows:
-        """The rows of the text. Raises an error if a layer was not called for all positions."""
-        for layer, seen in self._seen.items():
-            if seen < self._length:
-                raise ToolkitError(
-                    f"text {self.number}, layer {layer}: vLLM computed attention for {seen:,} of "
-                    f"{self._length:,} tokens; the rows of this text are not complete. Use "
-                    "--engine hf for this model."
-                )
-        return self._taker.take()
-
-    def _require_next(self, layer: int, first: int) -> None:
-        """Refuse a piece that does not follow the earlier ones."""
-        seen = self._seen[layer]
-        if first == seen:
+        `sinks` (heads,) are its learned logits.
+        """
+        if layer not in self._facts or first >= self._length:  # the generated token
             return
         where = f"text {self.number}, layer {layer}"
-        if first > seen:
+        if layer in self._seen:
             raise ToolkitError(
-                f"{where}: vLLM computed no attention for positions {seen:,} to {first - 1:,}. "
-                "Leave out settings in vllm.options that skip tokens."
+                f"{where}: vLLM computed attention twice: the request was preempted, because its "
+                "cache had no room. Lower inference.batch_size or tokenizer.max_length, or give "
+                "vLLM more memory for its cache."
             )
-        raise ToolkitError(
-            f"{where}: vLLM began position {first:,} again after {seen:,} positions: the request "
-            "was preempted, because its cache had no room. Lower inference.batch_size or "
-            "tokenizer.max_length, or give vLLM more memory for its cache."
-        )
+        if len(query) != self._length:
+            raise ToolkitError(
+                f"{where}: vLLM computed attention for {len(query):,} of {self._length:,} tokens "
+                "in a step. Leave out settings in vllm.options that divide a text or skip tokens."
+            )
+        self._seen.add(layer)
+        rule = self._facts[layer].rule(sinks) if self._attention else None
+        self._taker.on_call(LayerCall(layer, query, key, value, query, key, rule))
 
-    def _give(self, layer: int, piece: Piece, sinks: Tensor | None) -> None:
-        facts = self._facts[layer]
-        rule = _rule(facts, sinks) if self._plan.attention else None
-        q, k = piece.query, piece.key
-        self._taker.on_call(LayerCall(layer, q, k, piece.value, q, k, rule))
-
-
-def _rule(facts: LayerFacts, sinks: Tensor | None) -> AttentionRule:
-    return AttentionRule(facts.scale, facts.softcap, facts.window, facts.chunked, sinks)
+    def take(self) -> TakenRows:
+        """The rows of the text. Raises an error if a layer was not called."""
+        taken = self._taker.take()
+        if taken.missing:
+            raise ToolkitError(
+                f"text {self.number}, layer {taken.missing[0]}: vLLM computed no attention; use "
+                "--engine hf for this model"
+            )
+        return taken

@@ -19,7 +19,6 @@ from vllm.config import get_layers_from_vllm_config
 from vllm.distributed import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
-    get_tp_group,
 )
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.models.utils import extract_layer_index
@@ -30,8 +29,7 @@ from qk_dump.rows import Rows
 from qk_sniffer.engines.hf.memory import is_out_of_memory
 from qk_sniffer.rows.plan import RowPlan
 from qk_sniffer.vllm.layers import layer_of
-from qk_sniffer.vllm.shares import Share, share_of
-from qk_sniffer.vllm.text_calls import Piece, TextCalls
+from qk_sniffer.vllm.text_calls import Share, TextCalls
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.raised_in import is_our_bug
 
@@ -129,7 +127,7 @@ class RankCapture:
     def __init__(self, plan: RowPlan, texts: Callable[[], list[int | None]]) -> None:
         first = plan.wanted[0].facts
         rank, ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
-        self._share: Share = share_of(rank, ranks, first.q_heads, first.k_heads)
+        self._share = Share.of(rank, ranks, first.q_heads, first.k_heads)
         self._plan = self._share.of_plan(plan)
         self._texts_of_step = texts
         self._running: dict[int, TextCalls] = {}
@@ -149,14 +147,12 @@ class RankCapture:
         if metadata is None or not self._running:  # vLLM measures memory, or warms up
             return
         sinks = getattr(impl, "sinks", None)
-        if self._share.gathers:
-            query = self._of_share(query)
         if self._error is not None:
             return
         try:
             for text, rows, first in self._spans_of(metadata):
-                piece = Piece(first, query[rows], key[rows], value[rows])
-                self._running[text].add(layer, piece, sinks)
+                parts = query[rows], key[rows], value[rows]
+                self._running[text].add(layer, first, *parts, sinks)
         except Exception as error:  # `take` reports it; the other ranks would wait for this one
             self._error = error
 
@@ -194,8 +190,3 @@ class RankCapture:
         ]
         self._spans = [*self._spans[1 - _METADATA :], (metadata, found)]
         return found
-
-    def _of_share(self, tensor: Tensor) -> Tensor:
-        """The query heads (tokens, heads, …) of this rank's share, from all ranks."""
-        gathered: Tensor = get_tp_group().all_gather(tensor.contiguous(), dim=1)
-        return gathered[:, self._share.q.start : self._share.q.stop]

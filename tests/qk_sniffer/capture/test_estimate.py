@@ -141,26 +141,6 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
     assert "Lengths are those of the first 4 texts. Nothing was written." in printed
 
 
-def test_memory_and_time_in_vllm(
-    model: Path, texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags: dict[str, Any] = {"engine": "vllm", "inference": {"batch_size": 3}}
-    found = estimate(config_for(model, texts, **flags)).memory_in_vllm
-    weights = load_model(config_for(model, texts).model, "cpu").model.parameters()
-    assert found["weights"] == sum(one.numel() * 4 for one in weights)
-    layers, heads, key_heads, width = 4, 4, 2, 16
-    assert found["cache"] == 3 * max(TOKENS) * layers * 2 * key_heads * width * 4
-    assert "held queries and keys" not in found
-    config = config_for(model, texts, **flags, vllm={"tokens_per_step": 8})
-    numbers = (heads + key_heads) * width + key_heads  # queries, keys, and lengths of values
-    held = estimate(config).memory_in_vllm["held queries and keys"]
-    assert held == 3 * max(TOKENS) * layers * numbers * 4
-    print_estimate(config, estimate(config))
-    told = " ".join(capsys.readouterr().out.split())
-    assert "memory in vLLM" in told
-    assert "time about 1 s with transformers" in told
-
-
 def test_the_time_is_that_of_a_forward_of_the_model(model: Path, texts: Path) -> None:
     """The operations of two layers are scaled to those of all four, and to all texts."""
     found = estimate(config_for(model, texts))

@@ -92,7 +92,6 @@ def test_a_window_that_differs_is_recorded_and_told() -> None:
 
 
 ALONE = VllmLayer(0, "a", 4, 2, 8, None, 0.3, None, False, None)  # all heads of a layer
-SINKS = {"logits": Logits(sinks=True)}
 MASKS = "which keys its queries see"
 
 
@@ -100,7 +99,7 @@ MASKS = "which keys its queries see"
     ("facts", "found", "ranks", "message"),
     [
         ({}, [{"q_heads": 8}], 1, "query heads: 8 in vLLM, and 4 in transformers"),
-        ({}, [{"q_heads": 2, "k_heads": 2}], 2, "key heads of a rank: 2 in vLLM, and 1"),
+        ({}, [{"q_heads": 2, "k_heads": 2}], 2, "key heads: 4 in vLLM, and 2"),
         ({}, [{"width": 16}], 1, "width of heads: 16 in vLLM, and 8"),
         ({}, [{"sinks": True}], 1, "learned sinks: True in vLLM, and False"),
         ({}, [{"layer": 3}], 1, "layer 0: vLLM has no attention layer with this number"),
@@ -108,7 +107,6 @@ MASKS = "which keys its queries see"
         ({"type": "chunked_attention"}, [{}], 1, MASKS),
         ({"selective": True}, [{}], 1, MASKS),
         ({"logits": Logits(biased=True)}, [{}], 1, MASKS),
-        (SINKS, [{"q_heads": 1, "k_heads": 1, "sinks": True}], 4, "sinks and 2 key heads for 4"),
     ],
 )
 def test_a_layer_that_differs_from_the_config_is_refused(
@@ -135,6 +133,13 @@ def refused(config: CaptureConfig, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_vllm(config, lambda text: None, None)
     assert "vllm.entrypoints" not in sys.modules
+
+
+def test_ranks_that_would_share_a_key_head(tmp_path: Path) -> None:
+    config = saved(tmp_path, "llama")
+    vllm = config.vllm.model_copy(update={"tensor_parallel": 4})
+    message = "vllm.tensor_parallel: 4 GPUs cannot divide the 2 key heads of .*a divisor of 2, or"
+    refused(config.model_copy(update={"vllm": vllm}), message)
 
 
 def test_attention_that_vllm_does_not_show(tmp_path: Path) -> None:
@@ -168,12 +173,6 @@ FILES: dict[str, Any] = {
         ({"model": {"name": "mine", "gguf_file": "a.gguf"}}, "model.gguf_file: has no effect"),
         ({"model": {"name": "mine", "device_map": "auto"}}, "model.device_map: has no effect"),
         ({"model": {"name": "mine", "random_weights": True}}, "model.random_weights: has no"),
-        ({"vllm": {"options": {"dtype": "half"}}}, "dtype: is model.dtype here; set that"),
-        ({"vllm": {"options": {"enforce_eager": False}}}, "enforce_eager: a capture needs"),
-        ({"vllm": {"options": {"pipeline_parallel_size": 2}}}, "ranks of a pipeline"),
-        ({"vllm": {"options": {"speculative_config": {"model": "x"}}}}, "speculative decoding"),
-        ({"vllm": {"options": {"spec_model": "x"}}}, "speculative decoding"),
-        ({"vllm": {"options": {"kv_cache_dtype": "fp8_e5m2"}}}, "rounded keys"),
     ],
 )
 def test_settings_that_are_refused(given: dict[str, Any], message: str) -> None:

@@ -164,14 +164,7 @@ def rule_of(facts: LayerFacts, call: AttentionCall) -> AttentionRule | None:
         extra = _extra(call)
         if extra is None:
             return None
-    return AttentionRule(
-        scale=facts.scale,
-        softcap=facts.softcap,
-        window=facts.window,
-        chunked=facts.chunked,
-        sinks=sinks,
-        extra=extra,
-    )
+    return facts.rule(sinks, extra)
 
 
 def _extra(call: AttentionCall) -> Tensor | None:
