@@ -66,8 +66,9 @@ def _written(column: Column) -> str:
 
 def _listed(table: Table) -> list[Metric]:
     """The columns without those of an error and before RoPE, if what they belong to is there."""
-    own = [one for one in table.columns if one.column not in IDS and one.error_of is None]
-    return [one for one in own if _as_captured(one) not in table.names]
+    own = [one for one in table.columns if one.column not in IDS]
+    endings = ("_se", BEFORE_ROPE)
+    return [one for one in own if not _belongs_to(one, endings) & {*table.names}]
 
 
 def _rows(columns: Sequence[Metric]) -> Iterator[str]:
@@ -76,10 +77,10 @@ def _rows(columns: Sequence[Metric]) -> Iterator[str]:
         yield _row(list(members), meaning.replace("|", r"\|"))
 
 
-def _as_captured(metric: Metric) -> str:
-    """The same column of vectors as they enter the attention; the empty name if it is this one."""
-    name = metric.column.removesuffix(BEFORE_ROPE)
-    return name if name != metric.column else ""
+def _belongs_to(metric: Metric, endings: Sequence[str]) -> set[str]:
+    """The names without one of the endings."""
+    name = metric.column
+    return {name.removesuffix(ending) for ending in endings if name.endswith(ending)}
 
 
 def _row(metrics: Sequence[Metric], meaning: str) -> str:

@@ -20,8 +20,8 @@ def with_figures(page: str) -> str:
     if not (found and closed):
         raise ValueError(f"{PAGE}: has no part {_BEGIN} … {_END}")
     lines = [
-        *("| figure of a run | content | needs | options |", "|---|---|---|---|"),
-        *(f"{_row(spec)} {_options(spec)} |" for spec in figures_of("run")),
+        *("| figure of a run | content | needs |", "|---|---|---|"),
+        *map(_row, figures_of("run")),
         *("", "| figure of a study | content | needs |", "|---|---|---|"),
         *map(_row, figures_of("runs")),
     ]
@@ -31,10 +31,6 @@ def with_figures(page: str) -> str:
 def _row(spec: Spec) -> str:
     needs = ", ".join(dict.fromkeys(need.words for need in spec.needs))
     return f"| `{spec.name}` | {spec.shows} | {needs} |"
-
-
-def _options(spec: Spec) -> str:
-    return ", ".join(f"`{name}`" for name in spec.options)
 
 
 def main() -> None:
