@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 UNFINISHED = ".capture"  # folder with the rows of an unfinished capture
 PLAN = "plan.json"  # in it; the capture is unfinished as long as it is there
 TAP = "tap"  # in the plan of what `Tap.save` writes
+PULL = "pull"  # in the plan of what is fetched from the Hub
 FILES_BESIDE_HEADS = (MANIFEST_NAME, EXAMPLES_FILE, TOKENS_FILE)
 
 _OF_PLAN = (("model", "name"), ("dataset", "path"))
@@ -276,6 +277,12 @@ def refuse_unfinished(folder: DumpPath) -> None:
     if TAP in plan:
         raise ConfigError(
             f"{folder}: was not saved to the end by a tap. Save it again, and remove this folder."
+        )
+    if PULL in plan:
+        command = shlex.join(["attention-plasticity", "pull", str(plan[PULL]), str(folder)])
+        raise ConfigError(
+            f"{folder}: was not fetched to the end. Run the same command again with all its "
+            f"settings, and it continues: {command}"
         )
     model, texts = ((plan.get(part) or {}).get(name) for part, name in _OF_PLAN)
     words = [str(model or "MODEL"), str(texts or "TEXTS"), str(folder)]

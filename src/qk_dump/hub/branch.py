@@ -11,7 +11,7 @@ from typing import Any
 from qk_dump.card import is_card, overview_card
 from qk_dump.heads import ATTENDED, CARD_FILE, parse_head
 from qk_dump.hub.client import is_conflict, is_transient
-from qk_dump.hub.fetch import OnBytes, RemoteFile, files_in, list_files
+from qk_dump.hub.commit import OnBytes, RemoteFile, files_in, list_files
 from qk_dump.hub.place import HubPlace
 from qk_dump.manifest import MANIFEST_NAME, MOST_MANIFEST_BYTES, DumpManifest, read_manifest
 from qk_toolkit.errors import ConfigError, HubError

@@ -26,13 +26,13 @@ After a failure the same command sends what is missing.
 Exit codes: 0 success, 1 the push failed, 2 wrong usage, 130 interrupted.
 """
 _PULL_STORY = """\
-Fetch a dump from the Hugging Face Hub into the client's cache. Every file is checked against the
-branch's commit. An interrupted download continues.
+Fetch a dump from the Hugging Face Hub into a folder, or without DUMP into the client's cache. Every
+file is checked against the branch's commit. An interrupted download continues.
 """
 _PULL_EXAMPLES = """\
 commands to paste:
-  attention-plasticity pull my-name/sniffed-qk@qwen3-8b
-  attention-plasticity pull my-name/sniffed-qk@qwen3-8b --layers 0-3 --heads 0,5
+  attention-plasticity pull my-name/sniffed-qk@qwen3-8b data/qwen3-8b
+  attention-plasticity pull my-name/sniffed-qk@qwen3-8b data/qwen3-8b --layers 0-3 --heads 0,5
   attention-plasticity analyze hf://datasets/my-name/sniffed-qk@qwen3-8b
 
 Exit codes: 0 success, 1 the download failed, 2 wrong usage, 130 interrupted.
@@ -88,11 +88,12 @@ def _target(given: Mapping[str, str | None]) -> tuple[str, str | None]:
 
 
 def pull(arguments: Sequence[str]) -> int:
-    """`attention-plasticity pull owner/name[@branch] [--layers …] [--heads …]`."""
+    """`attention-plasticity pull owner/name[@branch] [DUMP] [--layers …] [--heads …]`."""
     program = "attention-plasticity pull"
     parser = command_parser(program, _PULL_STORY, _PULL_EXAMPLES)
-    parser.usage = f"{program} OWNER/NAME[@BRANCH] [--layers LIST] [--heads LIST]"
+    parser.usage = f"{program} OWNER/NAME[@BRANCH] [DUMP] [--layers LIST] [--heads LIST]"
     parser.add_argument("place", metavar="OWNER/NAME[@BRANCH]", help="a dump on the Hub")
+    parser.add_argument("dump", metavar="DUMP", nargs="?", help="folder: new, empty or begun")
     parser.add_argument("--layers", metavar="LIST", help="layers to fetch, such as 0-3,8")
     parser.add_argument("--heads", metavar="LIST", help="query heads, with their key heads")
     parser.add_argument("--cache_dir", metavar="FOLDER", help="default: the Hub client's cache")
@@ -110,6 +111,7 @@ def pull(arguments: Sequence[str]) -> int:
         fetched = fetch_dump(
             parse_place(given["place"]),
             choice=choice,
+            into=given["dump"],
             cache_dir=given["cache_dir"],
             max_workers=workers if isinstance(workers, int) else None,
             on_bytes=partial(watcher.show, "fetching", in_bytes=True),

@@ -26,7 +26,7 @@ from qk_dump.head_counts import check_head
 from qk_dump.heads import CARD_FILE, EXAMPLES_FILE, TOKENS_FILE
 from qk_dump.hub.branch import LocalFile, RemoteBranch, list_branches
 from qk_dump.hub.client import hub_api, hub_errors, repeated, require_token
-from qk_dump.hub.fetch import OnBytes
+from qk_dump.hub.commit import OnBytes
 from qk_dump.hub.place import HubPlace, parse_place
 from qk_dump.layout import FILES_BESIDE_HEADS, Dump, is_dump_file, open_folder
 from qk_dump.manifest import MANIFEST_NAME, DumpManifest

@@ -12,12 +12,13 @@ import huggingface_hub.constants as constants
 import pytest
 
 import hub_server
-import qk_dump.hub.fetch
+import qk_dump.hub.commit
 from commands import command
 from dumps import add_attended, make_dump
 from hub_server import STRANGER, WRITER, HubServer, running_hub, slow, status
 from hubs import REPO, TINY, client_of, downloads, files_of, pull_refusal, upload
-from qk_dump.hub.fetch import Fetched, HeadChoice, RemoteFile, fetch_dump, list_files
+from qk_dump.hub.commit import RemoteFile, list_files
+from qk_dump.hub.fetch import Fetched, HeadChoice, fetch_dump
 from qk_dump.hub.place import HubPlace
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.side_files import read_tokens, write_tokens
@@ -71,7 +72,7 @@ def test_a_branch_comes_whole_and_a_second_time_costs_nothing(
         raise AssertionError("a file is read or written again")
 
     monkeypatch.setattr(RemoteFile, "is_same", never)  # also in a cache that cannot be written
-    monkeypatch.setattr(qk_dump.hub.fetch, "write_text", never)
+    monkeypatch.setattr(qk_dump.hub.commit, "write_text", never)
     assert fetch_dump(TINY) == fetched
     assert not hub.requests("resolve_get", "resolve_head")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
