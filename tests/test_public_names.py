@@ -38,7 +38,7 @@ ANALYSIS_FLAGS = """
     download_max_workers rotary repeated num_layers num_q_heads num_k_heads layers heads
     single_example max_tokens_per_head query_model pair_sampling
     num_pairs_per_bucket num_pairs_per_bin bin_size max_rel_dist normality_max_dims p_alpha
-    distant_from role_thresholds seed output_dir
+    distant_from role_thresholds original_columns seed output_dir
     output_csv bucket_csv component_csv engine ray_address max_workers dry_run
 """
 CAPTURE_FLAGS = """

@@ -423,6 +423,22 @@ _OF_PARTS = (
         signed=True,
     ),
 )
+ORIGINAL_TABLES: tuple[TableKind, ...] = ("bucket_plasticity", "component_weights")
+ORIGINAL_COLUMNS = (
+    *("q_R2_pos", "q_R2_scalar", "q_mae_baseline", "q_mae_proj", "q_mae_ratio"),
+    *("q_resid0_skew", "q_resid0_kurt", "q_resid0_ks_p"),
+    *("q_noise_med_abs_skew", "q_noise_med_abs_kurt", "q_noise_med_ks_p"),
+    *("q_noise_frac_ks_p_lt_alpha", "ap_overall", "q_beta_norm", "q_R2_total"),
+)
+"""Columns of the table of heads that an analysis with `original_columns: false` leaves out."""
+
+
+def written_columns(kind: TableKind, *, original: bool) -> tuple[str, ...]:
+    """The columns of the CSV file of a table, with or without those of the original definition."""
+    left_out = ORIGINAL_COLUMNS if kind == "head_metrics" and not original else ()
+    return tuple(name for name in TABLES[kind].names if name not in left_out)
+
+
 METRICS = {metric.column: metric for metric in (*HEAD_METRICS.columns, *_OF_PARTS)}
 """The columns of the table of heads, and values of parts of the context."""
 

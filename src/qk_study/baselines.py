@@ -21,6 +21,7 @@ from attention_plasticity.tables.baselines import (
     baseline_words,
 )
 from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION, main_plasticity
 from qk_sniffer.capture.differences import other_files
 from qk_sniffer.config import Dtype, make_config
 from qk_study.plan import Part
@@ -155,6 +156,8 @@ def _analysis_fields(run: FinishedRun, settings: StudySettings) -> dict[str, Any
         fields["heads"] = sorted(set(run.head_metrics["q_head"].tolist()))
     if run.info.get("bin_size"):
         fields["bin_size"] = run.info["bin_size"]
+    if main_plasticity(run) is AT_ONE_POSITION:  # baselines are compared in nothing else then
+        fields["original_columns"] = False
     shared = {**settings.content.analysis, **settings.sections["analysis"]}
     return fields | _chosen(shared, ("max_workers", "engine", "ray_address"))
 

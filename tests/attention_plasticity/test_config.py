@@ -106,4 +106,5 @@ def test_defaults_that_decide_numbers_stay() -> None:
         **{"query_model": "positional", "pair_sampling": "bucket", "max_rel_dist": 0.05},
         **{"num_pairs_per_bucket": 256, "num_pairs_per_bin": 256, "bin_size": "auto"},
         **{"normality_max_dims": 64, "p_alpha": 0.01, "distant_from": 256},
+        "original_columns": True,
     }

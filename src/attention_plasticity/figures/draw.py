@@ -19,7 +19,6 @@ from attention_plasticity.figures.settings import FigureOptions
 from attention_plasticity.figures.shapes import Panel
 from attention_plasticity.figures.style import COLUMN, TEXT, require_colormap
 from attention_plasticity.metrics import ALIGNED, DROP_POSITION, TABLES, label_of
-from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import head_half_width, row_half_width
 from attention_plasticity.tables.layer_types import index_numbers
@@ -176,5 +175,5 @@ def wanted_metric(request: Request, table: pd.DataFrame, default: str) -> str:
         hint = nearest(name, known, otherwise=f"; such as {', '.join(usual[:6])}")
         file = TABLES[kind].file
         raise ConfigError(f"metric: {in_short(name)}: {file} has no such column of numbers{hint}")
-    require_values(table, name, run.path(kind))
+    run.require_values(kind, name)
     return name

@@ -107,6 +107,7 @@ class Spec:
 
 _ONE_POSITION = ("RoPE-aligned plasticity", f"RoPE-aligned plasticity: {_AGAIN}")
 _ATTENTION = ("attention columns", "a dump with attention columns: capture.attention")
+_ORIGINAL = ("the columns of the original tool", "an analysis without --no-original_columns")
 _TEXTS = ("texts of the rows", "the texts of queries and keys: analyze again")
 _DRAWN = ("keys drawn by attention", _ATTENTION[1])
 _FAMILY = ("one family", "two models of one family and architecture")
@@ -267,6 +268,7 @@ FIGURES: tuple[Spec, ...] = (
         "shares of a head sum to 1. Queries are as they enter the attention, after RoPE if the "
         "model has it. Dimensions that RoPE turns slowly then follow position by themselves; the "
         "figure does not show where the model stores position.",
+        needs=(known("component_weights", "weight", *_ORIGINAL),),
         options=("limit", "agg", "ylabel"),
     ),
     Spec(

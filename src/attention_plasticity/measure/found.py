@@ -12,7 +12,7 @@ import numpy as np
 from attention_plasticity.estimate.quantity import MIN_GROUPS, Quantity
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.measure.result import Columns
-from attention_plasticity.metrics import GROUP_COLUMNS, HEAD_METRICS, TABLES, TableKind
+from attention_plasticity.metrics import GROUP_COLUMNS, TABLES, TableKind
 from attention_plasticity.read.unknown import Unknown
 
 FEW_GROUPS = f"the rows come from fewer than {MIN_GROUPS} groups of texts"
@@ -84,10 +84,10 @@ def influence_columns(quantities: Iterable[Named]) -> Columns:
     return columns | dict(zip(GROUP_COLUMNS, influences.tolist(), strict=True))
 
 
-def head_row(parts: Iterable[Found]) -> dict[str, Any]:
-    """The row of the table of heads, in the order of its columns."""
+def head_row(parts: Iterable[Found], names: Iterable[str]) -> dict[str, Any]:
+    """The row of the table of heads with these columns, in their order."""
     values: dict[str, Any] = {}
     for part in parts:
         if part.kind == "head_metrics":
             values |= part.values
-    return {name: values[name] for name in HEAD_METRICS.names}
+    return {name: values[name] for name in names}

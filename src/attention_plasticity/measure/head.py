@@ -29,6 +29,7 @@ from attention_plasticity.measure.result import GroupResult, HeadResult
 from attention_plasticity.measure.roles import role_row, word_columns
 from attention_plasticity.measure.seeds import SeedKeys, seed_columns
 from attention_plasticity.measure.streams import Streams, pair_seed
+from attention_plasticity.metrics import written_columns
 from attention_plasticity.read.group import HeadGroup
 from attention_plasticity.read.rows import Queries
 from attention_plasticity.read.unknown import Unknown
@@ -54,7 +55,7 @@ class _OfKeyHead:
     def __init__(self, group: HeadGroup) -> None:
         self.group = group
         self.streams = Streams(group.config.seed, group.layer, group.k_head)
-        self.seed_keys = SeedKeys.of(group.keys.rows)
+        self.seed_keys = SeedKeys.of(group.keys.rows) if group.config.original_columns else None
         self.before = moments_before(group.keys)
         self.after = moments_after(group.keys)
         self.grids: list[tuple[list[int], Grid | Unknown]] = []  # query heads, and their bins
@@ -96,9 +97,10 @@ def _measure_head(
     group = of_keys.group
     config, queries, keys, layer = group.config, group.queries[q_head], group.keys, group.layer
     facts = _facts(group, q_head, queries)
-    seeds = seed_columns(
-        queries, keys, of_keys.seed_keys, config, pair_seed(config.seed, layer, q_head)
-    )
+    seeds = Found()
+    if of_keys.seed_keys is not None:
+        stream = pair_seed(config.seed, layer, q_head)
+        seeds = seed_columns(queries, keys, of_keys.seed_keys, config, stream)
     before, after = moments_before(queries), moments_after(queries)
     position = position_columns(queries, keys, before, of_keys.before)
     frames = Frame(after, of_keys.after), Frame(before, of_keys.before)
@@ -121,7 +123,7 @@ def _measure_head(
         layer=layer,
         q_head=q_head,
         k_head=group.k_head,
-        metrics=head_row(parts),
+        metrics=head_row(parts, written_columns("head_metrics", original=config.original_columns)),
         tables=tables,
         missing=_missing(parts),
         unknown_tokens=_unknown_tokens(queries, group.words),
@@ -132,6 +134,8 @@ def _facts(group: HeadGroup, q_head: int, queries: Queries) -> Found:
     """Columns that say what the head is."""
     found = Found()
     found.add({"layer": group.layer, "q_head": q_head, "k_head": group.k_head})
+    width = group.keys.rows.width
+    found.add({"n_q_tokens": len(queries), "n_k_tokens": len(group.keys), "d_model": width})
     found.add({"q_position_max": queries.rows.position_max})
     found.add({"sliding_window": math.nan if queries.window is None else queries.window})
     found.add({"layer_type": group.keys.layer.type_name(queries.window)})

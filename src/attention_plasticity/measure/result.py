@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from qk_toolkit.errors import ConfigError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -42,6 +44,8 @@ class HeadResult:
     def _frame(self, kind: str) -> pd.DataFrame:
         import pandas as pd
 
+        if kind not in self.tables:
+            raise ConfigError(f"{kind}: was not computed, because original_columns is false")
         columns = self.tables[kind]
         size = len(next(iter(columns.values())))
         ids = {name: [self.metrics[name]] * size for name in ("layer", "q_head", "k_head")}

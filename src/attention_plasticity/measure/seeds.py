@@ -101,7 +101,6 @@ def seed_columns(
 ) -> Found:
     """All columns that the seeds define. `seed` is that of the key pairs."""
     found = Found()
-    found.add({"n_q_tokens": len(queries), "n_k_tokens": len(keys), "d_model": keys.rows.width})
     rotated = _Rotated.of(queries.rows, own.signs)
     _add_position(found, rotated, queries.exponent)
     _add_normality(found, rotated, config)

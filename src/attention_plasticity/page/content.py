@@ -30,7 +30,6 @@ from attention_plasticity.page.tables import (
     word_columns,
 )
 from attention_plasticity.roles import ROLES, default_thresholds
-from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import why_unsure
 from attention_plasticity.tables.layer_types import layer_types
@@ -50,7 +49,7 @@ def run_content(run: FinishedRun, label: str) -> tuple[dict[str, Any], Tables]:
     """
     path = run.path("head_metrics")
     metrics = ordered(run.head_metrics, HEAD, path)
-    require_values(metrics, main_plasticity(run).level, path)
+    run.require_values("head_metrics", main_plasticity(run).level)
     if run.influences is not None:
         ordered(run.influences, [*HEAD, "quantity", "bin"], run.path("influences"))
     cells = ShownCells.of(run)

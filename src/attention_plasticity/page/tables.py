@@ -19,6 +19,7 @@ from attention_plasticity.metrics import (
     DROP_POSITION,
     HEAD,
     HEAD_METRICS,
+    ORIGINAL_COLUMNS,
     TABLES,
     TableKind,
 )
@@ -186,7 +187,7 @@ def _words(metric: Metric) -> dict[str, Any]:
         "share": metric.format == "share",
         "count": metric.format == "count",
         "decimals": metric.decimals,
-        "optional": metric.optional,
+        "optional": metric.optional or metric.column in ORIGINAL_COLUMNS,
         "error_of": metric.error_of,
         "first": metric.column in FIRST,
     }

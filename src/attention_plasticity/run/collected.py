@@ -119,7 +119,7 @@ class Collected:
             numbers[:, 0] = 0.0  # groups
             for place, one in self._numbers.get((kind, name), {}).items():
                 numbers[place] = one[1:]
-            values = np.array([row[name] for row in self.values[kind]], np.float64)
+            values = np.array([row.get(name, math.nan) for row in self.values[kind]], np.float64)
             found[name] = mean_estimate(values[used], numbers[used, 1:], numbers[used, 0], eligible)
         return _for_json(found)
 

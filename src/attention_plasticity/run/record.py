@@ -112,7 +112,7 @@ def _head(result: HeadResult) -> dict[str, Any]:
     roles = result.tables.get("roles")
     return {
         "q_head": result.q_head,
-        "values": {name: result.metrics[name] for name in _KEPT},
+        "values": {name: result.metrics[name] for name in _KEPT if name in result.metrics},
         "roles": None if roles is None else {name: column[0] for name, column in roles.items()},
         "missing": result.missing,
         "sizes": sizes_of(result),
@@ -130,7 +130,7 @@ def _text(kind: TableKind, result: GroupResult) -> bytes:
     """The rows of a table."""
     names = TABLES[kind].names
     if kind == "head_metrics":
-        return csv_rows(kind, ([head.metrics[name] for name in names] for head in result.heads))
+        return csv_rows(kind, (list(head.metrics.values()) for head in result.heads))
     if kind == "key_heads":
         row = result.key_head
         return csv_rows(kind, [] if row is None else [[row.values[name] for name in names]])

@@ -15,6 +15,7 @@ from attention_plasticity.measure.result import Failure
 from attention_plasticity.run.collected import Collected
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.warnings import (
+    ORIGINAL_LEFT_OUT,
     RunWarning,
     warnings_of_dump,
     warnings_of_tokens,
@@ -93,6 +94,8 @@ def _warnings(run: PlannedRun, found: Collected) -> Iterator[RunWarning]:
     geometry = None
     if manifest is not None:
         geometry = geometry_of(manifest.bucket_type, manifest.min_bucket_size)
+    if not run.config.original_columns:
+        yield RunWarning("original_left_out", ORIGINAL_LEFT_OUT, len(found.heads))
     yield from found.sizes.warnings(geometry, None if bins is None else bins.size)
     yield from warnings_of_dump(manifest, run.texts.as_input, found.values["head_metrics"])
     yield from warnings_of_tokens(found.unknown_tokens)

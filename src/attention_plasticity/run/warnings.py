@@ -19,6 +19,10 @@ from qk_dump.manifest import DumpManifest
 from qk_dump.positions import BucketGeometry
 from qk_toolkit.formatting import count, index_ranges, index_runs
 
+ORIGINAL_LEFT_OUT = (
+    "original_columns is false: plasticity over a bucket, R² of position and residuals are left "
+    "out, and so are the tables of buckets and of dimensions."
+)
 _MOST_RANGES = 6
 _UNKNOWN = {
     ATTENDED: ("attended_unknown", "Attended plasticity"),

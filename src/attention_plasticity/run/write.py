@@ -21,7 +21,13 @@ from typing import IO, Any
 
 from attention_plasticity.config import TABLE_PATHS
 from attention_plasticity.measure.result import Failure
-from attention_plasticity.metrics import ALIGNED, TABLES, TableKind
+from attention_plasticity.metrics import (
+    ALIGNED,
+    ORIGINAL_TABLES,
+    TABLES,
+    TableKind,
+    written_columns,
+)
 from attention_plasticity.run.collected import Collected
 from attention_plasticity.run.csv_text import csv_rows
 from attention_plasticity.run.folder import RunFolder
@@ -31,13 +37,8 @@ from attention_plasticity.run.run_json import run_json
 from attention_plasticity.tables.run_info import RUN_FILE
 from qk_toolkit.files import cannot_write, staged, sync, sync_folder, write_through
 
-_ALWAYS: tuple[TableKind, ...] = (
-    "head_metrics",
-    "bucket_plasticity",
-    "component_weights",
-    "influences",
-)
-"""Tables that are written also without a row."""
+_ALWAYS: tuple[TableKind, ...] = ("head_metrics", *ORIGINAL_TABLES, "influences")
+"""Tables that are written also without a row, if they are not left out."""
 _AT_ONE_POSITION: tuple[TableKind, ...] = ("bins", "distances")
 """Tables that are written if a head has RoPE-aligned plasticity."""
 _DRAFTS = "tables-"  # begin of the name of a folder among those of records
@@ -93,7 +94,8 @@ def _write(run: PlannedRun, folder: Path, seconds: float) -> dict[str, Any]:
     """Write drafts in a folder, and replace the tables. Returns run.json."""
     collected = Collected(run)
     with ExitStack() as stack:
-        drafts = _Drafts(folder, stack)
+        original = run.config.original_columns
+        drafts = _Drafts(folder, stack, original=original)
         for record in collected.records():
             for kind, text in record.texts.items():
                 drafts.add(kind, text)
@@ -103,7 +105,8 @@ def _write(run: PlannedRun, folder: Path, seconds: float) -> dict[str, Any]:
             drafts.add("roles", csv_rows("roles", rows))
         if collected.heads:
             for kind in _ALWAYS:
-                drafts.add(kind, b"")
+                if original or kind not in ORIGINAL_TABLES:
+                    drafts.add(kind, b"")
         if all(math.isnan(row[ALIGNED]) for row in collected.values["head_metrics"]):
             for kind in _AT_ONE_POSITION:
                 drafts.files.pop(kind, None)
@@ -113,8 +116,8 @@ def _write(run: PlannedRun, folder: Path, seconds: float) -> dict[str, Any]:
 class _Drafts:
     """Drafts of the tables in a folder, open until the stack ends, and their hashes."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, stack: ExitStack, *, original: bool) -> None:
+        self.folder, self.original = folder, original
         self.files: dict[TableKind, IO[bytes]] = {}
         self.hashes: dict[TableKind, Any] = {}
         self._stack = stack
@@ -125,7 +128,8 @@ class _Drafts:
             path = self.folder / TABLES[kind].file
             self.files[kind] = self._stack.enter_context(path.open("wb"))
             self.hashes[kind] = hashlib.sha256()
-            text = ",".join(TABLES[kind].names).encode() + b"\n" + text
+            names = written_columns(kind, original=self.original)
+            text = ",".join(names).encode() + b"\n" + text
         self.files[kind].write(text)
         self.hashes[kind].update(text)
 

@@ -14,6 +14,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from attention_plasticity.metrics import (
+    POOLED,
     TABLES,
     WORDS,
     TableKind,
@@ -22,7 +23,7 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.settings import nearest
 
 _NEEDED: dict[TableKind, tuple[str, ...]] = {
-    "head_metrics": ("layer", "q_head", "ap_overall"),
+    "head_metrics": ("layer", "q_head"),
     "bucket_plasticity": ("layer", "q_head", "q_bucket", "k_bucket", "plasticity"),
     "bins": ("layer", "q_head", "q_bin", "k_bin", "plasticity", "pooled"),
     "component_weights": ("layer", "q_head", "component", "weight"),
@@ -54,6 +55,8 @@ def read_table(path: Path, kind: TableKind) -> pd.DataFrame:
         columns={old: new for old, new in _EARLIER.items() if new not in table.columns}
     )
     require_columns(table, _NEEDED.get(kind, ()), path)
+    if kind == "head_metrics" and POOLED not in table:  # a table of the original tool
+        require_columns(table, ["ap_overall"], path)
     if table.empty and kind != "influences":  # no rows if the texts are not known
         raise ConfigError(f"{path}: holds no rows")
     for name in table.columns.difference(_TEXTS):

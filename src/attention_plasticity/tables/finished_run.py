@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import pandas as pd
 
-from attention_plasticity.metrics import TABLES, TableKind
+from attention_plasticity.metrics import ORIGINAL_COLUMNS, ORIGINAL_TABLES, TABLES, TableKind
 from attention_plasticity.tables.baselines import baselines_of
-from attention_plasticity.tables.csv_tables import read_table
+from attention_plasticity.tables.csv_tables import read_table, require_values
 from attention_plasticity.tables.fetched_run import fetched_run
 from attention_plasticity.tables.head_means import eligible_heads
 from attention_plasticity.tables.layer_types import (
@@ -212,9 +212,14 @@ class FinishedRun:
         return self.path(kind).exists() if tables is None else kind in tables
 
     def table(self, kind: TableKind) -> pd.DataFrame:
-        """A table of the run, with the selected layers. It is read once."""
+        """A table of the run, with the selected layers. It is read once.
+
+        Columns of the table of heads that the analysis left out are NaN.
+        """
         if kind not in self._tables:
             table = read_table(self._checked_path(kind), kind)
+            if kind == "head_metrics" and not self.has_original:
+                table = table.reindex(columns=TABLES[kind].names)
             self._tables[kind] = self._selected(table)
         return self._tables[kind]
 
@@ -234,8 +239,23 @@ class FinishedRun:
             raise ConfigError(f"{self.place}: no head was analysed, so there are no tables")
         return self.folder / TABLES[kind].file
 
+    @property
+    def has_original(self) -> bool:
+        """Whether the run has the columns and tables of the original definition."""
+        return self.settings.get("original_columns") is not False
+
+    def require_values(self, kind: TableKind, column: str) -> None:
+        """Raise a `ConfigError` if no head has a value of a column."""
+        if column in ORIGINAL_COLUMNS and kind == "head_metrics" and not self.has_original:
+            raise ConfigError(f"{self.place}: has no {column}, because original_columns is false")
+        require_values(self.table(kind), column, self.path(kind))
+
     def _checked_path(self, kind: TableKind) -> Path:
         """The path of a table, after a check that the file did not change since the run."""
+        if kind in ORIGINAL_TABLES and not self.has_original:
+            raise ConfigError(
+                f"{self.place}: has no {TABLES[kind].file}, because original_columns is false"
+            )
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
         if digest is not None and sha256_of(path) != digest:
             shown = path if self.url is None else f"{self.url}/{path.name}"

@@ -18,6 +18,7 @@ from attention_plasticity.metrics import (
     ALIGNED_LAST,
     DROP_DISTANCE,
     DROP_POSITION,
+    POOLED,
     TableKind,
 )
 
@@ -57,6 +58,8 @@ AT_ONE_POSITION = PlasticityColumns(
     (DROP_POSITION, DROP_DISTANCE),
 )
 OVER_BUCKETS = PlasticityColumns("ap_overall", "plasticity over a bucket")
+OVER_BINS = PlasticityColumns(POOLED, "plasticity over a bin")
+"""The only one of a run without rotary records and with `original_columns: false`."""
 
 
 class WithPlasticity(Protocol):

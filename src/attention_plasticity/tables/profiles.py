@@ -28,7 +28,6 @@ from attention_plasticity.metrics import (
 )
 from attention_plasticity.tables.baselines import Level, level_of
 from attention_plasticity.tables.bin_cells import bin_cells
-from attention_plasticity.tables.csv_tables import require_values
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_half_width
@@ -60,7 +59,7 @@ def shown_cells(
     in_bins = shown is AT_ONE_POSITION and (wanted is not None or run.has("bins"))
     kind: Literal["bins", "bucket_plasticity"] = "bins" if in_bins else "bucket_plasticity"
     table = run.table(kind)
-    require_values(table, "plasticity", run.path(kind))
+    run.require_values(kind, "plasticity")
     return bin_cells(table, run.pair_sampling), AT_ONE_POSITION if in_bins else OVER_BUCKETS
 
 

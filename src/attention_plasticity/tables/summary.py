@@ -33,6 +33,7 @@ from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     FIFTH_WORDS,
+    OVER_BINS,
     OVER_BUCKETS,
     PlasticityColumns,
     main_plasticity,
@@ -45,7 +46,7 @@ Line = tuple[str, str]
 """A label, which may be empty, and a text."""
 NOTES = (
     *("texts_unknown", "selective_layers", "attended_unknown", "aligned_unknown"),
-    *("weights_unknown", "unknown_tokens"),
+    *("weights_unknown", "unknown_tokens", "original_left_out"),
 )
 """Kinds of warnings about results that may still be correct."""
 _OTHER_PAIRS = PAIR_WORDS.keys() - {"bucket"}  # than the default
@@ -67,7 +68,7 @@ def print_summary(
     analysed = run.info.get("tables") != {}
     console.print()
     if analysed:
-        shown = main_plasticity(run)
+        shown = _shown(run)
         _print_level(run, shown, console)
         _print(_drop(run, shown), console)
         _print(_types(run, shown), console)
@@ -79,8 +80,14 @@ def print_summary(
     _print([*_missing(run), *_left_out(run)], console)
     _print_failures(run, console)
     if analysed:
-        _print(_advice(run, main_plasticity(run)), console)
+        _print(_advice(run, _shown(run)), console)
     _print(_files(run, with_next=with_next and analysed), console)
+
+
+def _shown(run: FinishedRun) -> PlasticityColumns:
+    """The plasticity that is printed first."""
+    shown = main_plasticity(run)
+    return OVER_BINS if shown is OVER_BUCKETS and not run.has_original else shown
 
 
 def _print(lines: Sequence[Line] | Iterator[Line], console: Console) -> None:
@@ -102,12 +109,11 @@ def _print_level(run: FinishedRun, shown: PlasticityColumns, console: Console) -
         console.print(f"±: half of the 95 % interval over {over}")
     if shown is AT_ONE_POSITION:
         size = f" of {run.info['bin_size']:,} tokens" if run.info.get("bin_size") else ""
-        pooled, phase, buckets = (
-            _mean(run, name, level.heads) or "–" for name in (POOLED, PHASE, OVER_BUCKETS.level)
-        )
-        console.print(
-            f"over a bin{size} {pooled}: {phase} is rotary phase; over a bucket {buckets}"
-        )
+        pooled, phase = (_mean(run, name, level.heads) or "–" for name in (POOLED, PHASE))
+        text = f"over a bin{size} {pooled}: {phase} is rotary phase"
+        if run.has_original:
+            text += f"; over a bucket {_mean(run, OVER_BUCKETS.level, level.heads) or '–'}"
+        console.print(text)
     if run.pair_sampling in _OTHER_PAIRS:
         console.print(f"key pairs: {PAIR_WORDS[run.pair_sampling]}")
     for line in baseline_lines(run, shown):
@@ -200,12 +206,19 @@ def _ranks(run: FinishedRun, shown: PlasticityColumns) -> dict[tuple[int, int], 
 
 def _position(run: FinishedRun) -> Iterator[Line]:
     """Share of position in the queries, as captured and before RoPE."""
-    if "q_R2_total" not in run.head_metrics:
-        return
-    captured = METRICS["q_R2_total"].show(float(run.head_metrics["q_R2_total"].mean()))
+    parts = []
+    if run.has_original and "q_R2_total" in run.head_metrics:
+        captured = METRICS["q_R2_total"].show(float(run.head_metrics["q_R2_total"].mean()))
+        parts.append(f"{captured} of the variance of the queries as captured")
     before = _mean(run, "q_R2_unrotated", len(run.head_metrics))
-    rest = "" if before is None else f", {before} before RoPE"
-    yield "Position", f"explains {captured} of the variance of the queries as captured{rest}"
+    if before is not None:
+        parts.append(
+            f"{before} before RoPE"
+            if parts
+            else f"{before} of the variance of the queries before RoPE"
+        )
+    if parts:
+        yield "Position", f"explains {', '.join(parts)}"
 
 
 def _attention(run: FinishedRun) -> Iterator[Line]:
