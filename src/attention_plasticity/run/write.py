@@ -34,7 +34,7 @@ from attention_plasticity.run.folder import RunFolder
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.records import FOLDER
 from attention_plasticity.run.run_json import run_json
-from attention_plasticity.tables.run_info import RUN_FILE
+from attention_plasticity.tables.run_info import DIGEST, RUN_FILE, digest_of
 from qk_toolkit.files import cannot_write, staged, sync, sync_folder, write_through
 
 _ALWAYS: tuple[TableKind, ...] = ("head_metrics", *ORIGINAL_TABLES, "influences")
@@ -141,8 +141,9 @@ def _replace(place: RunFolder, drafts: _Drafts, info: dict[str, Any]) -> dict[st
         os.fsync(file.fileno())  # a full disk is detected here, before any file is replaced
     names = {kind: TABLES[kind].file for kind in TABLES if kind in drafts.files}
     hashes = {kind: drafts.hashes[kind].hexdigest() for kind in names}
-    text = json.dumps({**info, "tables": names, "sha256": hashes}, indent=2) + "\n"
-    write_through(drafts.folder / RUN_FILE, text)
+    info = json.loads(json.dumps({**info, "tables": names, "sha256": hashes}))
+    info[DIGEST] = digest_of(info)
+    write_through(drafts.folder / RUN_FILE, json.dumps(info, indent=2) + "\n")
     for kind in TABLES:
         if kind in names:
             (drafts.folder / names[kind]).replace(place.table(kind))
@@ -150,5 +151,4 @@ def _replace(place: RunFolder, drafts: _Drafts, info: dict[str, Any]) -> dict[st
             place.table(kind).unlink(missing_ok=True)
     (drafts.folder / RUN_FILE).replace(place.run)
     sync_folder(place.folder)
-    written: dict[str, Any] = json.loads(text)
-    return written
+    return info
