@@ -1,11 +1,7 @@
 """The benchmarks run, on dumps and models that are much smaller. Their times are not looked at."""
 
-from __future__ import annotations
-
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,27 +10,24 @@ from benchmarks.dumps import Shape, make_dump
 from benchmarks.models import SMALL
 
 TINY = Shape(1_000, 8, q_heads=2)
-Options = Callable[..., Namespace]
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> Options:
-    def of(**changes: object) -> Namespace:
+def options(tmp_path):
+    def of(**changes):
         values = {"data": tmp_path, "rounds": 1, "tokens": None, "earlier": None}
         return Namespace(**{**values, **changes})
 
     return of
 
 
-def _cells(printed: str) -> list[list[str]]:
+def _cells(printed):
     """The cells of the rows of all tables that were printed."""
     lines = [line for line in printed.splitlines() if line.startswith("| ")]
     return [line.strip("| ").split(" | ") for line in lines if "---" not in line]
 
 
-def test_analysis_against_the_floor_and_another_version(
-    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_analysis_against_the_floor_and_another_version(options, monkeypatch, capsys):
     case = analysis.Case(make_dump(options().data, replace(TINY, layers=2)), "0", "0-1", 2, 2)
     monkeypatch.setattr(analysis, "cases", lambda data: {"tiny": case})
     analysis.benchmark(options())
@@ -47,9 +40,7 @@ def test_analysis_against_the_floor_and_another_version(
         assert all(one.endswith(" ms") for one in (cells[1], *cells[2::2]))
 
 
-def test_capture_against_bare_forwards(
-    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_capture_against_bare_forwards(options, monkeypatch, capsys):
     small = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 32}
     monkeypatch.setattr(capture, "SMALL", {**SMALL, **small, "head_dim": 8, "vocab_size": 64})
     monkeypatch.setattr(capture, "_memory", lambda: None)  # starts processes
@@ -60,7 +51,7 @@ def test_capture_against_bare_forwards(
     assert len(heading) == len(bare) == 7
 
 
-def test_blocks_of_attention(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+def test_blocks_of_attention(options, capsys):
     attention.benchmark(options(tokens=600))
     heading, small, large = _cells(capsys.readouterr().out)
     assert heading[0] == "logits of a block"
@@ -70,9 +61,7 @@ def test_blocks_of_attention(options: Options, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.long
-def test_growth_and_first_heads(
-    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_growth_and_first_heads(options, monkeypatch, capsys):
     monkeypatch.setattr(scale, "FILES", {"four files": Shape(1_000, 8, q_heads=1, files=2)})
     other = Shape(2_000, 8, q_heads=2)
     dumps = {rows.rows: make_dump(options().data, rows) for rows in (TINY, other)}

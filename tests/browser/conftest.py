@@ -1,17 +1,13 @@
 """A real Chromium, headless, that cannot reach any network."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -41,7 +37,7 @@ ARGUMENTS = (
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+def browser():
     """One browser for this folder. Its event loop must end before tests that start their own."""
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next(filter(None, map(shutil.which, names)), None)
@@ -56,7 +52,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
+def runs(tmp_path_factory):
     """The runs of the page that most tests share.
 
     `full` has every table, errors and baselines, and a head without attention. `other` has another
@@ -86,7 +82,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FinishedRun]:
     return {label: FinishedRun.open(folder / name) for name, label in names.items()}
 
 
-def _keep_old_columns(folder: Path) -> None:
+def _keep_old_columns(folder):
     """Change a run as if the original tool had made its tables."""
     for name in ("head_metrics", "head_bucket_plasticity"):
         table = pd.read_csv(folder / f"{name}.csv")
@@ -98,7 +94,7 @@ def _keep_old_columns(folder: Path) -> None:
     edit_info(folder, tables=tables)
 
 
-def _forget_errors(folder: Path) -> None:
+def _forget_errors(folder):
     """Change a run as if its dump had three texts."""
     metrics = pd.read_csv(folder / "head_metrics.csv")
     errors = [name for name in metrics if name.endswith("_se")]
@@ -112,16 +108,14 @@ def _forget_errors(folder: Path) -> None:
 
 
 @pytest.fixture(scope="package")
-def shared(
-    browser: Browser, runs: dict[str, FinishedRun], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Page]:
+def shared(browser, runs, tmp_path_factory):
     """One page for most tests: making and loading it is what takes time."""
     with open_runs(browser, tmp_path_factory.mktemp("page"), runs) as page:
         yield page
 
 
 @pytest.fixture
-def page(shared: Page) -> Iterator[Page]:
+def page(shared):
     """The shared page with a head of the run `full`."""
     with without_errors(shared):
         show(shared, "run=full&head=1.2&metric=ap_aligned")

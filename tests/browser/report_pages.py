@@ -1,18 +1,10 @@
 """What tests of the page in a browser share: wait until it is drawn, and read what it shows."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request
 
 from attention_plasticity.page import make_report
-from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
 from qk_toolkit import formatting
 from waiting import PATIENCE
@@ -33,7 +25,7 @@ HOSTILE = {" the": SCRIPT, "\n": IMAGE, "whale": "\u202eabc"}
 """Tokens of the run `EVIL`, in place of those of other runs."""
 
 
-def new_page(context: BrowserContext) -> Page:
+def new_page(context):
     """A page that waits as long as all tests for what must come."""
     page = context.new_page()
     page.set_default_timeout(1000 * PATIENCE)
@@ -41,7 +33,7 @@ def new_page(context: BrowserContext) -> Page:
 
 
 @contextmanager
-def open_report(browser: Browser, path: Path) -> Iterator[Page]:
+def open_report(browser, path):
     """The report at `path` in a window of a laptop, without a network."""
     with browser.new_context(viewport={"width": 1366, "height": 768}, offline=True) as context:
         page = new_page(context)
@@ -50,7 +42,7 @@ def open_report(browser: Browser, path: Path) -> Iterator[Page]:
 
 
 @contextmanager
-def open_runs(browser: Browser, folder: Path, runs: Mapping[str, FinishedRun]) -> Iterator[Page]:
+def open_runs(browser, folder, runs):
     """A report of several runs, named by label, in `folder`."""
     path = make_report(list(runs.values()), labels=list(runs)).save(folder / "report.html")
     with open_report(browser, path) as page:
@@ -58,17 +50,17 @@ def open_runs(browser: Browser, folder: Path, runs: Mapping[str, FinishedRun]) -
 
 
 @contextmanager
-def without_errors(page: Page) -> Iterator[None]:
+def without_errors(page):
     """Check that the page reports no error, writes nothing to the console and fetches nothing."""
-    wrong: list[str] = []
+    wrong = []
 
-    def on_error(error: Error) -> None:
+    def on_error(error):
         wrong.append(str(error))
 
-    def on_message(message: ConsoleMessage) -> None:
+    def on_message(message):
         wrong.append(message.text)
 
-    def on_request(request: Request) -> None:
+    def on_request(request):
         if not request.url.startswith(("file:", "data:", "blob:")):
             wrong.append(request.url)
 
@@ -82,7 +74,7 @@ def without_errors(page: Page) -> Iterator[None]:
     assert wrong == []
 
 
-def show(page: Page, address: str) -> None:
+def show(page, address):
     """Follow a link to the page, also to the address that it has already."""
     page.wait_for_selector(READY)
     page.evaluate("document.documentElement.dataset.state = 'asked'")
@@ -96,37 +88,36 @@ def show(page: Page, address: str) -> None:
     page.wait_for_selector(READY)
 
 
-def settled(page: Page) -> None:
+def settled(page):
     frame = "new Promise(done => requestAnimationFrame(() => setTimeout(done)))"
     page.evaluate(f"{frame}.then(() => {frame})")
     page.wait_for_selector(READY)
 
 
-def data_of(page: Page, chart: str) -> list[dict[str, Any]]:
+def data_of(page, chart):
     """The traces as they were given to Plotly; NaN comes as None."""
     code = "id => JSON.parse(JSON.stringify(document.getElementById(id).data))"
-    found: list[dict[str, Any]] = page.evaluate(code, chart)
-    return found
+    return page.evaluate(code, chart)
 
 
-def with_half(value: float, half: float) -> str:
+def with_half(value, half):
     """A value and half of its 95 % interval, as the page shows them."""
     return formatting.with_half(value, half).replace("-", "−")
 
 
-def mean_text(run: FinishedRun, name: str) -> str:
+def mean_text(run, name):
     """A mean over heads of a run, as the page shows it."""
     mean = mean_over_heads(run, name)
     return with_half(mean.value, mean_half_width(mean))
 
 
-def of_head(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
+def of_head(table, layer, head):
     return table[(table["layer"] == layer) & (table["q_head"] == head)].reset_index(drop=True)
 
 
-def singles(values: pd.Series[Any]) -> list[float]:
+def singles(values):
     return values.astype(np.float32).astype(float).tolist()
 
 
-def first_rows(page: Page, count: int) -> list[str]:
+def first_rows(page, count):
     return page.locator("tr.row td:first-child").all_text_contents()[:count]

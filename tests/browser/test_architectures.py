@@ -1,11 +1,7 @@
 """Runs of other architectures, layers of many types, and selected layers on the page."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
@@ -19,7 +15,7 @@ LABELS = ["base", "checkpoint", "wide", "grouped", "many", "some", "others", "ol
 
 
 @pytest.fixture(scope="module")
-def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def opened(browser, tmp_path_factory):
     """A run, another checkpoint of its model, other architectures, and selected layers."""
     folder = tmp_path_factory.mktemp("architectures")
     paths = [
@@ -41,13 +37,13 @@ def opened(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture
-def page(opened: Page) -> Iterator[Page]:
+def page(opened):
     with without_errors(opened):
         show(opened, "run=base&head=1.2&metric=ap_overall")
         yield opened
 
 
-def test_heads_are_compared_only_within_an_architecture(page: Page) -> None:
+def test_heads_are_compared_only_within_an_architecture(page):
     assert page.locator("#beside option").all_text_contents() == [
         *("none", "checkpoint", "wide (means only)", "grouped (means only)"),
         *("many (means only)", "some", "others", "old"),
@@ -67,7 +63,7 @@ def test_heads_are_compared_only_within_an_architecture(page: Page) -> None:
     assert page.locator(".map-plot").count() == 2
 
 
-def test_selected_layers_are_named(page: Page) -> None:
+def test_selected_layers_are_named(page):
     show(page, "run=some&head=1.2")
     expect(page.locator("#subtitle")).to_contain_text("along the context; layers 1, 3 only")
     expect(page.locator("#warnings li").last).to_have_text("whole run: Few texts.")

@@ -1,35 +1,23 @@
 """Cards of the page: attention, one position, key heads and baselines."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from attention_plasticity.page.content import run_content
-from attention_plasticity.tables.attention_masses import HeadMasses, mass_bins, masses_without_sinks
-from attention_plasticity.tables.finished_run import FinishedRun
+from attention_plasticity.tables.attention_masses import mass_bins, masses_without_sinks
 from attention_plasticity.tables.intervals import half_width
 from attention_runs import DISTANT
-from report_pages import (
-    data_of,
-    mean_text,
-    of_head,
-    settled,
-    show,
-    with_half,
-)
+from report_pages import data_of, mean_text, of_head, settled, show, with_half
 from report_runs import BIN_SIZE
 
 
-def head_masses(run: FinishedRun, table: pd.DataFrame) -> HeadMasses:
+def head_masses(run, table):
     return masses_without_sinks(table, mass_bins(run.table("attention")), run.geometry)
 
 
-def test_bars_are_the_masses_of_all_queries_or_of_one_bucket(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
+def test_bars_are_the_masses_of_all_queries_or_of_one_bucket(page, runs):
     table = runs["full"].table("attention")
     bins = mass_bins(table)
     bars, mean = data_of(page, "attention")
@@ -64,7 +52,7 @@ def test_bars_are_the_masses_of_all_queries_or_of_one_bucket(
     page.select_option("#attention-queries", "")
 
 
-def test_two_runs_are_compared(page: Page, runs: dict[str, FinishedRun]) -> None:
+def test_two_runs_are_compared(page, runs):
     show(page, "run=other&beside=full&head=1.2")
     bars, _, other = data_of(page, "attention")
     for run, trace in ((runs["other"], bars), (runs["full"], other)):
@@ -78,7 +66,7 @@ def test_two_runs_are_compared(page: Page, runs: dict[str, FinishedRun]) -> None
     expect(page.locator("#attention-keys")).to_contain_text("bucket: not known")
 
 
-def test_heads_and_runs_without_attention_have_no_card(page: Page) -> None:
+def test_heads_and_runs_without_attention_have_no_card(page):
     card = page.locator("#attention-panel")
     views = (("run=full&head=4.5", False), ("run=full&head=0.0", True), ("run=bucket", False))
     for address, shown in views:
@@ -93,7 +81,7 @@ def test_heads_and_runs_without_attention_have_no_card(page: Page) -> None:
 POSITION, BUCKET = "RoPE-aligned plasticity", "plasticity over a bucket"
 
 
-def test_profile_and_cells_are_those_of_bins(page: Page, runs: dict[str, FinishedRun]) -> None:
+def test_profile_and_cells_are_those_of_bins(page, runs):
     show(page, "run=full&head=1.2")
     rows = of_head(pd.DataFrame(run_content(runs["full"], "x")[1]["profiles"]), 1, 2)
     traces = {trace.get("name"): trace for trace in data_of(page, "profile")}
@@ -111,9 +99,7 @@ def test_profile_and_cells_are_those_of_bins(page: Page, runs: dict[str, Finishe
     expect(page.locator("#cells-note")).to_contain_text(f"{POSITION} per query bin and key bin")
 
 
-def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
+def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(page, runs):
     show(page, "run=full&beside=bucket")
     expect(page.locator(".card h2").first).to_have_text("Plasticity over a bucket")
     assert page.locator("#metric").input_value() == "ap_overall"
@@ -130,9 +116,7 @@ def test_a_run_over_a_bucket_is_named_beside_one_at_one_position(
     expect(page.locator("#runs-note")).to_contain_text("over a bucket: bucket")
 
 
-def test_the_key_head_of_the_selected_head_is_marked(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
+def test_the_key_head_of_the_selected_head_is_marked(page, runs):
     run = runs["full"]
     page.locator("#key-heads-panel summary").click()
     rows = page.locator("#key-heads-table tbody tr")
@@ -151,7 +135,7 @@ def test_the_key_head_of_the_selected_head_is_marked(
     assert text in current.locator("td").all_text_contents()
 
 
-def test_a_run_without_these_tables_has_no_card_of_them(page: Page) -> None:
+def test_a_run_without_these_tables_has_no_card_of_them(page):
     show(page, "run=bucket")
     for name in ("key-heads", "role", "attention"):
         expect(page.locator(f"#{name}-panel")).to_be_hidden()
@@ -165,7 +149,7 @@ CARDS = {
 }
 
 
-def shown_on_cards(run: FinishedRun, page: Page) -> None:
+def shown_on_cards(run, page):
     for title, metric in CARDS.items():
         lines = page.locator(".card", has=page.get_by_role("heading", name=title, exact=True))
         rows = lines.locator(".baselines div")
@@ -176,13 +160,13 @@ def shown_on_cards(run: FinishedRun, page: Page) -> None:
             assert row.get_attribute("title") == "baseline, 8 texts"
 
 
-def lines(page: Page) -> dict[str, list[float]]:
+def lines(page):
     """The lines of baselines in the profile, by their first words."""
     traces = [trace for trace in data_of(page, "profile") if "dash" in trace.get("line", {})]
     return {trace["name"].split(",")[0]: trace["y"] for trace in traces}
 
 
-def test_cards_and_profile_show_the_baselines(page: Page, runs: dict[str, FinishedRun]) -> None:
+def test_cards_and_profile_show_the_baselines(page, runs):
     run = runs["full"]
     show(page, "run=full")
     shown_on_cards(run, page)

@@ -1,17 +1,13 @@
 """The documentation, built as `make docs` builds it and opened from the disk: formulas, search."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request
 
 from report_pages import new_page
 
@@ -25,7 +21,7 @@ PROSE = """() => {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
     subprocess.run(build, cwd=ROOT, check=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"})
@@ -33,20 +29,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser):
     with browser.new_context(offline=True) as context:
         yield new_page(context)
 
 
-def _missing(request: Request) -> list[str]:
+def _missing(request):
     """The file that could not be read. The next page ends requests of the page before it."""
     return [] if request.failure == "net::ERR_ABORTED" else [request.url]
 
 
 @pytest.mark.long
-def test_every_formula_of_every_page_is_set(page: Page, site: Path) -> None:
+def test_every_formula_of_every_page_is_set(page, site):
     """No error of KaTeX, no message in the console, and no source of a formula in the text."""
-    messages: list[str] = []
+    messages = []
     page.on("console", lambda message: messages.append(message.text))
     page.on("pageerror", lambda error: messages.append(str(error)))
     page.on("requestfailed", lambda request: messages.extend(_missing(request)))
@@ -64,7 +60,7 @@ def test_every_formula_of_every_page_is_set(page: Page, site: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_search_works_from_the_disk(page: Page, site: Path) -> None:
+def test_the_search_works_from_the_disk(page, site):
     page.goto((site / "api" / "errors.html").as_uri())
     page.locator("[data-md-component=search-query]").click()
     page.keyboard.type("Householder reflection")
@@ -77,7 +73,7 @@ def test_the_search_works_from_the_disk(page: Page, site: Path) -> None:
 @pytest.mark.parametrize(
     "text", sorted((ROOT / "docs").glob("*/README.txt")), ids=lambda it: it.parent.name
 )
-def test_scripts_of_others_are_the_documented_versions(text: Path) -> None:
+def test_scripts_of_others_are_the_documented_versions(text):
     told = re.findall(r"sha256 of (\S+): +(\w+)", text.read_text(encoding="utf-8"))
     assert told
     for name, digest in told:

@@ -1,49 +1,36 @@
 """Intervals on the page, groups of texts, and pages of runs without them."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pandas as pd
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from attention_plasticity.page.content import run_content
-from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import benjamini_hochberg, head_half_width, p_values
-from report_pages import (
-    FEW,
-    data_of,
-    mean_text,
-    of_head,
-    settled,
-    show,
-    with_half,
-)
+from report_pages import FEW, data_of, mean_text, of_head, settled, show, with_half
 from report_runs import REASON, TEXT_GROUPS
 
 LEVEL, DROP, FIRST = "ap_aligned", "ap_aligned_drop", "ap_aligned_first20"
 
 
-def map_traces(page: Page) -> dict[str, dict[str, Any]]:
+def map_traces(page):
     """Traces of the first map by name; the heads themselves have no name."""
     code = "JSON.parse(JSON.stringify(document.querySelector('.map-plot').data))"
     return {trace.get("name", "heads"): trace for trace in page.evaluate(code)}
 
 
-def faded_heads(page: Page) -> set[tuple[int, int]]:
+def faded_heads(page):
     z = map_traces(page)["faded"]["z"]
     return {(layer, head) for layer, row in enumerate(z) for head, one in enumerate(row) if one}
 
 
-def half_of(run: FinishedRun, metric: str, layer: int, head: int) -> float:
+def half_of(run, metric, layer, head):
     """Half of the 95 % interval of a metric of a head."""
     halves = head_half_width(run.head_metrics, metric, run.influences)
     table = run.head_metrics.assign(half=halves)
     return float(of_head(table, layer, head)["half"].iloc[0])
 
 
-def unsure_heads(run: FinishedRun, metric: str) -> set[tuple[int, int]]:
+def unsure_heads(run, metric):
     table = run.head_metrics
     values, half = table[metric], head_half_width(table, metric, run.influences)
     wide = 2 * half > values.quantile(0.75) - values.quantile(0.25)
@@ -53,9 +40,7 @@ def unsure_heads(run: FinishedRun, metric: str) -> set[tuple[int, int]]:
     return set(zip(table["layer"][wide], table["q_head"][wide], strict=True))
 
 
-def test_plus_minus_is_half_of_the_interval_everywhere(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
+def test_plus_minus_is_half_of_the_interval_everywhere(page, runs):
     expect(page.locator("#subtitle")).to_contain_text("±: half of the 95 % interval")
     for card, name in enumerate((LEVEL, "ap_phase", "ap_aligned_drop_position")):
         expect(page.locator(".card .number").nth(card)).to_have_text(mean_text(runs["full"], name))
@@ -81,9 +66,7 @@ def test_plus_minus_is_half_of_the_interval_everywhere(
     assert f"<b>{value}</b>" in data_of(page, "cells")[0]["text"][0][1]
 
 
-def test_the_profile_of_bins_has_bands_of_intervals(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
+def test_the_profile_of_bins_has_bands_of_intervals(page, runs):
     tables = run_content(runs["full"], "x")[1]
     rows = of_head(pd.DataFrame(tables["profiles"]), 1, 2)
     traces = {trace.get("name"): trace for trace in data_of(page, "profile")}
@@ -108,9 +91,7 @@ def test_the_profile_of_bins_has_bands_of_intervals(
     assert data_of(page, "profile")[-1]["text"][0] == text
 
 
-def test_the_switch_fades_heads_with_wide_intervals(
-    page: Page, runs: dict[str, FinishedRun]
-) -> None:
+def test_the_switch_fades_heads_with_wide_intervals(page, runs):
     unsure = unsure_heads(runs["full"], LEVEL)
     heads = len(runs["full"].head_metrics)
     assert 0 < len(unsure) < heads
@@ -142,7 +123,7 @@ def test_the_switch_fades_heads_with_wide_intervals(
     assert page.locator("tr.faded").count() == 0
 
 
-def test_uncertain_drops_are_faded_at_first(page: Page, runs: dict[str, FinishedRun]) -> None:
+def test_uncertain_drops_are_faded_at_first(page, runs):
     expect(page.locator("#sure")).not_to_be_checked()
     page.select_option("#metric", DROP)
     settled(page)
@@ -162,7 +143,7 @@ def test_uncertain_drops_are_faded_at_first(page: Page, runs: dict[str, Finished
     expect(page.locator("#sure")).not_to_be_checked()
 
 
-def test_the_switch_is_disabled_with_a_reason(page: Page) -> None:
+def test_the_switch_is_disabled_with_a_reason(page):
     for address, reason in (
         ("run=full&metric=q_R2_total", "“variance from position” has no interval"),
         (f"run=few&metric={LEVEL}", f"the values of this run have no intervals: {FEW}"),
@@ -175,7 +156,7 @@ def test_the_switch_is_disabled_with_a_reason(page: Page) -> None:
         assert "faded" not in map_traces(page)
 
 
-def test_a_missing_value_has_its_reason(page: Page) -> None:
+def test_a_missing_value_has_its_reason(page):
     show(page, f"run=full&head=0.4&metric={FIRST}")
     row = page.locator(f'#metrics tr:has([data-metric="{FIRST}"])')
     expect(row.locator(".meaning")).to_have_text(f"missing: {REASON}")

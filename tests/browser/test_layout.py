@@ -1,16 +1,11 @@
 """How the page fits screens, old browsers and notebooks: a real run, and few of its layers."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from attention_plasticity import open_run
-from attention_plasticity.page import Report, make_report
+from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from report_pages import READY, new_page, open_report, settled, show, without_errors
@@ -40,14 +35,12 @@ EMPTY_SPACE = """() => {
 
 
 @pytest.fixture(scope="module")
-def run() -> FinishedRun:
+def run():
     return open_run("results/smollm2-135m")
 
 
 @pytest.fixture(scope="module")
-def opened(
-    browser: Browser, run: FinishedRun, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Page]:
+def opened(browser, run, tmp_path_factory):
     made = make_report([run, run.select(layers=FEW)], labels=["all", "few"])
     path = made.save(tmp_path_factory.mktemp("layout") / "report.html")
     with open_report(browser, path) as page:
@@ -55,14 +48,14 @@ def opened(
 
 
 @pytest.fixture
-def page(opened: Page) -> Iterator[Page]:
+def page(opened):
     with without_errors(opened):
         yield opened
         opened.set_viewport_size({"width": 1366, "height": 768})
         settled(opened)
 
 
-def test_a_map_has_rows_for_captured_layers_only(page: Page) -> None:
+def test_a_map_has_rows_for_captured_layers_only(page):
     show(page, "run=few&head=0.3&metric=ap_aligned")
     assert page.evaluate(f"{MAP}.data[0].z.length") == len(FEW)
     assert page.evaluate(f"{MAP}.layout.yaxis.ticktext") == [str(layer) for layer in FEW]
@@ -83,7 +76,7 @@ def test_a_map_has_rows_for_captured_layers_only(page: Page) -> None:
     assert mark["y"] + mark["height"] / 2 == pytest.approx(box["y"] + box["height"] * 5 / 6, abs=2)
 
 
-def test_no_number_is_cut_and_no_space_is_empty(page: Page) -> None:
+def test_no_number_is_cut_and_no_space_is_empty(page):
     for width, height in ((390, 844), (1366, 768)):
         page.set_viewport_size({"width": width, "height": height})
         for address in ("run=few&metric=ap_aligned_drop", "run=all&beside=few&metric=ap_overall"):
@@ -106,7 +99,7 @@ SMALL_TARGETS = """() => [...document.querySelectorAll('button, input, select, s
 
 
 @pytest.mark.long
-def test_fingers_have_large_targets(browser: Browser, run: FinishedRun, tmp_path: Path) -> None:
+def test_fingers_have_large_targets(browser, run, tmp_path):
     few = run.select(layers=FEW)
     report = make_report([run, few], labels=["all", "few"]).save(tmp_path / "report.html")
     phone = browser.new_context(
@@ -128,13 +121,11 @@ def test_fingers_have_large_targets(browser: Browser, run: FinishedRun, tmp_path
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def report(tmp_path_factory):
     return make_report([FinishedRun.open(write_run(tmp_path_factory.mktemp("run")))])
 
 
-def test_an_old_browser_and_one_without_scripts_say_so(
-    browser: Browser, report: Report, tmp_path: Path
-) -> None:
+def test_an_old_browser_and_one_without_scripts_say_so(browser, report, tmp_path):
     path = report.save(tmp_path / "report.html")
     with browser.new_context(offline=True) as context:
         page = new_page(context)
@@ -147,7 +138,7 @@ def test_an_old_browser_and_one_without_scripts_say_so(
         expect(page.locator(".notice")).to_contain_text("which is switched off here")
 
 
-def test_a_notebook_frame_shows_the_page(browser: Browser, report: Report, tmp_path: Path) -> None:
+def test_a_notebook_frame_shows_the_page(browser, report, tmp_path):
     path = tmp_path / "notebook.html"
     path.write_text(f"<!doctype html><body>{report._repr_html_()}")
     with browser.new_context(offline=True) as context:
@@ -160,9 +151,7 @@ def test_a_notebook_frame_shows_the_page(browser: Browser, report: Report, tmp_p
         expect(frame.locator("#head-title")).to_contain_text("Layer")
 
 
-def test_a_run_in_logarithmic_buckets_has_a_logarithmic_axis(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_a_run_in_logarithmic_buckets_has_a_logarithmic_axis(browser, tmp_path):
     run = write_run(tmp_path / "run", bucket_type="log", min_bucket_size=2)
     path = make_report([FinishedRun.open(run)]).save(tmp_path / "report.html")
     with browser.new_context(offline=True) as context:
@@ -172,7 +161,7 @@ def test_a_run_in_logarithmic_buckets_has_a_logarithmic_axis(
         assert page.evaluate("document.getElementById('profile').layout.xaxis.type") == "log"
 
 
-def test_the_budget_of_the_key_head_stands_beside_the_head(page: Page, run: FinishedRun) -> None:
+def test_the_budget_of_the_key_head_stands_beside_the_head(page, run):
     show(page, "run=all&head=18.7&metric=ap_aligned")
     tables = run_content(run, "x")[1]["key_heads"]
     [row] = np.flatnonzero((tables["layer"] == 18) & (tables["k_head"] == 2))

@@ -1,35 +1,31 @@
 """The page in a browser: what it shows is what the tables hold, and every control works."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.profiles import head_profiles, profiles_of
 from report_pages import EVIL, READY, WARNINGS, data_of, first_rows, of_head, settled, show, singles
 from report_runs import BUCKETS, HEADS, LAYERS
 
 
 @pytest.fixture
-def run(runs: dict[str, FinishedRun]) -> FinishedRun:
+def run(runs):
     return runs["bucket"]
 
 
 @pytest.fixture
-def page(page: Page) -> Iterator[Page]:
+def page(page):
     """The shared page with a head of the run `bucket`."""
     show(page, "run=bucket&head=1.2&metric=ap_overall")
     yield page
     assert page.evaluate("window.harmed") is None
 
 
-def click_map(page: Page, layer: int, head: int, number: int = 0) -> None:
+def click_map(page, layer, head, number=0):
     """A click in the middle of a head, by the box in which Plotly drew the map."""
     plot = page.locator(".map-plot .nsewdrag").nth(number)
     plot.scroll_into_view_if_needed()
@@ -42,7 +38,7 @@ def click_map(page: Page, layer: int, head: int, number: int = 0) -> None:
     settled(page)
 
 
-def test_a_click_on_the_map_shows_that_head_in_every_view(page: Page, run: FinishedRun) -> None:
+def test_a_click_on_the_map_shows_that_head_in_every_view(page, run):
     click_map(page, 3, 4)
     expect(page.locator("#head-title")).to_have_text("Layer 3 · head 4")
     expect(page.locator("#announcement")).to_contain_text(
@@ -82,7 +78,7 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(page: Page, run: Finis
     np.testing.assert_allclose(mean["y"], expected.mean)
 
 
-def test_arrow_keys_move_over_what_was_captured(page: Page) -> None:
+def test_arrow_keys_move_over_what_was_captured(page):
     page.locator(".map-plot").focus()
     for key, title in (
         ("ArrowRight", "Layer 1 · head 3"),
@@ -98,7 +94,7 @@ def test_arrow_keys_move_over_what_was_captured(page: Page) -> None:
     expect(page.locator("#head-title")).to_have_text("Layer 2 · head 5")
 
 
-def test_the_search_finds_heads_by_name(page: Page) -> None:
+def test_the_search_finds_heads_by_name(page):
     for sought, found in (
         ("l3h4", ["L3 H4"]),
         ("L3 H4", ["L3 H4"]),
@@ -124,7 +120,7 @@ def test_the_search_finds_heads_by_name(page: Page) -> None:
         expect(page.locator("#search")).to_have_value("")
 
 
-def test_the_table_sorts_and_is_walked_by_keys(page: Page, run: FinishedRun) -> None:
+def test_the_table_sorts_and_is_walked_by_keys(page, run):
     ordered = run.head_metrics.sort_values("ap_overall", ascending=False, kind="stable")
     names = [f"L{row.layer} H{row.q_head}" for row in ordered.itertuples()]
     click_map(page, 4, 4)
@@ -149,7 +145,7 @@ def test_the_table_sorts_and_is_walked_by_keys(page: Page, run: FinishedRun) -> 
     page.locator('[data-sort="head"]').click()
 
 
-def test_runs_are_switched_and_put_side_by_side(page: Page, runs: dict[str, FinishedRun]) -> None:
+def test_runs_are_switched_and_put_side_by_side(page, runs):
     pair = runs["bucket"], runs[EVIL]
     page.select_option("#beside", label=EVIL)
     settled(page)
@@ -175,7 +171,7 @@ def test_runs_are_switched_and_put_side_by_side(page: Page, runs: dict[str, Fini
     expect(page.locator("#run")).to_have_value("0")
 
 
-def test_names_are_shown_as_text(page: Page) -> None:
+def test_names_are_shown_as_text(page):
     show(page, f"run={quote(EVIL)}&beside=bucket")
     expect(page.locator("#run option:checked")).to_have_text(EVIL)
     expect(page.locator(".map figcaption span").first).to_have_text(EVIL)
@@ -188,7 +184,7 @@ def test_names_are_shown_as_text(page: Page) -> None:
     page.locator("#provenance-panel summary").click()
 
 
-def test_tables_of_the_original_tool_are_shown(page: Page, runs: dict[str, FinishedRun]) -> None:
+def test_tables_of_the_original_tool_are_shown(page, runs):
     show(page, "run=old&head=3.4")
     value = of_head(runs["old"].head_metrics, 3, 4)["ap_overall"].iloc[0]
     expect(page.locator('[data-metric="ap_overall"]')).to_have_text(f"{value:.3f}")
@@ -196,7 +192,7 @@ def test_tables_of_the_original_tool_are_shown(page: Page, runs: dict[str, Finis
     expect(page.locator("#profile")).to_have_attribute("data-x", "query bucket")
 
 
-def test_the_address_brings_the_view_back(page: Page) -> None:
+def test_the_address_brings_the_view_back(page):
     click_map(page, 4, 4)
     page.select_option("#beside", label=EVIL)
     page.wait_for_url(lambda url: f"beside={quote_plus(EVIL)}" in url)
@@ -212,7 +208,7 @@ def test_the_address_brings_the_view_back(page: Page) -> None:
     expect(page.locator("#beside option:checked")).to_have_text("old")
 
 
-def test_every_control_can_be_reached_and_is_named(page: Page) -> None:
+def test_every_control_can_be_reached_and_is_named(page):
     unnamed = page.evaluate(
         """[...document.querySelectorAll('select, input, button, [tabindex="0"], [role=img]')]
         .filter(e => e.offsetParent && !e.ariaLabel && !e.getAttribute('aria-label')
@@ -228,7 +224,7 @@ def test_every_control_can_be_reached_and_is_named(page: Page) -> None:
     assert any("map-plot" in name for name in reached)
 
 
-def test_warnings_of_the_run_are_shown_and_of_no_other(page: Page) -> None:
+def test_warnings_of_the_run_are_shown_and_of_no_other(page):
     lines = page.locator("#warnings li")
     note = "RoPE-aligned plasticity is not known: the tables of this run do not have it."
     assert lines.all_text_contents() == [note, *WARNINGS]

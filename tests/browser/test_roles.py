@@ -1,13 +1,10 @@
 """Roles on the page: the map, the table, the search, and the card "What this head does"."""
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import numpy as np
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
-from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_roles import COLOURS
 from report_pages import EVIL, data_of, first_rows, show
 from report_runs import MISSING
@@ -16,7 +13,7 @@ from role_runs import ROLE_OF_LAYER, UNSURE_HEAD
 T_11 = 2.200985  # of a table of Student's t: 97.5 %, 11 degrees of freedom
 
 
-def map_colours(page: Page) -> list[list[str | None]]:
+def map_colours(page):
     """The colour of every head of the first map, by layer and head."""
     code = """() => {
         const { z, colorscale, zmin, zmax } = document.querySelector('.map-plot').data[0];
@@ -24,11 +21,10 @@ def map_colours(page: Page) -> list[list[str | None]]:
         const of = (value) => colorscale.findLast(([place]) => place <= share(value))[1];
         return z.map(row => row.map(value => (value === null ? null : of(value))));
     }"""
-    found: list[list[str | None]] = page.evaluate(code)
-    return found
+    return page.evaluate(code)
 
 
-def test_the_map_has_the_colours_of_likely_roles(page: Page) -> None:
+def test_the_map_has_the_colours_of_likely_roles(page):
     show(page, "run=full&head=0.2&metric=role")
     found = map_colours(page)
     for layer, name in ROLE_OF_LAYER.items():
@@ -41,7 +37,7 @@ def test_the_map_has_the_colours_of_likely_roles(page: Page) -> None:
     ]
 
 
-def test_the_table_has_roles_and_sorts_by_them(page: Page) -> None:
+def test_the_table_has_roles_and_sorts_by_them(page):
     show(page, "run=full&head=0.2&metric=role")
     row = page.locator("[id='head-0.3'] .role-cell")
     expect(row).to_have_text("unsure (previous)")
@@ -53,7 +49,7 @@ def test_the_table_has_roles_and_sorts_by_them(page: Page) -> None:
     page.click("[data-sort=head]")
 
 
-def test_the_search_finds_roles(page: Page) -> None:
+def test_the_search_finds_roles(page):
     for query, heads in (
         ("induction", [(1, head) for head in range(6)]),
         ("layer 3, sink", [(3, head) for head in range(6)]),
@@ -64,7 +60,7 @@ def test_the_search_finds_roles(page: Page) -> None:
         assert first_rows(page, 40) == [f"L{layer} H{head}" for layer, head in heads]
 
 
-def test_the_card_has_the_sentence_and_the_scores(page: Page, runs: dict[str, FinishedRun]) -> None:
+def test_the_card_has_the_sentence_and_the_scores(page, runs):
     show(page, "run=full&head=0.2&metric=role")
     row = runs["full"].table("roles").query("layer == 0 and q_head == 2").iloc[0]
     sentence = page.locator("#role-sentence")
@@ -83,7 +79,7 @@ def test_the_card_has_the_sentence_and_the_scores(page: Page, runs: dict[str, Fi
     )
 
 
-def test_words_show_spaces(page: Page) -> None:
+def test_words_show_spaces(page):
     show(page, "run=full&head=0.2&metric=role")
     lists = page.locator(".word-list")
     assert lists.evaluate_all("all => all.map(l => l.dataset.kind)") == ["strongest", "typical"]
@@ -97,7 +93,7 @@ def test_words_show_spaces(page: Page) -> None:
     expect(page.locator("#no-words")).to_be_hidden()
 
 
-def test_hostile_tokens_do_nothing(page: Page) -> None:
+def test_hostile_tokens_do_nothing(page):
     title = page.title()
     show(page, f"run={quote(EVIL)}&head=0.0&metric=role")
     tokens = page.locator(".words .token").all_text_contents()
@@ -108,7 +104,7 @@ def test_hostile_tokens_do_nothing(page: Page) -> None:
     assert page.title() == title
 
 
-def test_bands_are_drawn_over_the_wavelength(page: Page) -> None:
+def test_bands_are_drawn_over_the_wavelength(page):
     show(page, "run=full&head=0.2&metric=role")
     size, share = data_of(page, "bands")
     np.testing.assert_allclose(size["x"], [1, 10, 100])  # the last band does not turn

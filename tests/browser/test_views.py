@@ -1,13 +1,10 @@
 """Layers and links of the page, and runs with other contexts."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
@@ -15,15 +12,7 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import head_half_width
 from attention_runs import add_attention
 from plain_runs import edit_info, edit_table
-from report_pages import (
-    data_of,
-    first_rows,
-    mean_text,
-    open_report,
-    settled,
-    show,
-    without_errors,
-)
+from report_pages import data_of, first_rows, mean_text, open_report, settled, show, without_errors
 from report_runs import HEADS, write_run
 
 WIDE = "one & only/ü"  # a label that a link must escape
@@ -34,7 +23,7 @@ MAP = "document.querySelector('.map-plot')"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
+def runs(tmp_path_factory):
     """A run with late bins of few texts, and a run with half its context."""
     folder = tmp_path_factory.mktemp("views")
     one = add_attention(write_run(folder / "one", position=True))
@@ -48,9 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
 
 
 @pytest.fixture(scope="module")
-def opened(
-    browser: Browser, tmp_path_factory: pytest.TempPathFactory, runs: list[FinishedRun]
-) -> Iterator[Page]:
+def opened(browser, tmp_path_factory, runs):
     path = tmp_path_factory.mktemp("page") / "report.html"
     make_report(runs, labels=[WIDE, HALF]).save(path)
     with open_report(browser, path) as page:
@@ -58,7 +45,7 @@ def opened(
 
 
 @pytest.fixture
-def page(opened: Page) -> Iterator[Page]:
+def page(opened):
     with without_errors(opened):
         show(opened, f"run={quote(WIDE)}&head=1.2&metric={LEVEL}")
         yield opened
@@ -66,12 +53,12 @@ def page(opened: Page) -> Iterator[Page]:
         settled(opened)
 
 
-def veiled_layers(page: Page) -> set[int]:
+def veiled_layers(page):
     code = f"{MAP}.data.find(trace => trace.name === 'faded')?.z.map(row => row.includes(1)) ?? []"
     return {layer for layer, faded in enumerate(page.evaluate(code)) if faded}
 
 
-def test_layers_of_one_type_can_be_chosen(page: Page, runs: list[FinishedRun]) -> None:
+def test_layers_of_one_type_can_be_chosen(page, runs):
     for place, name in enumerate((LEVEL, "ap_phase", POSITION)):
         card = page.locator(".card").nth(place)
         for kind in ("full_attention", "sliding_attention"):
@@ -96,7 +83,7 @@ def test_layers_of_one_type_can_be_chosen(page: Page, runs: list[FinishedRun]) -
     assert veiled_layers(page) == set()
 
 
-def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
+def test_links_name_runs_and_bad_links_are_explained(page):
     notice = page.locator("#link-notice")
     expect(notice).to_be_hidden()
     page.select_option("#beside", label=HALF)
@@ -118,7 +105,7 @@ def test_links_name_runs_and_bad_links_are_explained(page: Page) -> None:
     expect(notice).to_be_hidden()
 
 
-def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> None:
+def test_the_first_head_has_a_reason(page, runs):
     reason = page.locator("#head-reason")
     expect(reason).to_have_text("")  # the link names a head
     show(page, "")
@@ -141,7 +128,7 @@ def test_the_first_head_has_a_reason(page: Page, runs: list[FinishedRun]) -> Non
     expect(reason).to_have_text("")
 
 
-def test_runs_with_other_contexts_share_an_axis(page: Page) -> None:
+def test_runs_with_other_contexts_share_an_axis(page):
     page.select_option("#beside", label=HALF)
     settled(page)
     code = "['profile', 'runs-chart'].map(id => document.getElementById(id).layout.xaxis.range[1])"

@@ -3,11 +3,8 @@
 One set of workers analyses all the spoilt dumps, each in a run of its own.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,6 @@ import pytest
 from attention_plasticity.config import make_config
 from attention_plasticity.run.engines import LocalProcesses
 from attention_plasticity.run.runner import run_analysis
-from attention_plasticity.run.write import Outcome
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.summary import print_summary
 from commands_here import analyze_here
@@ -28,31 +24,31 @@ from lasting_workers import workers as workers  # a fixture of all tests here
 QUERY, KEY = "l00h01q/data.parquet", "l00h00k/data.parquet"
 
 
-def rewrite(file: str, change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+def rewrite(file, change):
     """The file with a change, and without the names of its columns in its metadata."""
 
-    def spoil(dump: Path) -> None:
+    def spoil(dump):
         table = change(pq.read_table(dump / file))
         pq.write_table(table.replace_schema_metadata(None), dump / file)
 
     return spoil
 
 
-def set_column(name: str, values: Callable[[pa.Table], pa.Array]) -> Callable[[pa.Table], pa.Table]:
+def set_column(name, values):
     return lambda table: table.set_column(table.schema.get_field_index(name), name, values(table))
 
 
-def narrowed(table: pa.Table) -> pa.Table:
+def narrowed(table):
     vectors = [vector[:-1] for vector in table["vector"].to_pylist()]
     return set_column("vector", lambda _: pa.array(vectors, pa.list_(pa.float32())))(table)
 
 
-def shuffle_buckets(dump: Path) -> None:
+def shuffle_buckets(dump):
     """In a dump whose dump.json tells the buckets."""
     told = {"bucket_type": "uniform", "min_bucket_size": 128, "layers": [{"layer": 0}]}
     (dump / "dump.json").write_text(json.dumps(told))
 
-    def shuffled(table: pa.Table) -> pa.Table:
+    def shuffled(table):
         order = np.random.default_rng(0).permutation(table.num_rows)
         return set_column("bucket", lambda t: t["bucket"].take(order))(table)
 
@@ -60,7 +56,7 @@ def shuffle_buckets(dump: Path) -> None:
 
 
 WIDTH = 8
-CASES: dict[str, tuple[Callable[[Path], object], str, str, int]] = {
+CASES = {
     "shuffled buckets": (shuffle_buckets, "belongs to bucket", f"{QUERY}: row ", 1),
     "missing key head": (
         lambda dump: shutil.rmtree(dump / "l00h01k"),
@@ -79,12 +75,12 @@ LAYOUT = {"num_q_heads": 4, "num_k_heads": 2}  # so that a missing key head is n
 
 
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound(tmp_path_factory):
     return make_dump(tmp_path_factory.mktemp("sound"), layers=1, n=60, d=WIDTH)
 
 
 @pytest.fixture(scope="module")
-def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def outcomes(sound, tmp_path_factory):
     """The run of every dump with spoilt heads."""
     root = tmp_path_factory.mktemp("spoilt")
     folders = {f"case-{number}": name for number, name in enumerate(CASES)}
@@ -106,9 +102,7 @@ def outcomes(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_heads_are_told_and_the_others_come_out(
-    name: str, outcomes: dict[str, Outcome], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_heads_are_told_and_the_others_come_out(name, outcomes, capsys):
     (_, phrase, names, failed), outcome = CASES[name], outcomes[name]
     print_summary(FinishedRun.open(outcome.place.folder))  # as the command does
     told = "".join(capsys.readouterr())
@@ -121,7 +115,7 @@ def test_bad_heads_are_told_and_the_others_come_out(
     assert (outcome.place.folder / "head_metrics.csv").read_text().count("\n") == 1 + analysed
 
 
-def test_every_head_failing_leaves_no_table_in_place(sound: Path, tmp_path: Path) -> None:
+def test_every_head_failing_leaves_no_table_in_place(sound, tmp_path):
     dump, out = Path(shutil.copytree(sound, tmp_path / "dump")), tmp_path / "out"
     words = ("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 1)
     spoilt = dump / QUERY

@@ -1,12 +1,9 @@
 """Captures that are killed, interrupted, moved, or shared by processes: the dump is the same."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,28 +23,26 @@ MOST_UNSAVED = 4  # texts of a process: one is in the model, three wait for the 
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def inputs(tmp_path_factory):
     place = tmp_path_factory.mktemp("inputs")
     return save_tiny_model(place / "model"), save_texts(place / "texts", LENGTHS)
 
 
 @pytest.fixture(scope="module")
-def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(inputs, tmp_path_factory):
     """The dump of a capture nobody disturbed."""
     dump = tmp_path_factory.mktemp("whole") / "dump"
     assert ended(start_alone(words(*inputs, dump))) == 0
     return dump
 
 
-def assert_same(dump: Path, whole: Path) -> None:
+def assert_same(dump, whole):
     assert same_bytes(dump, whole)
     assert tables_of(dump)["examples"] == tables_of(whole)["examples"]
     assert not (dump / UNFINISHED).exists()
 
 
-def test_a_killed_capture_goes_on_also_elsewhere(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
+def test_a_killed_capture_goes_on_also_elsewhere(inputs, whole, tmp_path):
     dump, moved, told = tmp_path / "dump", tmp_path / "moved", tmp_path / "told"
     run = start_alone(words(*inputs, dump), None, Forwards(tmp_path / "log", 1, kills={0: 9}))
     assert ended(run) == KILLED
@@ -60,9 +55,7 @@ def test_a_killed_capture_goes_on_also_elsewhere(
     assert_same(moved, whole)
 
 
-def test_ctrl_c_keeps_finished_texts_and_says_so(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_finished_texts_and_says_so(inputs, whole, tmp_path):
     dump, told = tmp_path / "dump", tmp_path / "told"
     forwards = Forwards(tmp_path / "log", 1, held=9)
     run = start_alone(words(*inputs, dump), told, forwards)
@@ -78,9 +71,7 @@ def test_ctrl_c_keeps_finished_texts_and_says_so(
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_a_capture_whose_dataset_hangs(inputs, whole, tmp_path):
     """In an interpreter of its own, which also has to end its threads."""
     dump, told, before = tmp_path / "dump", tmp_path / "told", 7
     command = [sys.executable, hanging_texts.__file__, *words(*inputs, dump)]
@@ -103,9 +94,7 @@ def test_ctrl_c_ends_a_capture_whose_dataset_hangs(
 
 
 @pytest.mark.long
-def test_two_processes_of_torchrun_make_the_dump_of_one(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
+def test_two_processes_of_torchrun_make_the_dump_of_one(inputs, whole, tmp_path):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     flags = words(*inputs, tmp_path / "dump")
     with start_sniffing(*flags, launcher=launcher) as run:
@@ -113,9 +102,7 @@ def test_two_processes_of_torchrun_make_the_dump_of_one(
     assert_same(tmp_path / "dump", whole)
 
 
-def test_two_commands_in_one_folder_share_the_work(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
+def test_two_commands_in_one_folder_share_the_work(inputs, whole, tmp_path):
     """The first command is held in a text until the second one has done all that is free."""
     dump, told = tmp_path / "dump", [tmp_path / "first", tmp_path / "second"]
     flags, held = words(*inputs, dump), Forwards(tmp_path / "log", 1, held=3)
@@ -131,9 +118,7 @@ def test_two_commands_in_one_folder_share_the_work(
     assert_same(dump, whole)
 
 
-def test_three_processes_run_the_longest_texts_first_and_each_text_once(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path
-) -> None:
+def test_three_processes_run_the_longest_texts_first_and_each_text_once(inputs, whole, tmp_path):
     forwards = Forwards(tmp_path / "log", 3)
     ranks = run_ranks(words(*inputs, tmp_path / "dump"), forwards, tmp_path)
     assert ranks.codes == [0] * 3
@@ -146,9 +131,7 @@ def test_three_processes_run_the_longest_texts_first_and_each_text_once(
 @pytest.mark.parametrize(
     "streaming", [False, pytest.param(True, marks=pytest.mark.long)], ids=["loaded", "streamed"]
 )
-def test_a_killed_process_leaves_its_texts_to_the_others(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, streaming: bool
-) -> None:
+def test_a_killed_process_leaves_its_texts_to_the_others(inputs, whole, tmp_path, streaming):
     forwards = Forwards(tmp_path / "log", 2, kills={1: 2})
     flags = words(*inputs, tmp_path / "dump", dataset__streaming=streaming)
     ranks = run_ranks(flags, forwards, tmp_path)

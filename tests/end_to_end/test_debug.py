@@ -1,26 +1,23 @@
 """`--debug` of every command of both programs, with a real Hub, store and dump."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
 
 from attention_plasticity.cli import main
 from commands_here import analyze_here, run_here
 from dumps import make_dump
-from hub_server import CLIENT_WARNINGS, WRITER, HubServer, status
+from hub_server import CLIENT_WARNINGS, WRITER, status
 from hub_server import hub as hub  # the fixture
 from hubs import client_of
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
-from s3_server import S3, error
+from s3_server import error
 
 VERBS = re.findall(r"^  ([\w-]+)  ", run_here("--help").stdout, re.M)
 COMMANDS = [*([verb] for verb in VERBS if verb != "plot"), ["plot", "map"], ["plot", "all"]]
@@ -28,7 +25,7 @@ TRACEBACK = "Traceback (most recent call last):"
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_verb(words: list[str]) -> None:
+def test_every_verb(words):
     wrong = [*words, "--no_such_flag", "1"]
     plain, debugged = run_here(*wrong), run_here(*wrong, "--debug")
     assert (plain.returncode, debugged.returncode) == (2, 2)
@@ -42,7 +39,7 @@ def test_every_verb(words: list[str]) -> None:
     assert "--debug print the traceback of an error" in " ".join(out.getvalue().split())
 
 
-def test_sniff_qk(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sniff_qk(capsys, monkeypatch):
     assert sniff_qk(["--no_such_flag", "1"]) == 2
     plain = capsys.readouterr().err
     assert sniff_qk(["--debug", "--no_such_flag", "1"]) == 2
@@ -55,7 +52,7 @@ def test_sniff_qk(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.filterwarnings(CLIENT_WARNINGS)
-def test_the_token_of_the_hub_is_not_shown(hub: HubServer, tmp_path: Path) -> None:
+def test_the_token_of_the_hub_is_not_shown(hub, tmp_path):
     hub.store.create_repo("me/qk")
     hub.fail("info", status(500, body=f"a server that repeats {WRITER}".encode()), times=None)
     with client_of(hub, tmp_path / "cache"):
@@ -65,7 +62,7 @@ def test_the_token_of_the_hub_is_not_shown(hub: HubServer, tmp_path: Path) -> No
     assert WRITER not in ended.stderr
 
 
-def test_keys_of_a_store_are_not_shown(s3: S3) -> None:
+def test_keys_of_a_store_are_not_shown(s3):
     s3.fail("GET", error(400, "InvalidRequest", "you sent secret-of-the-test"))
     ended = analyze_here(s3.url("dump"), "--debug")
     assert ended.returncode != 0
@@ -74,7 +71,7 @@ def test_keys_of_a_store_are_not_shown(s3: S3) -> None:
     assert "secret-of-the-test" not in ended.stderr
 
 
-def test_tracebacks_of_heads_are_in_run_json(tmp_path: Path) -> None:
+def test_tracebacks_of_heads_are_in_run_json(tmp_path):
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=40)
     (dump / "l00h01q" / "data.parquet").write_bytes(b"PAR1 damaged")
     words = ["--dataset_local_root", dump, "--output_dir", tmp_path / "out"]
@@ -84,7 +81,7 @@ def test_tracebacks_of_heads_are_in_run_json(tmp_path: Path) -> None:
     assert "DumpError: " in failure["traceback"]
 
 
-def test_a_bug_shows_no_secret_either() -> None:
+def test_a_bug_shows_no_secret_either():
     code = """
 import {0}.cli, {0}.entry
 def main():

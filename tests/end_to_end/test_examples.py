@@ -1,30 +1,24 @@
 """The notebook of examples/ runs as it is."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "first_study.ipynb"
 
 
-def _cells() -> list[dict[str, Any]]:
-    cells: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return cells
+def _cells():
+    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
 
 
 @pytest.mark.long
-def test_the_notebook_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     """Its cells run one after the other in one namespace."""
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    namespace = {"__name__": "__main__"}
     for number, cell in enumerate(_cells()):
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"cell {number}", "exec"), namespace)
@@ -36,6 +30,6 @@ def test_the_notebook_runs(
     assert "complete: True" in capsys.readouterr().out
 
 
-def test_the_notebook_has_no_outputs() -> None:
+def test_the_notebook_has_no_outputs():
     """They would be old after the next change."""
     assert not any(cell.get("outputs") for cell in _cells())

@@ -1,7 +1,5 @@
 """The commands of docs/first-study.md run in their order, on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -21,7 +19,7 @@ PROGRAMS = {"attention-plasticity": attention_plasticity, "sniff-qk": sniff_qk}
 TEXTS, TOKENS = 12, "384"  # shorter than those of the page
 
 
-def commands() -> list[list[str]]:
+def commands():
     """The commands of the page, as words."""
     found = re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     lines = "".join(found).replace("\\\n", " ").splitlines()
@@ -29,9 +27,7 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.long
-def test_the_commands_of_the_page_run_in_their_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_of_the_page_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(style._STYLE, "savefig.dpi", 60)  # faster
     model = str(save_tiny_model(tmp_path / "model"))

@@ -1,21 +1,17 @@
 """Capture, push, pull on another cache, analyse: the same bytes as from the local dump."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from commands import command, run
 from commands_here import analyze_here
-from hub_server import HubServer, running_hub, status
+from hub_server import running_hub, status
 from lasting_workers import workers as workers  # a fixture of all tests here
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
@@ -28,19 +24,19 @@ TABLES = (
 )
 
 
-def done(*flags: object, hub: HubServer, **extra: str) -> str:
+def done(*flags, hub, **extra):
     """Run the command as somebody whose Hub is `hub`; what it printed."""
     finished = run(*flags, env={**hub.environment, **extra})
     assert finished.returncode == 0, finished.stdout + finished.stderr
     return finished.stdout + finished.stderr
 
 
-def tables(folder: Path) -> dict[str, bytes]:
+def tables(folder):
     return {name: (folder / name).read_bytes() for name in TABLES}
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     """A capture of a tiny model."""
     folder = tmp_path_factory.mktemp("capture")
     model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [200] * 6)
@@ -49,7 +45,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mine(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def mine(dump, tmp_path_factory):
     """The tables of the local dump."""
     out = tmp_path_factory.mktemp("mine")
     words = ("--dataset_local_root", dump, "--output_dir", out, *OPTIONS)
@@ -58,7 +54,7 @@ def mine(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
 
 
 @pytest.fixture(scope="module")
-def with_dump(dump: Path) -> Iterator[HubServer]:
+def with_dump(dump):
     """A Hub to which the dump was pushed."""
     with running_hub() as hub:
         done("push", dump, "--repo", REPO, "--branch", "tiny", hub=hub)
@@ -66,15 +62,13 @@ def with_dump(dump: Path) -> Iterator[HubServer]:
 
 
 @pytest.fixture
-def hub(with_dump: HubServer) -> Iterator[HubServer]:
+def hub(with_dump):
     """The same Hub, which works again after the test."""
     yield with_dump
     with_dump.heal()
 
 
-def test_a_dump_that_was_pulled_gives_the_same_tables(
-    hub: HubServer, mine: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_a_dump_that_was_pulled_gives_the_same_tables(hub, mine, tmp_path):
     elsewhere = {"HF_HOME": str(tmp_path / "elsewhere")}
     folder = done("pull", f"{REPO}@tiny", hub=hub, **elsewhere).splitlines()[-1]
     assert analyze_here(folder, "--output_dir", tmp_path / "theirs", *OPTIONS).returncode == 0
@@ -82,7 +76,7 @@ def test_a_dump_that_was_pulled_gives_the_same_tables(
     assert "hub" in json.loads((tmp_path / "theirs" / "run.json").read_text())["input"]
 
 
-def test_the_datasets_library_reads_a_branch(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+def test_the_datasets_library_reads_a_branch(hub, dump, tmp_path):
     code = (
         "from datasets import load_dataset; import sys; "
         f"rows = load_dataset('{REPO}', 'l00h00q', revision='tiny', split='train'); "
@@ -103,9 +97,7 @@ def test_the_datasets_library_reads_a_branch(hub: HubServer, dump: Path, tmp_pat
 
 
 @pytest.mark.parametrize("verb", ["push", "failing"])
-def test_bytes_have_a_bar_on_a_terminal(
-    hub: HubServer, dump: Path, tmp_path: Path, verb: str
-) -> None:
+def test_bytes_have_a_bar_on_a_terminal(hub, dump, tmp_path, verb):
     words = {
         "push": ("push", dump, "--repo", REPO, "--branch", "another"),
         "failing": ("analyze", "--dataset_local_root", f"hf://datasets/{REPO}@tiny", "--dry_run"),

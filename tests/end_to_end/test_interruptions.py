@@ -1,7 +1,5 @@
 """Runs that are killed, interrupted or run out of disk: nothing finished is lost, bytes agree."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,7 +11,6 @@ from commands import start
 from commands_here import analyze_here, run_here
 from dumps import add_rotary, make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
-from planted import Planted
 from processes import children, is_alive
 from qk_toolkit.errors import ConfigError
 from waiting import wait_for
@@ -25,14 +22,14 @@ TABLES = (
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     """Large enough that a run can be caught half-way."""
     folder = tmp_path_factory.mktemp("dump")
     return add_rotary(make_dump(folder, layers=3, q_heads=4, k_heads=2, n=3000, d=32), 3, 32)
 
 
 @pytest.fixture(scope="module")
-def finished(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(dump, tmp_path_factory):
     """The folder of a run nobody disturbed, with one worker."""
     out = tmp_path_factory.mktemp("whole")
     assert analyze_here("--dataset_local_root", dump, "--output_dir", out).returncode == 0
@@ -40,31 +37,31 @@ def finished(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(finished: Path) -> dict[str, bytes]:
+def whole(finished):
     return tables(finished)
 
 
 @pytest.fixture
-def copy(finished: Path, tmp_path: Path) -> Path:
+def copy(finished, tmp_path):
     """A copy of the undisturbed run that a test may continue or spoil."""
     return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
-def tables(out: Path) -> dict[str, bytes]:
+def tables(out):
     return {name: (out / name).read_bytes() for name in TABLES}
 
 
-def records(out: Path) -> set[str]:
+def records(out):
     return {path.name for path in out.glob(".heads/*/l*.record")}
 
 
-def record_of(out: Path, name: str) -> Path:
+def record_of(out, name):
     """The record of a key head, such as `l01k02`."""
     [found] = out.glob(f".heads/*/{name}-*.record")
     return found
 
 
-def kill_in_layer(layer: int, words: tuple[object, ...], out: Path, planted: Planted) -> None:
+def kill_in_layer(layer, words, out, planted):
     """Kill a run while its two workers are amid heads of a layer."""
     planted.before_heads(f"if group.layer >= {layer}: gate(f'{layer} {{os.getpid()}}')")
     quiet = subprocess.DEVNULL
@@ -82,8 +79,8 @@ def kill_in_layer(layer: int, words: tuple[object, ...], out: Path, planted: Pla
 
 
 def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
-    dump: Path, whole: dict[str, bytes], tmp_path: Path, planted: Planted
-) -> None:
+    dump, whole, tmp_path, planted
+):
     out = tmp_path / "out"
     words = ("--dataset_local_root", dump, "--output_dir", out, "--max_workers", 2)
     for layer in (1, 2):
@@ -97,7 +94,7 @@ def test_a_killed_run_ends_its_workers_and_continues_with_the_same_bytes(
     assert tables(out) == whole
 
 
-def test_an_unfinished_run_says_how_many_heads_are_finished(copy: Path, tmp_path: Path) -> None:
+def test_an_unfinished_run_says_how_many_heads_are_finished(copy, tmp_path):
     for path in copy.iterdir():
         path.is_file() and path.unlink()
     record_of(copy, "l01k01").unlink()

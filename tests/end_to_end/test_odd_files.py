@@ -3,11 +3,8 @@
 Nothing hangs, every refusal is one line, and the heads that are sound come out.
 """
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -23,29 +20,29 @@ PIPE = "is not a regular file"
 
 
 @pytest.fixture
-def dump(tmp_path: Path) -> Path:
+def dump(tmp_path):
     """One layer, 2 query heads, 1 key head."""
     return make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=60)
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     return tmp_path / "out"
 
 
-def analyze(dump: Path, out: Path, *flags: str) -> int:
+def analyze(dump, out, *flags):
     words = ["--dataset_local_root", str(dump), "--output_dir", str(out), "--max_workers", "1"]
     return main(["analyze", *words, *flags])
 
 
-def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+def error_of(capsys):
     """The error on stderr, one line; what the run noted before is left out."""
     *_, told = capsys.readouterr().err.splitlines()
     assert told.startswith("error: ")
     return told
 
 
-def test_heads_whose_files_are_none_fail_alone(tmp_path: Path, out: Path) -> None:
+def test_heads_whose_files_are_none_fail_alone(tmp_path, out):
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=6, k_heads=1, n=60)
     for head, make in enumerate(NOT_REGULAR.values()):
         replace_by(make, dump / f"l00h0{head}q" / "data.parquet")
@@ -57,9 +54,7 @@ def test_heads_whose_files_are_none_fail_alone(tmp_path: Path, out: Path) -> Non
         assert "data.parquet: cannot be read (is not a regular file)" in failure["reason"]
 
 
-def test_pipes_among_the_records_do_not_hang(
-    dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipes_among_the_records_do_not_hang(dump, out, capsys):
     assert analyze(dump, out) == 0
     [record] = out.glob(".heads/*/l00k00-*.record")
     whole = record.read_bytes()
@@ -74,9 +69,7 @@ def test_pipes_among_the_records_do_not_hang(
     assert analyze(dump, out) == 0
 
 
-def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(tmp_path, capsys):
     run = write_run(tmp_path / "run")
     replace_by(os.mkfifo, run / "run.json")
     figure = ["--output", str(tmp_path / "a.png")]
@@ -96,14 +89,8 @@ def test_a_run_json_that_is_a_pipe_is_refused_by_those_who_open_the_run(
     ],
 )
 def test_records_and_locks_of_another_kind_are_refused(
-    name: str,
-    kind: str,
-    reason: str,
-    dump: Path,
-    out: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    name, kind, reason, dump, out, tmp_path, capsys
+):
     (out / name).parent.mkdir(parents=True)
     (tmp_path / "mine" / "folder").mkdir(parents=True)
     (tmp_path / "mine" / "l00k00.record").write_text("precious")
@@ -119,9 +106,7 @@ def test_records_and_locks_of_another_kind_are_refused(
     assert (tmp_path / "mine" / "folder").is_dir()
 
 
-def test_layers_of_the_folders_and_heads_of_the_config_are_bounded_together(
-    dump: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_layers_of_the_folders_and_heads_of_the_config_are_bounded_together(dump, out, capsys):
     (dump / "l999h00q").mkdir()
     assert analyze(dump, out, "--num_q_heads", "4096", "--num_k_heads", "1") == 2
     assert "1,000 layers of 4,096 query heads are more than" in error_of(capsys)
@@ -130,9 +115,7 @@ def test_layers_of_the_folders_and_heads_of_the_config_are_bounded_together(
     assert "l4000000000h00q: is the folder of layer 4000000000" in error_of(capsys)
 
 
-def test_a_path_that_no_file_can_have_is_refused_by_every_verb(
-    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_path_that_no_file_can_have_is_refused_by_every_verb(dump, tmp_path, capsys):
     run, named = str(write_run(tmp_path / "run")), ["--repo", "a/b"]
     for bad in ("a\0b", "a" * 300, "/".join(["d" * 200] * 25)):
         for words in (

@@ -1,11 +1,8 @@
 """Where tables may be written: never over a dump, nor over the tables of another run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ from qk_dump.side_files import Example, write_examples
 from run_tables import write_run
 
 
-def make_whole_dump(root: Path, n: int = 40) -> Path:
+def make_whole_dump(root, n=40):
     """A dump with every file that a capture writes."""
     make_dump(root, layers=1, q_heads=2, k_heads=1, n=n)
     write_manifest(root, DumpManifest(num_layers=1, num_q_heads=2, num_k_heads=1))
@@ -27,11 +24,11 @@ def make_whole_dump(root: Path, n: int = 40) -> Path:
     return root
 
 
-def in_process(*words: object) -> int:
+def in_process(*words):
     return main(["analyze", "--max_workers", "1", *(str(word) for word in words)])
 
 
-def content(root: Path) -> dict[str, bytes]:
+def content(root):
     return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
@@ -46,9 +43,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_results_are_not_put_into_a_part_of_a_dump(
-    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_are_not_put_into_a_part_of_a_dump(place, tmp_path, capsys):
     dump = make_whole_dump(tmp_path / "dump")
     shutil.copytree(dump, tmp_path / "sibling")
     (tmp_path / "out").mkdir()
@@ -60,9 +55,7 @@ def test_results_are_not_put_into_a_part_of_a_dump(
     assert content(tmp_path) == before
 
 
-def test_a_page_never_takes_the_place_of_a_dumps_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_never_takes_the_place_of_a_dumps_file(tmp_path, capsys):
     dump, out = make_whole_dump(tmp_path / "dump"), write_run(tmp_path / "out")
     before = content(dump)
     for place in ("README.md", "dump.json", "l00h00q/report.html"):
@@ -80,9 +73,7 @@ def test_a_page_never_takes_the_place_of_a_dumps_file(
         ("study.json", "holds a study (study.json)"),
     ],
 )
-def test_results_are_not_put_beside_the_output_of_another_command(
-    name: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_results_are_not_put_beside_the_output_of_another_command(name, told, tmp_path, capsys):
     dump, out = make_whole_dump(tmp_path / "dump"), tmp_path / "out"
     (out / name).parent.mkdir(parents=True)
     (out / name).write_text("{}")
@@ -97,9 +88,7 @@ def test_results_are_not_put_beside_the_output_of_another_command(
 
 
 @pytest.mark.parametrize("name", ["head_metrics.csv", "head_kernel.csv", "run.json"])
-def test_tables_without_records_are_not_replaced(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_without_records_are_not_replaced(name, tmp_path, capsys):
     """They may be of another program or version, or their records were removed."""
     dump, out = make_whole_dump(tmp_path / "dump"), tmp_path / "out"
     out.mkdir()
@@ -110,7 +99,7 @@ def test_tables_without_records_are_not_replaced(
     assert content(out) == {str(out / name): b"someone's work"}
 
 
-def test_a_run_json_moves_no_file_of_others(tmp_path: Path) -> None:
+def test_a_run_json_moves_no_file_of_others(tmp_path):
     dump, out, mine = make_whole_dump(tmp_path / "dump"), tmp_path / "out", tmp_path / "mine.csv"
     words = ("--dataset_local_root", dump, "--output_dir", out)
     assert in_process(*words) == 0
@@ -130,12 +119,7 @@ def test_a_run_json_moves_no_file_of_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["..", "sub/.."])
-def test_results_are_named_after_the_folder_that_is_meant(
-    given: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_results_are_named_after_the_folder_that_is_meant(given, tmp_path, monkeypatch, capsys):
     dump = make_whole_dump(tmp_path / "dump")
     (dump / "sub").mkdir()
     monkeypatch.chdir(dump / "sub" if given == ".." else dump)
@@ -143,7 +127,7 @@ def test_results_are_named_after_the_folder_that_is_meant(
     assert "Output       results/dump\n" in capsys.readouterr().out
 
 
-def test_a_path_that_leaves_no_room_for_records_is_refused_first(tmp_path: Path) -> None:
+def test_a_path_that_leaves_no_room_for_records_is_refused_first(tmp_path):
     dump = make_whole_dump(tmp_path / "dump")
     limit = os.pathconf(tmp_path, "PC_PATH_MAX")
     place = tmp_path

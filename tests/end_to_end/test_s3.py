@@ -1,10 +1,6 @@
 """The command on dumps in an S3 bucket."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,29 +10,29 @@ from commands_here import run_here
 from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.side_files import Example, write_examples
-from s3_server import S3, error
+from s3_server import error
 
 FAST = ("--max_workers", "2", "--num_pairs_per_bucket", "50")
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     folder = make_dump(tmp_path_factory.mktemp("s3") / "tiny", layers=1, n=150)
     write_examples(folder, [Example(i, f"text {i}", 1024, "") for i in range(4)])
     return folder
 
 
-def tables(folder: Path) -> dict[str, bytes]:
+def tables(folder):
     return {path.name: path.read_bytes() for path in folder.glob("*.csv")}
 
 
 @pytest.fixture(autouse=True)
-def _attempts(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def _attempts(s3, monkeypatch):
     """The same in all tests, so that they share workers."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
 
 
-def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) -> None:
+def test_tables_are_those_of_the_local_dump(s3, dump, tmp_path):
     s3.put_folder(dump, "dumps/tiny")
     url = s3.url("dumps/tiny")
     s3.fail("GET", error(500), times=1)
@@ -62,15 +58,13 @@ def test_tables_are_those_of_the_local_dump(s3: S3, dump: Path, tmp_path: Path) 
     assert not [r for r in s3.requests[before:] if "l00h01q" in r.path], "it is read again"
 
 
-def test_files_that_change_during_the_run(
-    s3: S3, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_change_during_the_run(s3, dump, tmp_path, monkeypatch):
     from attention_plasticity.run.records import Records
 
     s3.put_folder(dump, "tiny")
     add = Records.add
 
-    def replaced(self: Records, *given: Any) -> None:
+    def replaced(self, *given):
         for head in ("l00h00q", "l00h03q"):  # the first one was read already, and is as recorded
             s3.put(f"tiny/{head}/data.parquet", (dump / "l00h02q" / "data.parquet").read_bytes())
         add(self, *given)

@@ -1,7 +1,5 @@
 """The configurations of the original tool, run by its command: `python analyze.py --config`."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -12,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hub_server import HubServer, running_hub
+from hub_server import running_hub
 from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +43,7 @@ max_workers: 1
 """
 
 
-def write_original_dump(root: Path) -> None:
+def write_original_dump(root):
     """Files as the original tool writes them: the columns of its schema, and nothing beside."""
     rng = np.random.default_rng(0)
     for layer in LAYERS:
@@ -65,13 +63,13 @@ def write_original_dump(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("original") / "data"
     write_original_dump(root / MODEL)
     return root
 
 
-def analyze(folder: Path, config: str, *words: object, hub: HubServer | None = None) -> str:
+def analyze(folder, config, *words, hub=None):
     """Run the command in a folder with this configuration; what it printed."""
     (folder / "run.yaml").write_text(config)
     done = subprocess.run(
@@ -87,7 +85,7 @@ def analyze(folder: Path, config: str, *words: object, hub: HubServer | None = N
     return done.stdout
 
 
-def heads_in(table: Path) -> list[list[str]]:
+def heads_in(table):
     """Layer, query head and key head of every row."""
     return [line.split(",")[:3] for line in table.read_text().splitlines()[1:]]
 
@@ -95,7 +93,7 @@ def heads_in(table: Path) -> list[list[str]]:
 HEADS = [[str(layer), str(head), str(head // 3)] for layer in LAYERS for head in range(9)]
 
 
-def test_the_printed_configuration_fetches_the_data_set(data: Path, tmp_path: Path) -> None:
+def test_the_printed_configuration_fetches_the_data_set(data, tmp_path):
     files = {
         str(path.relative_to(data)): path.read_bytes()
         for path in sorted(data.rglob("*"))
@@ -108,7 +106,7 @@ def test_the_printed_configuration_fetches_the_data_set(data: Path, tmp_path: Pa
     assert heads_in(table) == HEADS
 
 
-def test_every_field_of_the_original_is_taken(data: Path, tmp_path: Path) -> None:
+def test_every_field_of_the_original_is_taken(data, tmp_path):
     (tmp_path / "data").symlink_to(data)
     analyze(tmp_path, EVERY_FIELD)
     assert heads_in(tmp_path / "head_metrics.csv") == HEADS
@@ -122,7 +120,7 @@ def test_every_field_of_the_original_is_taken(data: Path, tmp_path: Path) -> Non
         assert (tmp_path / copy).read_bytes() == (tmp_path / table).read_bytes()
 
 
-def test_flags_override_the_paths_of_the_file(data: Path, tmp_path: Path) -> None:
+def test_flags_override_the_paths_of_the_file(data, tmp_path):
     (tmp_path / "data").symlink_to(data)
     analyze(tmp_path, EVERY_FIELD, "--output_csv", "mine/heads.csv", "--layers", 0)
     assert heads_in(tmp_path / "mine" / "heads.csv") == HEADS[:9]

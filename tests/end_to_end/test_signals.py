@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM at any moment, once or twice: the signal's exit code, and no traceback."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -12,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dumps import make_dump
-from planted import Planted
 from run_tables import write_run
 from waiting import PATIENCE, wait_for
 
@@ -20,7 +17,7 @@ BIN = Path(sys.executable).parent
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A dump that takes a while, and a run."""
     folder = tmp_path_factory.mktemp("signals")
     make_dump(folder / "dump", layers=3, n=4000, d=32)
@@ -36,7 +33,7 @@ COMMANDS = {
 }
 
 
-def start(command: str, place: Path, out: Path) -> subprocess.Popen[bytes]:
+def start(command, place, out):
     words = [str(word) for word in COMMANDS[command]]
     if "dump" in words:
         words += ["--output_dir", str(out), "--max_workers", "2"]
@@ -59,7 +56,7 @@ sys.meta_path.insert(0, Gate())
 """
 
 
-def ended(process: subprocess.Popen[bytes], *codes: int) -> str:
+def ended(process, *codes):
     """What it said on standard error; the exit code must be one of those."""
     try:
         told = process.communicate(timeout=PATIENCE)[1].decode()
@@ -79,8 +76,8 @@ def ended(process: subprocess.Popen[bytes], *codes: int) -> str:
     ],
 )
 def test_an_interruption_while_modules_are_imported_is_quiet(
-    command: str, module: str, place: Path, tmp_path: Path, planted: Planted
-) -> None:
+    command, module, place, tmp_path, planted
+):
     planted.plant(Path(COMMANDS[command][0]).name, AT_IMPORT.format(module))
     process = start(command, place, tmp_path / "out")
     try:
@@ -94,9 +91,7 @@ def test_an_interruption_while_modules_are_imported_is_quiet(
     assert told == ""
 
 
-def test_a_second_signal_right_after_the_message(
-    place: Path, tmp_path: Path, planted: Planted
-) -> None:
+def test_a_second_signal_right_after_the_message(place, tmp_path, planted):
     out = tmp_path / "out"
     planted.before_heads("if group.layer: gate('second layer')")
     process = start("analyze", place, out)
@@ -118,9 +113,7 @@ def test_a_second_signal_right_after_the_message(
         planted.open("second layer")
 
 
-def test_a_second_signal_while_python_ends_is_quiet(
-    place: Path, tmp_path: Path, planted: Planted
-) -> None:
+def test_a_second_signal_while_python_ends_is_quiet(place, tmp_path, planted):
     module = "attention_plasticity.run.runner"
     planted.plant(
         "analyze", f"{AT_IMPORT.format(module)}import atexit; atexit.register(gate, 'end')"
@@ -135,7 +128,7 @@ def test_a_second_signal_while_python_ends_is_quiet(
         process.kill()
 
 
-def test_a_command_started_with_ctrl_c_ignored_ignores_it(place: Path, tmp_path: Path) -> None:
+def test_a_command_started_with_ctrl_c_ignored_ignores_it(place, tmp_path):
     process = subprocess.Popen(
         [*MODULE, "report", "run", "--output", str(tmp_path / "page.html")],
         cwd=place,

@@ -1,13 +1,9 @@
 """Tables in the pages of the findings."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from findings.tables import markdown, write_tables
 
 
-def test_tables_are_written_between_their_markers(tmp_path: Path) -> None:
+def test_tables_are_written_between_their_markers(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n\n<!-- one -->\n\nold\n\n<!-- end of one -->\n\nafter\n")
     write_tables(page, {"one": markdown(["name", "value"], [["a", "1"]])})

@@ -12,11 +12,9 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_half_width
 from findings.tables import write_tables
@@ -43,15 +41,15 @@ class Coverage:
     hits: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
     errors: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def share(self, name: str) -> float:
+    def share(self, name):
         """The share of intervals that have the true value."""
         return float(np.mean(self.hits[name])) if self.hits[name] else math.nan
 
-    def bias(self, name: str) -> float:
+    def bias(self, name):
         """The mean error of a value."""
         return float(np.mean(self.errors[name]))
 
-    def add(self, name: str, error: float, half: float) -> None:
+    def add(self, name, error, half):
         """Record an interval. Without one (too few groups), the value is left out."""
         self.hits[f"{name} known"].append(not math.isnan(half))
         if not math.isnan(half):
@@ -69,7 +67,7 @@ class Influences:
     bins: list[tuple[int, float, float]]  # bin, value, half of its interval
 
     @classmethod
-    def of(cls, result: HeadResult) -> Influences:
+    def of(cls, result):
         """From the result of a head."""
         table = result.tables["influences"]
         groups = np.array([table[name] for name in GROUP_COLUMNS]).T  # (rows, g)
@@ -91,9 +89,7 @@ class Influences:
         )
 
 
-def measure(
-    population: Population, dumps: int, heads: int, true_pairs: int = 200_000, **settings: Any
-) -> Coverage:
+def measure(population, dumps, heads, true_pairs=200_000, **settings):
     """Analyse `heads` heads of `dumps` simulated dumps and compare with the truth.
 
     The truth of a head comes from `true_pairs` pairs.
@@ -113,14 +109,7 @@ def measure(
     return coverage
 
 
-def measure_sampled(
-    population: Population,
-    dumps: int,
-    heads: int,
-    eligible: int,
-    true_pairs: int = 50_000,
-    **settings: Any,
-) -> Coverage:
+def measure_sampled(population, dumps, heads, eligible, true_pairs=50_000, **settings):
     """Intervals of the mean over `eligible` heads, of which every dump has `heads` random ones.
 
     `sampled` has the part of the choice of heads, `texts alone` has not. `same heads` is the
@@ -153,7 +142,7 @@ def measure_sampled(
     return coverage
 
 
-def _column(results: list[HeadResult], eligible: int) -> HeadColumn:
+def _column(results, eligible):
     """`ap_aligned` of some heads."""
     found = [Influences.of(result) for result in results]
     groups = [result.metrics["n_text_groups"] for result in results]
@@ -166,9 +155,7 @@ def _column(results: list[HeadResult], eligible: int) -> HeadColumn:
     )
 
 
-def _draw(
-    population: Population, rng: np.random.Generator, dump: int, head: int, settings: Any
-) -> HeadResult:
+def _draw(population, rng, dump, head, settings):
     """A head whose text effects are half those of the dump, half its own."""
     size = (population.texts, population.width)
     common = np.random.default_rng([12, dump])
@@ -180,9 +167,7 @@ def _draw(
     return analyse(queries, keys, head, **settings)
 
 
-def _head(
-    result: HeadResult, truth: dict[int, float], buckets: int, coverage: Coverage
-) -> tuple[float, np.ndarray]:
+def _head(result, truth, buckets, coverage):
     """Record one head; return the error of `ap_aligned` and its influences.
 
     Bins are as wide as the buckets of the population. Every fifth has whole bins.
@@ -202,7 +187,7 @@ def _head(
     return found.value["ap_aligned"] - whole, found.groups["ap_aligned"]
 
 
-def _means(errors: np.ndarray, influences: np.ndarray, groups: int, found: Coverage) -> None:
+def _means(errors, influences, groups, found):
     """Record the mean over heads, and the difference of two halves of the heads."""
     half = len(errors) // 2
     difference = influences[:half].mean(axis=0) - influences[half:].mean(axis=0)  # (g,)
@@ -213,7 +198,7 @@ def _means(errors: np.ndarray, influences: np.ndarray, groups: int, found: Cover
         found.add(name, float(error), float(half_width(np.linalg.norm(shares), groups)))
 
 
-def _mean(truth: dict[int, float], tokens: dict[int, float], chosen: list[int]) -> float:
+def _mean(truth, tokens, chosen):
     return sum(tokens[j] * truth[j] for j in chosen) / sum(tokens[j] for j in chosen)
 
 
@@ -236,7 +221,7 @@ SAMPLED_CASES = {
 """Populations, heads of a dump, and heads from which they are drawn."""
 
 
-def main() -> None:
+def main():
     """Write the table of docs/evidence.md."""
     errors = {"one position": "error", "drop": "of drop", "counted": "of count"}
     lines = [
@@ -254,7 +239,7 @@ def main() -> None:
     write_sampled()
 
 
-def write_sampled() -> None:
+def write_sampled():
     """Write the table of means over sampled heads."""
     lines = [
         f"| simulated | heads | {' | '.join(SAMPLED_QUANTITIES)} |",

@@ -5,15 +5,11 @@
 The heads of a simulated dump share a part of their text effects.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 from findings.tables import write_tables
@@ -41,9 +37,7 @@ CASES = {
 }
 
 
-def measure_rope(
-    population: RopePopulation, dumps: int, heads: int, truth: dict[str, Any], **settings: Any
-) -> Coverage:
+def measure_rope(population, dumps, heads, truth, **settings):
     """Analyse `heads` heads of `dumps` simulated dumps and compare with counts at one position.
 
     `truth` are settings of `true_values`, `settings` those of the analysis.
@@ -89,9 +83,7 @@ context is the distance: RoPE turns a query and a key by the difference of their
 """
 
 
-def measure_parts(
-    population: RopePopulation, dumps: int, heads: int, each: int = 128, **settings: Any
-) -> tuple[Coverage, dict[str, float]]:
+def measure_parts(population, dumps, heads, each=128, **settings):
     """The drop and its parts of simulated heads: coverage, and the mean true values."""
     coverage = Coverage()
     populations = [replace(population, seed=seed) for seed in range(heads)]
@@ -108,7 +100,7 @@ def measure_parts(
     return coverage, {name: float(np.mean([one[name] for one in truths])) for name in PARTS}
 
 
-def write_parts() -> None:
+def write_parts():
     """Write the table of the parts of the drop."""
     words = list(PARTS.values())
     titles = [*(f"true {one}" for one in words), *words, *(f"error {one}" for one in words)]
@@ -123,9 +115,7 @@ def write_parts() -> None:
     write_tables(DOCUMENT, {"parts of the drop": "\n".join(lines)})
 
 
-def _record(
-    result: HeadResult, truth: dict[str, float], coverage: Coverage
-) -> tuple[float, np.ndarray]:
+def _record(result, truth, coverage):
     """Record one head; return the error of `ap_aligned` and its influences.
 
     A quantity has the degrees of freedom of its own groups.
@@ -139,7 +129,7 @@ def _record(
     return found.value["ap_aligned"] - truth["ap_aligned"], found.groups["ap_aligned"]
 
 
-def main() -> None:
+def main():
     """Write the table of docs/evidence.md."""
     names = [*COLUMNS.values(), MEAN, POOLED_INSTEAD]
     errors = ("ap_aligned", "ap_aligned_drop", "ap_phase", "ap_attended")

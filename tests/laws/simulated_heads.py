@@ -8,7 +8,6 @@ covariance of the queries is the identity, so the `positional` and the `full` mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -22,7 +21,6 @@ from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.measure.streams import Streams
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer
-from attention_plasticity.read.pool import KeyPool
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.texts import DumpTexts
 from qk_dump.reader import HeadRows
@@ -45,21 +43,21 @@ class Population:
     seed: int = 0  # of the mean and the drift
 
     @property
-    def start(self) -> np.ndarray:
+    def start(self):
         """(d,) mean query at position 0."""
         return 0.5 * np.random.default_rng([self.seed, 1]).standard_normal(self.width)
 
     @property
-    def drift(self) -> np.ndarray:
+    def drift(self):
         """(d,) change of the mean query over the whole context."""
         return np.random.default_rng([self.seed, 2]).standard_normal(self.width)
 
-    def mean_at(self, position: Any) -> np.ndarray:
+    def mean_at(self, position):
         """(…, d) mean query at positions."""
         share = np.asarray(position, float)[..., None] / (self.buckets * BUCKET_SIZE)
         return self.start + share * self.drift
 
-    def true_profile(self, pairs: int = 200_000) -> dict[int, float]:
+    def true_profile(self, pairs=200_000):
         """Plasticity of every query bucket, from a large number of pairs of different texts."""
         rng = np.random.default_rng([self.seed, 3])
         W = np.sqrt(2.0) * rng.standard_normal((pairs, self.width))
@@ -74,9 +72,7 @@ class Population:
         return truth
 
 
-def draw_rows(
-    population: Population, kind: str, rng: np.random.Generator, text_noise: np.ndarray
-) -> HeadRows:
+def draw_rows(population, kind, rng, text_noise):
     """Queries or keys of all texts. `text_noise` (texts, d) is the effect of every text."""
     per_cell = population.queries if kind == "q" else population.keys
     text, bucket = np.meshgrid(np.arange(population.texts), np.arange(population.buckets))
@@ -97,13 +93,13 @@ def draw_rows(
     return HeadRows(columns, float(position.max()))
 
 
-def key_head(rows: HeadRows) -> Keys:
+def key_head(rows):
     """Keys of a layer without RoPE. Bins are as wide as buckets."""
     context = BUCKET_SIZE * (int(rows.bucket.max()) + 1)
     return keys_of(rows, np.ones(len(rows)), Layer(), Bins(BUCKET_SIZE, context))
 
 
-def keys_of(rows: HeadRows, weight: np.ndarray, layer: Layer, bins: Bins) -> Keys:
+def keys_of(rows, weight, layer, bins):
     """Keys from rows whose texts have the numbers from 0 on."""
     assert rows.example_id is not None
     texts = DumpTexts(np.arange(int(rows.example_id.max()) + 1), bins=bins)
@@ -111,14 +107,7 @@ def keys_of(rows: HeadRows, weight: np.ndarray, layer: Layer, bins: Bins) -> Key
     return Keys(rows, 0, weight, layer, rows.example_id, group, texts)
 
 
-def analyse(
-    queries: HeadRows,
-    keys: Keys,
-    q_head: int = 0,
-    weight: np.ndarray | None = None,
-    pool: KeyPool | None = None,
-    **settings: Any,
-) -> HeadResult:
+def analyse(queries, keys, q_head=0, weight=None, pool=None, **settings):
     """Plasticity in bins of a simulated head; `weight` are the tokens its queries stand for."""
     config = RunnerConfig(**{"num_pairs_per_bin": 64, **settings})
     weight = np.ones(len(queries)) if weight is None else weight

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy.special import ndtr
 
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer, LayerRotation
 from attention_plasticity.read.pool import KeyPool
@@ -54,33 +53,31 @@ class RopePopulation:
     seed: int = 0  # of means and drift
 
     @cached_property
-    def frequencies(self) -> np.ndarray:
+    def frequencies(self):
         """(d/2,) radians per token."""
         half = self.width // 2
         return self.fastest * self.range_of_frequencies ** (-np.arange(half) / half)
 
     @property
-    def bins(self) -> int:
+    def bins(self):
         return self.length // self.bin_size
 
     @cached_property
-    def keep(self) -> np.ndarray:
+    def keep(self):
         """(length,) probability that a token is kept."""
         shape = np.ones(self.length)
         if self.sampler == "log_uniform":
             shape = 1.0 / (np.arange(self.length) + 32.0)
         return np.minimum(1.0, shape * self.rate / shape.mean())
 
-    def turned(self, vectors: np.ndarray, position: np.ndarray) -> np.ndarray:
+    def turned(self, vectors, position):
         """Vectors (…, d) with RoPE at positions (…); halves form pairs."""
         half = self.width // 2
         pairs = vectors[..., :half] + 1j * vectors[..., half:]
         pairs = pairs * np.exp(1j * np.asarray(position)[..., None] * self.frequencies)
         return np.concatenate([pairs.real, pairs.imag], axis=-1)
 
-    def queries(
-        self, position: np.ndarray, effect: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def queries(self, position, effect, rng):
         """Queries (…, d) at positions (…), of texts with effects (…, d)."""
         start, end, _ = self._means
         share = self.drift * np.asarray(position)[..., None] / self.length
@@ -88,16 +85,14 @@ class RopePopulation:
         content = np.sqrt(self.similarity) * effect + np.sqrt(1 - self.similarity) * noise
         return self.turned(start + share * (end - start) + content, position)
 
-    def keys(
-        self, position: np.ndarray, direction: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def keys(self, position, direction, rng):
         """Keys (…, d) at positions (…), of texts with directions (…, d)."""
         along = self.key_direction * rng.standard_normal((*np.shape(position), 1))
         noise = rng.standard_normal((*np.shape(position), self.width))
         return self.turned(self._means[2] + noise + along * direction, position)
 
     @cached_property
-    def _means(self) -> np.ndarray:
+    def _means(self):
         """(3, d) mean query at the first and last position, mean key; all before RoPE."""
         rng = np.random.default_rng([self.seed, 1])
         means = np.array(self.sizes)[:, None] * rng.standard_normal((3, self.width))
@@ -113,7 +108,7 @@ class RopeTruth:
     pooled_counted: float  # two queries anywhere in a bin; `ap_pooled` has a Gaussian
 
 
-def attention(population: RopePopulation, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+def attention(population, queries, keys):
     """(n,) mean weight that each key of a text receives from all queries of the text."""
     n = len(keys)
     logits = (queries @ keys.T / np.sqrt(population.width)).astype(np.float32)
@@ -123,9 +118,7 @@ def attention(population: RopePopulation, queries: np.ndarray, keys: np.ndarray)
     return np.asarray((1.0 / weights.sum(axis=1)) @ weights / n, np.float64)
 
 
-def true_values(
-    population: RopePopulation, each: int = 256, texts: int = 400, attended_pairs: int = 100
-) -> RopeTruth:
+def true_values(population, each=256, texts=400, attended_pairs=100):
     """Count at every position: `each` queries of different texts, `each` pairs of other texts.
 
     Attended pairs come from `texts` whole texts, with `attended_pairs` pairs for each bin of
@@ -155,7 +148,7 @@ def true_values(
     return _means(population, aligned, attended, pooled, counted)
 
 
-def true_parts(population: RopePopulation, each: int = 128) -> dict[str, float]:
+def true_parts(population, each=128):
     """The drop and its parts, counted at every position for every bin of keys.
 
     For texts of full length, pairs within a bin, and fifths of whole bins.
@@ -179,17 +172,17 @@ def true_parts(population: RopePopulation, each: int = 128) -> dict[str, float]:
     return split(equal_cells(cells), range(1, bins // 5), range(4 * bins // 5, bins))
 
 
-def equal_cells(cells: np.ndarray) -> Cells:
+def equal_cells(cells):
     """`cells` (query bin, key bin) of earlier bins of keys; all cells of a bin weigh the same."""
     size = len(cells)
     return {(q, k): (1 / q, float(cells[q, k])) for q in range(1, size) for k in range(q)}
 
 
-def split(cells: Cells, first: range, last: range) -> dict[str, float]:
+def split(cells, first, last):
     """The drop between two ranges of query bins, and its parts. All bins weigh the same."""
     found = []
     for bins in (first, last):
-        at: dict[int, list[tuple[float, float]]] = {}
+        at = {}
         for (query_bin, key_bin), (share, value) in cells.items():
             if query_bin in bins:
                 at.setdefault(query_bin - key_bin, []).append((share / len(bins), value))
@@ -209,7 +202,7 @@ def split(cells: Cells, first: range, last: range) -> dict[str, float]:
     return dict(zip(names, (position, distance, position + distance), strict=True))
 
 
-def _counted(Q: np.ndarray, W: np.ndarray) -> np.ndarray:
+def _counted(Q, W):
     """(n,) twice the chance that two of the queries (n, E, d) prefer different keys of a pair.
 
     `W` (n, P, d) are the differences of the keys.
@@ -219,7 +212,7 @@ def _counted(Q: np.ndarray, W: np.ndarray) -> np.ndarray:
     return np.asarray((4.0 * prefer * (each - prefer) / (each * (each - 1))).mean(axis=1))
 
 
-def _of_gaussian(Q: np.ndarray, W: np.ndarray) -> float:
+def _of_gaussian(Q, W):
     """Mean of 4p(1 − p) under one Gaussian of the queries (n, d): what `ap_pooled` estimates."""
     flat = W.reshape(-1, W.shape[-1])
     deviation = np.sqrt(np.einsum("pd,de,pe->p", flat, np.cov(Q.T), flat))
@@ -227,9 +220,7 @@ def _of_gaussian(Q: np.ndarray, W: np.ndarray) -> float:
     return float((4 * p * (1 - p)).mean())
 
 
-def _pairs(
-    population: RopePopulation, query_bin: int, shape: tuple[int, int], rng: np.random.Generator
-) -> np.ndarray:
+def _pairs(population, query_bin, shape, rng):
     """(*shape, d) differences of two earlier keys, each pair of another text."""
     size = population.bin_size
     span, start = query_bin * size, np.zeros(shape, np.int64)
@@ -238,9 +229,7 @@ def _pairs(
     return _pairs_within(population, start, span, rng)
 
 
-def _pairs_within(
-    population: RopePopulation, start: np.ndarray, span: int, rng: np.random.Generator
-) -> np.ndarray:
+def _pairs_within(population, start, span, rng):
     """(*shape, d) differences of two of `span` keys from `start` (*shape) on."""
     shape = start.shape
     first = rng.integers(0, span, shape)
@@ -250,9 +239,7 @@ def _pairs_within(
     return np.asarray(one - other)
 
 
-def _attended_text(
-    population: RopePopulation, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
+def _attended_text(population, rng):
     """The keys of a whole text, and the attention that they receive."""
     effects = rng.standard_normal((2, 1, population.width))
     position = np.arange(population.length)
@@ -261,9 +248,7 @@ def _attended_text(
     return keys, attention(population, queries, keys)
 
 
-def _attended_pairs(
-    texts: list[tuple[np.ndarray, np.ndarray]], end: int, number: int, rng: np.random.Generator
-) -> np.ndarray:
+def _attended_pairs(texts, end, number, rng):
     """(≤ number, d) differences of keys before `end`, in proportion to the attention of both."""
     found = []
     for keys, received in texts:
@@ -274,20 +259,14 @@ def _attended_pairs(
     return rng.permuted(np.concatenate(found), axis=0)
 
 
-def _means(
-    population: RopePopulation,
-    aligned: np.ndarray,
-    attended: np.ndarray,
-    pooled: np.ndarray,
-    counted: np.ndarray,
-) -> RopeTruth:
+def _means(population, aligned, attended, pooled, counted):
     """Means over the tokens after the first bin; some texts have half of the length."""
     position = np.arange(population.length)
     tokens = np.where(position < population.length // 2, 1.0, population.reach_end)
     tokens[: population.bin_size] = 0.0
     fifth = 5 * position // population.length
 
-    def mean(values: np.ndarray, weight: np.ndarray) -> float:
+    def mean(values, weight):
         used = weight > 0
         return float(values[used] @ weight[used] / weight.sum())
 
@@ -315,25 +294,19 @@ class RopeHead:
     keys: Keys
     pool: KeyPool | None  # None: attention is not simulated
 
-    def analyse(self, q_head: int = 0, **settings: Any) -> HeadResult:
+    def analyse(self, q_head=0, **settings):
         """The result of the head."""
         return analyse(self.queries, self.keys, q_head, self.weight, self.pool, **settings)
 
 
-def draw_rope_head(
-    population: RopePopulation,
-    rng: np.random.Generator,
-    effects: np.ndarray,
-    *,
-    attended: bool = True,
-) -> RopeHead:
+def draw_rope_head(population, rng, effects, *, attended=True):
     """A sample of the head. `effects` (2, texts, d) are those on queries and directions of keys.
 
     A key is in the pool if the sampler keeps it, or independently in proportion to its attention.
     Without `attended`, there is no pool.
     """
-    queries: list[tuple[np.ndarray, ...]] = []
-    keys: list[tuple[np.ndarray, ...]] = []
+    queries = []
+    keys = []
     for text in range(population.texts):
         long = rng.random() < population.reach_end
         at = np.arange(population.length if long else population.length // 2)
@@ -363,7 +336,7 @@ def draw_rope_head(
     return RopeHead(rows, _weight(population, rows), base_keys, pool)
 
 
-def _rows(population: RopePopulation, parts: list[tuple[np.ndarray, ...]]) -> HeadRows:
+def _rows(population, parts):
     position, text, vectors = (np.concatenate(part) for part in zip(*parts, strict=True))
     last = float(population.length - 1)
     bucket, vectors = position // population.bin_size, vectors.astype(np.float32)
@@ -371,5 +344,5 @@ def _rows(population: RopePopulation, parts: list[tuple[np.ndarray, ...]]) -> He
     return HeadRows({**columns, "vector": vectors, "example_id": text}, last)
 
 
-def _weight(population: RopePopulation, rows: HeadRows) -> np.ndarray:
+def _weight(population, rows):
     return np.asarray(1.0 / population.keep[rows.position.astype(int)])

@@ -1,11 +1,8 @@
 """The parts of the drop find what they should, on simulated heads with a known cause."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from interval_coverage import Coverage
 from rope_coverage import FALLS, PARTS, measure_parts
 from simulated_rope import equal_cells, split
 
@@ -13,13 +10,13 @@ POSITION, DISTANCE, DROP = PARTS
 
 
 @pytest.fixture(scope="module", params=["position alone", "distance alone", "both"])
-def parts(request: pytest.FixtureRequest) -> tuple[str, Coverage, dict[str, float]]:
+def parts(request):
     """Coverage and true values of 180 heads, 12 texts each."""
     coverage, truth = measure_parts(FALLS[request.param], 60, 3, num_pairs_per_bin=128)
     return request.param, coverage, truth
 
 
-def test_each_part_finds_its_own(parts: tuple[str, Coverage, dict[str, float]]) -> None:
+def test_each_part_finds_its_own(parts):
     """The truth is counted without a Gaussian; a share has a standard error below 2 %."""
     name, coverage, truth = parts
     assert truth[DROP] > 0.05
@@ -35,7 +32,7 @@ def test_each_part_finds_its_own(parts: tuple[str, Coverage, dict[str, float]]) 
         assert abs(coverage.bias(quantity)) < 0.01, quantity
 
 
-def test_the_split_of_cells_that_are_known() -> None:
+def test_the_split_of_cells_that_are_known():
     """A table that falls with the query bin alone, and one that falls with the distance alone."""
     query, key = np.indices((20, 20)).astype(float)
     ranges = range(1, 4), range(16, 20)

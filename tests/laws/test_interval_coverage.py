@@ -1,7 +1,5 @@
 """Intervals contain the truth about as often as they should, on simulated heads."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 
@@ -10,14 +8,14 @@ import pytest
 
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, difference_of_means, mean_half_width
-from interval_coverage import QUANTITIES, Coverage, measure
+from interval_coverage import QUANTITIES, measure
 from rope_coverage import COLUMNS, MEAN, POOLED_INSTEAD, measure_rope
 from simulated_heads import Population
 from simulated_rope import RopePopulation
 
 
 @pytest.fixture(scope="module")
-def coverage() -> Coverage:
+def coverage():
     """Small bins: 14 queries of 14 texts. Errors of the truth are below 0.002 in a bin."""
     population = Population(
         width=12, buckets=10, texts=14, queries=1, keys=3, similarity=0.2, seed=0
@@ -26,7 +24,7 @@ def coverage() -> Coverage:
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
-def test_95_percent_intervals_cover_90_to_98_percent(coverage: Coverage, quantity: str) -> None:
+def test_95_percent_intervals_cover_90_to_98_percent(coverage, quantity):
     """Shares over 60 dumps have a standard error of 3 %; those over heads and bins, below 2 %."""
     assert 0.90 <= coverage.share(quantity) <= 0.98
     assert abs(coverage.bias(quantity)) < 0.004
@@ -46,13 +44,13 @@ LAST = "two lengths"  # has both kinds of queries: of all texts, and of the long
     scope="module",
     params=[*(pytest.param(name, marks=pytest.mark.long) for name in ROPE if name != LAST), LAST],
 )
-def at_one_position(request: pytest.FixtureRequest) -> Coverage:
+def at_one_position(request):
     """Heads with RoPE, 48 queries of 12 texts in a bin. Errors of the truth are below 0.004."""
     truth = {"each": 192, "texts": 200}
     return measure_rope(ROPE[request.param], 120, 3, truth, num_pairs_per_bin=128)
 
 
-def test_intervals_at_one_position_cover_90_to_98_percent(at_one_position: Coverage) -> None:
+def test_intervals_at_one_position_cover_90_to_98_percent(at_one_position):
     """The truth is counted at one position. Shares have a standard error of 1 to 2 %."""
     for quantity in (*COLUMNS, MEAN):
         assert 0.90 <= at_one_position.share(quantity) <= 0.98, quantity
@@ -64,7 +62,7 @@ def test_intervals_at_one_position_cover_90_to_98_percent(at_one_position: Cover
 ELIGIBLE, CHOSEN, TEXT_GROUPS, SAMPLES = 40, 8, 12, 600
 
 
-def _sampled(truth: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) -> HeadColumn:
+def _sampled(truth, chosen, rng):
     """Values of random heads. Every group of texts has an effect on all heads and on each head."""
     size = len(chosen)
     effects = rng.standard_normal((1, TEXT_GROUPS)) + rng.standard_normal((size, TEXT_GROUPS))
@@ -78,9 +76,9 @@ def _sampled(truth: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) ->
 
 
 @pytest.fixture(scope="module")
-def of_sampled_heads() -> dict[str, float]:
+def of_sampled_heads():
     """Coverage of the mean over 40 heads by 8 random ones, and of differences of two models."""
-    hits: dict[str, list[bool]] = defaultdict(list)
+    hits = defaultdict(list)
     for sample in range(SAMPLES):
         rng = np.random.default_rng([14, sample])
         truths = 0.6 + 0.12 * rng.standard_normal((1, ELIGIBLE))
@@ -102,12 +100,10 @@ def of_sampled_heads() -> dict[str, float]:
 
 
 @pytest.mark.parametrize("quantity", ["mean", "same heads", "other heads"])
-def test_intervals_of_sampled_heads_cover_the_mean_of_all_heads(
-    of_sampled_heads: dict[str, float], quantity: str
-) -> None:
+def test_intervals_of_sampled_heads_cover_the_mean_of_all_heads(of_sampled_heads, quantity):
     """Shares over 600 samples have a standard error of 0.9 %."""
     assert 0.93 <= of_sampled_heads[quantity] <= 0.99
 
 
-def test_the_variation_over_texts_alone_is_not_enough(of_sampled_heads: dict[str, float]) -> None:
+def test_the_variation_over_texts_alone_is_not_enough(of_sampled_heads):
     assert of_sampled_heads["mean, texts alone"] < 0.6

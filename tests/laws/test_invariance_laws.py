@@ -1,10 +1,5 @@
 """Changes of the input that must not change the result."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +7,6 @@ from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
 from attention_plasticity.measure.plasticity import COLUMNS
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import HEAD_NUMBERS, METRICS, UNROTATED
 from dumps import head_rows
 from head_pairs import analyze as analyze_files
@@ -30,10 +24,8 @@ IN_ANY_BASIS = (
 )
 SCALE_FREE = tuple(name for name in HEAD_NUMBERS if not METRICS[name].any_scale)
 
-Rows = dict[str, Any]
 
-
-def random_head(seed: int, dtype: type = np.float64, **shape: Any) -> tuple[Rows, Rows]:
+def random_head(seed, dtype=np.float64, **shape):
     shape = {"n": 150, "d": 5, "examples": 6, **shape}
     q, k = (head_rows(**shape, seed=[seed, kind]) for kind in (0, 1))
     rng = np.random.default_rng(seed)
@@ -43,22 +35,20 @@ def random_head(seed: int, dtype: type = np.float64, **shape: Any) -> tuple[Rows
     return q, k
 
 
-def analyze(folder: Path, q: Rows, k: Rows, **config: Any) -> HeadResult:
+def analyze(folder, q, k, **config):
     return analyze_files(without_rope(write_pair(folder, q, k)), **{"bin_size": 128, **config})
 
 
-def with_vectors(rows: Rows, vectors: np.ndarray) -> Rows:
+def with_vectors(rows, vectors):
     return {**rows, "vectors": vectors}
 
 
-def scaled(rows: Rows, by: Any) -> Rows:
+def scaled(rows, by):
     dtype = rows["vectors"].dtype
     return with_vectors(rows, (rows["vectors"].astype(np.float64) * by).astype(dtype))
 
 
-def assert_same(
-    one: HeadResult, two: HeadResult, rtol: float, metrics: tuple[str, ...] = HEAD_NUMBERS
-) -> None:
+def assert_same(one, two, rtol, metrics=HEAD_NUMBERS):
     assert np.isfinite([two.metrics[name] for name in ("ap_aligned_drop", "ap_phase_se")]).all()
     for name in metrics:
         tolerance = max(rtol, 1e-6) if "ks_p" in name or name in OURS else rtol
@@ -77,7 +67,7 @@ def assert_same(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
 @pytest.mark.parametrize("query_model", MODELS)
-def test_a_power_of_two_changes_no_bit(tmp_path: Path, query_model: str, dtype: type) -> None:
+def test_a_power_of_two_changes_no_bit(tmp_path, query_model, dtype):
     q, k = random_head(0, dtype)
     before = analyze(tmp_path, q, k, query_model=query_model)
     of_keys = analyze_key_head(tmp_path, query_model=query_model, bin_size=128).values
@@ -98,9 +88,7 @@ def test_a_power_of_two_changes_no_bit(tmp_path: Path, query_model: str, dtype: 
     ("dtype", "rtol"), [(np.float64, 1e-9), (np.float32, 1e-5)], ids=["float64", "float32"]
 )
 @pytest.mark.parametrize("query_model", MODELS)
-def test_a_factor_on_queries_or_keys_changes_nothing(
-    tmp_path: Path, query_model: str, dtype: type, rtol: float
-) -> None:
+def test_a_factor_on_queries_or_keys_changes_nothing(tmp_path, query_model, dtype, rtol):
     """From 1e-9 to 1e9, and smaller: vectors have a scale of their own."""
     q, k = random_head(3, dtype)
     before = analyze(tmp_path, q, k, query_model=query_model)
@@ -114,9 +102,7 @@ def test_a_factor_on_queries_or_keys_changes_nothing(
 
 
 @pytest.mark.parametrize("query_model", MODELS)
-def test_the_scale_of_the_keys_of_one_text_changes_nothing(
-    tmp_path: Path, query_model: str
-) -> None:
+def test_the_scale_of_the_keys_of_one_text_changes_nothing(tmp_path, query_model):
     """Both keys of a pair are of one text, and plasticity does not depend on their scale."""
     q, k = random_head(1)
     before = analyze(tmp_path, q, k, query_model=query_model)
@@ -127,7 +113,7 @@ def test_the_scale_of_the_keys_of_one_text_changes_nothing(
         assert_same(after, before, 1e-7, plasticity)
 
 
-def test_zeros_and_single_small_numbers_are_no_scale(tmp_path: Path) -> None:
+def test_zeros_and_single_small_numbers_are_no_scale(tmp_path):
     q, k = random_head(4)
     before = analyze(tmp_path, q, k)
     for rows in (q, k):
@@ -144,12 +130,12 @@ def test_zeros_and_single_small_numbers_are_no_scale(tmp_path: Path) -> None:
 @law
 @given(seed=seeds)
 def test_rotating_queries_and_keys_together_changes_no_plasticity(
-    tmp_path_factory: pytest.TempPathFactory, query_model: str, seed: int
-) -> None:
+    tmp_path_factory, query_model, seed
+):
     folder = tmp_path_factory.mktemp("dump")
     q, k = random_head(seed)
-    O = ortho_group.rvs(5, random_state=np.random.default_rng(seed))  # noqa: E741
-    turned = [with_vectors(rows, rows["vectors"] @ O) for rows in (q, k)]
+    turn = ortho_group.rvs(5, random_state=np.random.default_rng(seed))
+    turned = [with_vectors(rows, rows["vectors"] @ turn) for rows in (q, k)]
     before = analyze(folder, q, k, query_model=query_model)
     after = analyze(folder, *turned, query_model=query_model)
     assert_same(after, before, 1e-7, IN_ANY_BASIS)
@@ -158,9 +144,7 @@ def test_rotating_queries_and_keys_together_changes_no_plasticity(
 @pytest.mark.parametrize("query_model", MODELS)
 @law
 @given(seed=seeds)
-def test_flipping_the_sign_of_dimensions_changes_nothing(
-    tmp_path_factory: pytest.TempPathFactory, query_model: str, seed: int
-) -> None:
+def test_flipping_the_sign_of_dimensions_changes_nothing(tmp_path_factory, query_model, seed):
     folder = tmp_path_factory.mktemp("dump")
     q, k = random_head(seed)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], 5)
@@ -175,9 +159,7 @@ def test_flipping_the_sign_of_dimensions_changes_nothing(
 @pytest.mark.parametrize("query_model", ["positional", "full"])
 @law
 @given(seed=seeds)
-def test_moving_all_keys_changes_no_plasticity(
-    tmp_path_factory: pytest.TempPathFactory, query_model: str, seed: int
-) -> None:
+def test_moving_all_keys_changes_no_plasticity(tmp_path_factory, query_model, seed):
     folder = tmp_path_factory.mktemp("dump")
     q, k = random_head(seed)
     moved = with_vectors(k, k["vectors"] + np.random.default_rng(seed).standard_normal(5))
@@ -189,9 +171,7 @@ def test_moving_all_keys_changes_no_plasticity(
 
 @law
 @given(seed=seeds, stretch=st.sampled_from([1e-3, 7.0, 1e6]))
-def test_the_unit_of_position_changes_neither_fit_nor_plasticity(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, stretch: float
-) -> None:
+def test_the_unit_of_position_changes_neither_fit_nor_plasticity(tmp_path_factory, seed, stretch):
     folder = tmp_path_factory.mktemp("dump")
     q, k = random_head(seed)
     before = analyze(folder, q, k)
@@ -210,9 +190,7 @@ def test_the_unit_of_position_changes_neither_fit_nor_plasticity(
 @pytest.mark.parametrize("query_model", MODELS)
 @law
 @given(seed=seeds)
-def test_the_order_of_rows_and_texts_changes_nothing(
-    tmp_path_factory: pytest.TempPathFactory, query_model: str, seed: int
-) -> None:
+def test_the_order_of_rows_and_texts_changes_nothing(tmp_path_factory, query_model, seed):
     """With all pairs. The names of texts are exchanged; each of them is a group."""
     folder = tmp_path_factory.mktemp("dump")
     heads = random_head(seed)
@@ -229,7 +207,7 @@ def test_the_order_of_rows_and_texts_changes_nothing(
 
 
 @pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
-def test_names_of_examples_decide_only_their_groups(tmp_path: Path, pair_sampling: str) -> None:
+def test_names_of_examples_decide_only_their_groups(tmp_path, pair_sampling):
     q, k = random_head(0, examples=9)
     before = analyze(tmp_path, q, k, pair_sampling=pair_sampling)
     same_groups = [{**rows, "example_id": 17 * rows["example_id"] + 48} for rows in (q, k)]

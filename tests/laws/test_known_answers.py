@@ -1,15 +1,9 @@
 """Heads whose plasticity is known in closed form, convergence of sampling, and seeds."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from attention_plasticity import analyze_head, make_config, open_dump
-from attention_plasticity.measure.result import HeadResult
 from dumps import distinct_tokens, head_rows
 from head_pairs import without_rope
 from reference import write_rows
@@ -17,15 +11,15 @@ from reference import write_rows
 CONTEXT, BUCKET, WIDTH = 1024, 128, 64
 
 
-def analyze(folder: Path, **config: Any) -> HeadResult:
+def analyze(folder, **config):
     return analyze_head(0, 0, 0, open_dump(folder), make_config(**config))
 
 
 @pytest.fixture
-def drifting(tmp_path: Path):
+def drifting(tmp_path):
     """Content N(0, I); queries also drift by `drift·√d·position/context` along one direction."""
 
-    def write(drift: float, seed: int = 0, n: int = 6000) -> Path:
+    def write(drift, seed=0, n=6000):
         rng = np.random.default_rng([seed, int(10 * drift)])
         for name, pull in (("l00h00q", drift), ("l00h00k", 0.0)):
             example, position = distinct_tokens(rng, 10, CONTEXT, n)
@@ -39,13 +33,13 @@ def drifting(tmp_path: Path):
     return write
 
 
-def closed_form(s: np.ndarray) -> np.ndarray:
+def closed_form(s):
     return 1 - 2 / np.pi * np.arcsin(s**2 / (1 + s**2))
 
 
 @pytest.mark.parametrize("query_model", ["positional", "full"])
 @pytest.mark.parametrize("drift", [0.0, 0.5, 1.0, 2.0, 4.0])
-def test_known_drift_gives_the_closed_form(drifting, query_model: str, drift: float) -> None:
+def test_known_drift_gives_the_closed_form(drifting, query_model, drift):
     how = {"num_pairs_per_bucket": 2000, "num_pairs_per_bin": 2000, "bin_size": BUCKET}
     result = analyze(drifting(drift), query_model=query_model, **how)
     cells = result.bucket_plasticity
@@ -67,19 +61,18 @@ def test_known_drift_gives_the_closed_form(drifting, query_model: str, drift: fl
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     for seed, name in enumerate(("l00h00q", "l00h00k")):
         write_rows(tmp_path, name, **head_rows(n=300, d=6, examples=2, drift=4.0, seed=seed))
     return tmp_path
 
 
-def cells(result: HeadResult) -> list[float]:
-    found: list[float] = result.tables["bucket_plasticity"]["plasticity"]
-    return found
+def cells(result):
+    return result.tables["bucket_plasticity"]["plasticity"]
 
 
 @pytest.mark.parametrize("pair_sampling", ["bucket", "local", "context"])
-def test_the_seed_and_nothing_else_decides_the_sample(folder: Path, pair_sampling: str) -> None:
+def test_the_seed_and_nothing_else_decides_the_sample(folder, pair_sampling):
     how = {"pair_sampling": pair_sampling, "num_pairs_per_bucket": 20}
     one, again, another = (analyze(folder, **how, seed=seed) for seed in (5, 5, 6))
     np.testing.assert_equal(one.metrics, again.metrics)
@@ -91,7 +84,7 @@ def test_the_seed_and_nothing_else_decides_the_sample(folder: Path, pair_samplin
 
 
 @pytest.mark.parametrize("change", ["layer", "q_head"])
-def test_heads_draw_their_own_pairs(folder: Path, change: str) -> None:
+def test_heads_draw_their_own_pairs(folder, change):
     other = {"layer": "l01h00", "q_head": "l00h01"}[change]
     for kind in "qk":
         rows = (folder / f"l00h00{kind}" / "data.parquet").read_bytes()

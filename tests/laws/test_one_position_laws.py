@@ -1,7 +1,5 @@
 """Laws of plasticity at one position: bins, and the order and the names of texts and rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 
@@ -13,21 +11,19 @@ from hypothesis import strategies as st
 from attention_plasticity.measure.plasticity import COLUMNS
 from attention_plasticity.metrics import ALIGNED, ALIGNED_LAST, ATTENDED, PHASE, POOLED
 from attention_plasticity.read.pool import KeyPool
-from attention_plasticity.read.rows import Keys
-from qk_dump.reader import HeadRows
 from simulated_rope import RopeHead, RopePopulation, draw_rope_head
 
 ALL_PAIRS = 10**5
 
 
-def _head(population: RopePopulation, seed: int, *, attended: bool = True) -> RopeHead:
+def _head(population, seed, *, attended=True):
     rng = np.random.default_rng([seed, 5])
     effects = rng.standard_normal((2, population.texts, population.width))
     return draw_rope_head(population, rng, effects, attended=attended)
 
 
 @pytest.mark.parametrize("seed", [0, 2])
-def test_bins_of_three_sizes_agree_within_errors_for_context_pairs(seed: int) -> None:
+def test_bins_of_three_sizes_agree_within_errors_for_context_pairs(seed):
     """The same rows of one head. Its queries do not drift, so early queries are like late ones."""
     population = RopePopulation(
         length=4096, rate=1 / 16, texts=16, similarity=0.2, drift=0.0, pairs="context", seed=seed
@@ -46,13 +42,13 @@ def test_bins_of_three_sizes_agree_within_errors_for_context_pairs(seed: int) ->
     assert pooled[0] - rows[0][ALIGNED] > 5 * rows[0][f"{PHASE}_se"]
 
 
-def _moved(rows: HeadRows, order: np.ndarray, names: np.ndarray) -> HeadRows:
+def _moved(rows, order, names):
     """The rows in another order, with other names of the texts."""
     assert rows.example_id is not None
     return rows[order].with_columns({"example_id": names[rows.example_id[order]]})
 
 
-def _moved_keys(keys: Keys, order: np.ndarray, names: np.ndarray) -> Keys:
+def _moved_keys(keys, order, names):
     rows = _moved(keys.rows, order, names)
     assert rows.example_id is not None
     group = keys.texts.groups.of(rows.example_id)
@@ -60,7 +56,7 @@ def _moved_keys(keys: Keys, order: np.ndarray, names: np.ndarray) -> Keys:
     return replace(keys, rows=rows, weight=weight, text=rows.example_id, group=group)
 
 
-def _shuffled(head: RopeHead, rng: np.random.Generator, names: np.ndarray) -> RopeHead:
+def _shuffled(head, rng, names):
     """The head with its rows in random orders, and other names of its texts."""
     order = rng.permutation(len(head.queries))
     keys = _moved_keys(head.keys, rng.permutation(len(head.keys)), names)
@@ -74,7 +70,7 @@ def _shuffled(head: RopeHead, rng: np.random.Generator, names: np.ndarray) -> Ro
 @pytest.mark.parametrize("pairs", ["bucket", "context"])
 @settings(deadline=None, max_examples=4, derandomize=True)
 @given(seed=st.integers(0, 10**6))
-def test_the_order_of_rows_and_the_names_of_texts_change_nothing(pairs: str, seed: int) -> None:
+def test_the_order_of_rows_and_the_names_of_texts_change_nothing(pairs, seed):
     """Every possible pair is used: keys have equal weights, queries have those of their sampler.
 
     Each of 12 texts is a group, whatever its name is.
@@ -107,7 +103,7 @@ def test_the_order_of_rows_and_the_names_of_texts_change_nothing(pairs: str, see
 @pytest.mark.parametrize("sampler", ["uniform", "log_uniform"])
 @settings(deadline=None, max_examples=4, derandomize=True)
 @given(seed=st.integers(0, 10**6))
-def test_they_change_only_the_draws_of_pairs(sampler: str, seed: int) -> None:
+def test_they_change_only_the_draws_of_pairs(sampler, seed):
     """Attended pairs, and pairs of keys with weights, are drawn: other pairs, the same law."""
     population = RopePopulation(width=8, length=128, bin_size=16, sampler=sampler, seed=seed % 5)
     rng, head = np.random.default_rng(seed), _head(population, seed)

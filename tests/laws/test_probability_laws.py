@@ -1,7 +1,5 @@
 """What holds of every probability and every plasticity, whatever the numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,13 +15,13 @@ law = settings(deadline=None, max_examples=100, derandomize=True)
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, -1.0, 1e-150, 1e30])
 
 
-def gaussians(d: int) -> st.SearchStrategy[Gaussian]:
+def gaussians(d):
     factor = arrays(float, (d, d), elements=numbers).map(np.tril)
     diagonal = arrays(float, d, elements=numbers)
     return st.builds(Gaussian, arrays(float, d, elements=numbers), factor | diagonal)
 
 
-def standardised(W: np.ndarray, gaussian: Gaussian) -> np.ndarray:
+def standardised(W, gaussian):
     """(pairs,) margin over deviation; 0 if both are zero."""
     margin, deviation = margin_and_deviation(W, gaussian)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -34,9 +32,7 @@ def standardised(W: np.ndarray, gaussian: Gaussian) -> np.ndarray:
 
 @law
 @given(W=arrays(float, (5, 3), elements=numbers), gaussian=gaussians(3))
-def test_one_of_two_keys_wins_and_their_order_changes_no_plasticity(
-    W: np.ndarray, gaussian: Gaussian
-) -> None:
+def test_one_of_two_keys_wins_and_their_order_changes_no_plasticity(W, gaussian):
     scores = [standardised(side, gaussian) for side in (W, -W)]
     np.testing.assert_allclose(ndtr(scores[0]) + ndtr(scores[1]), 1.0, atol=1e-15)
     forward, backward = map(plasticity_of, scores)
@@ -50,9 +46,7 @@ def test_one_of_two_keys_wins_and_their_order_changes_no_plasticity(
     gaussian=gaussians(3),
     exponent=st.integers(0, 40),
 )
-def test_probability_depends_on_the_direction_of_the_difference_alone(
-    W: np.ndarray, gaussian: Gaussian, exponent: int
-) -> None:
+def test_probability_depends_on_the_direction_of_the_difference_alone(W, gaussian, exponent):
     W = np.where(np.abs(W) < 1e-3, 0.0, W)  # so that no square underflows
     one, longer = (ndtr(standardised(factor * W, gaussian)) for factor in (1.0, 2.0**exponent))
     np.testing.assert_allclose(one, longer, atol=1e-15)
@@ -71,7 +65,7 @@ def test_probability_depends_on_the_direction_of_the_difference_alone(
 )
 def test_every_plasticity_lies_between_zero_and_one(
     query_model, pair_sampling, seed, n, d, decimals, spread, offset
-) -> None:
+):
     rng = np.random.default_rng(seed)
     X = np.round(rng.standard_normal((2 * n, d)), decimals) * spread + offset
     p = rng.integers(0, 40, 2 * n)

@@ -1,9 +1,6 @@
 """On any small head, the analysis gives what the slow reference gives."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,21 +27,21 @@ from reference_checks import assert_equals_reference
     fraction=st.sampled_from([0.0, 0.25]),
 )
 def test_any_small_head_equals_the_reference(
-    tmp_path_factory: pytest.TempPathFactory,
-    seed: int,
-    n_q: int,
-    n_k: int,
-    d: int,
-    examples: int,
-    bucket_size: int,
-    window: int | None,
-    query_model: str,
-    pair_sampling: str,
-    num_pairs: int,
-    max_rel_dist: float,
-    dtype: type,
-    fraction: float,
-) -> None:
+    tmp_path_factory,
+    seed,
+    n_q,
+    n_k,
+    d,
+    examples,
+    bucket_size,
+    window,
+    query_model,
+    pair_sampling,
+    num_pairs,
+    max_rel_dist,
+    dtype,
+    fraction,
+):
     root = tmp_path_factory.mktemp("dump")
     rng = np.random.default_rng(seed)
     if pair_sampling != "bucket":

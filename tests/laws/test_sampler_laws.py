@@ -1,11 +1,7 @@
 """Means over tokens do not depend on the sampler: real captures of the same texts agree."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,12 +20,12 @@ SETTINGS = {"distant_from": 64, "num_pairs_per_bucket": 8, "max_workers": 1}
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     return tmp_path_factory.mktemp("samplers")
 
 
 @pytest.fixture(scope="module")
-def tables(root: Path) -> dict[str, pd.DataFrame]:
+def tables(root):
     """The tables of heads of one text set, by sampler."""
     model, texts = save_tiny_model(root / "model"), save_texts(root / "texts", [400] * 16)
     found = {}
@@ -45,9 +41,7 @@ def tables(root: Path) -> dict[str, pd.DataFrame]:
 
 @pytest.mark.parametrize("sampler", ["uniform", "log_uniform"])
 @pytest.mark.parametrize("name", [*TOKEN_MEANS, ALIGNED_DROP])
-def test_samplers_agree_within_errors(
-    tables: dict[str, pd.DataFrame], name: str, sampler: str
-) -> None:
+def test_samplers_agree_within_errors(tables, name, sampler):
     """The value of all tokens is known. A sample of them differs from it by its own error."""
     every, some = tables["all"], tables[sampler]
     assert every[name].notna().all()
@@ -56,9 +50,7 @@ def test_samplers_agree_within_errors(
     assert math.sqrt((z**2).mean()) < 2.0
 
 
-def test_captured_queries_alone_depend_on_the_sampler(
-    root: Path, tables: dict[str, pd.DataFrame]
-) -> None:
+def test_captured_queries_alone_depend_on_the_sampler(root, tables):
     """Early queries see few keys. A mean over the rows of `log_uniform` counts them too often."""
     entropy = pq.read_table(root / "log_uniform" / "l00h00q")["entropy"].to_numpy()
     row = tables["log_uniform"].iloc[0]

@@ -1,11 +1,6 @@
 """A study of three tiny models: one is captured, one is a dump, one is a finished run."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from contextlib import chdir
-from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,14 +11,14 @@ from tiny_texts import save_texts, save_tiny_model
 
 STUDY_IN = "small_study:study_in"
 """The command for processes of their own; its first word is a folder."""
-CAPTURE: dict[str, Any] = {
+CAPTURE = {
     "sampler": {"type": "all"},
     "min_bucket_size": 32,
     "layers": "0-1",
     "heads": "0",
     "attended_keys": 0,
 }
-MODELS: tuple[dict[str, Any], ...] = (
+MODELS = (
     {"label": "tiny", "model": "model", "family": "A", "size": 1e5, "checkpoint": 1},
     {"label": "Dump ü/../x", "dump": "dump", "family": "A", "checkpoint": 2},
     {"label": "C", "run": "finished", "family": "A", "checkpoint": 1000, "phase": "late"},
@@ -32,7 +27,7 @@ FOLDERS = ("tiny", "dump-u-x", "c")
 TEXTS = 5
 
 
-def make_inputs(folder: Path) -> Path:
+def make_inputs(folder):
     """A folder with a model, texts, a dump and a finished run, and study.yaml."""
     save_tiny_model(folder / "model")
     save_texts(folder / "texts", [150] * TEXTS)
@@ -45,7 +40,7 @@ def make_inputs(folder: Path) -> Path:
     return folder
 
 
-def _sniff(texts: str, dump: str, *more: str) -> None:
+def _sniff(texts, dump, *more):
     words = ["--model.name", "model", "--dataset.path", texts, "--output.data_root", dump, *more]
     for name, value in CAPTURE.items():
         if isinstance(value, dict):
@@ -54,7 +49,7 @@ def _sniff(texts: str, dump: str, *more: str) -> None:
     assert sniff_qk(words) == 0
 
 
-def write_study(folder: Path, name: str = "study.yaml", **changes: Any) -> Path:
+def write_study(folder, name="study.yaml", **changes):
     """The YAML file of the study, with other fields. A field that is None is left out."""
     content = {
         "texts": {"path": "texts"},
@@ -71,18 +66,18 @@ def write_study(folder: Path, name: str = "study.yaml", **changes: Any) -> Path:
     return path
 
 
-def study_in(arguments: Sequence[str]) -> int:
+def study_in(arguments):
     """`attention-plasticity study` in a folder, the first word."""
     with chdir(arguments[0]):
         return study(arguments[1:])
 
 
-def made_files(study: Path) -> dict[str, bytes]:
+def made_files(study):
     """The files that must have the same bytes: all except records of heads, and times."""
     return {str(path.relative_to(study)): path.read_bytes() for path in _kept(study)}
 
 
-def _kept(study: Path) -> Iterator[Path]:
+def _kept(study):
     for path in sorted(study.rglob("*")):
         parts = path.relative_to(study).parts
         hidden = any(part.startswith(".") for part in parts)

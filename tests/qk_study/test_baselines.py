@@ -1,13 +1,10 @@
 """`study --baselines`: several draws of random weights and shuffled tokens of a real tiny model."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -28,7 +25,6 @@ from commands_here import analyze_here
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_study.baselines import baseline_plans, baseline_values
 from qk_study.reading import read_study
-from qk_study.settings import StudySettings
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import with_half
 from qk_toolkit.model_files import files_hash
@@ -42,7 +38,7 @@ WORDS = ("run", "--baselines", "2", "--baseline_texts", str(TEXTS), "--figures",
 
 
 @pytest.fixture(scope="module")
-def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def analysed(tmp_path_factory):
     """A folder with a run without baselines, of two layers of a random llama."""
     folder = tmp_path_factory.mktemp("analysed")
     save_tiny_model(folder / "model")
@@ -56,18 +52,18 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(analysed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(analysed, tmp_path_factory):
     """The same with the baselines of the run."""
     place = Path(shutil.copytree(analysed, tmp_path_factory.mktemp("finished") / "place"))
     assert study_in([str(place), *WORDS, "--max_workers", "1"]) == 0
     return place
 
 
-def info_of(run: Path) -> dict[str, Any]:
+def info_of(run):
     return dict(json.loads((run / "run.json").read_text()))
 
 
-def test_baselines_are_captured_and_analysed_as_the_run(finished: Path) -> None:
+def test_baselines_are_captured_and_analysed_as_the_run(finished):
     own = info_of(finished / "run")
     found = {name: info_of(finished / "run" / "baseline" / name) for name in NAMES}
     for name, one in found.items():
@@ -88,9 +84,7 @@ def test_baselines_are_captured_and_analysed_as_the_run(finished: Path) -> None:
     assert found["shuffled"]["input"]["dump"]["synthetic"]["type"] == "shuffled"
 
 
-def test_a_dry_run_has_the_rows_and_bytes_of_every_baseline(
-    analysed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_has_the_rows_and_bytes_of_every_baseline(analysed, capsys):
     before = sorted(analysed.rglob("*"))
     assert study_in([str(analysed), *WORDS, "--dry_run"]) == 0
     assert sorted(analysed.rglob("*")) == before
@@ -106,9 +100,7 @@ def test_a_dry_run_has_the_rows_and_bytes_of_every_baseline(
     assert any(line.startswith("Time: ") for line in lines)
 
 
-def test_a_repeated_command_changes_no_baseline(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repeated_command_changes_no_baseline(finished, capsys):
     folder = finished / "run" / "baseline"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert study_in([str(finished), *WORDS]) == 0
@@ -120,9 +112,7 @@ def test_a_repeated_command_changes_no_baseline(
     )
 
 
-def test_the_error_between_draws_is_in_table_and_summary(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_error_between_draws_is_in_table_and_summary(finished, capsys):
     means = [info_of(finished / "run" / "baseline" / name)["means"] for name in NAMES]
     values = [one["ap_aligned"]["value"] for one in means[:2]]
     texts = sum(one["ap_aligned"]["standard_error"] ** 2 for one in means[:2]) / 2
@@ -150,11 +140,11 @@ def test_the_error_between_draws_is_in_table_and_summary(
     assert unshown == (abs(change["mean"]) < half)
 
 
-def mean_of(value: float, error: float, groups: int = 9) -> MeanEstimate:
+def mean_of(value, error, groups=9):
     return MeanEstimate(value, error, 8, groups, (math.nan,) * 16)
 
 
-def test_two_draws_that_differ_have_a_wide_interval() -> None:
+def test_two_draws_that_differ_have_a_wide_interval():
     level = level_of([mean_of(0.89, 0.002), mean_of(0.83, 0.002)])
     assert level.standard_error == pytest.approx(math.sqrt(0.03**2 + 0.002**2))
     assert level.half == pytest.approx(level.standard_error * student.ppf(0.975, level.freedom))
@@ -164,7 +154,7 @@ def test_two_draws_that_differ_have_a_wide_interval() -> None:
     assert math.isnan(level_of([mean_of(0.5, 0.002), mean_of(0.5, math.nan)]).half)
 
 
-def test_a_difference_is_welchs() -> None:
+def test_a_difference_is_welchs():
     one, other = level_of([mean_of(0.5, 0.03, 6)]), level_of([mean_of(0.4, 0.04, 11)])
     found = level_difference(one, other)
     assert (found.value, found.standard_error) == (pytest.approx(0.1), pytest.approx(0.05))
@@ -174,7 +164,7 @@ def test_a_difference_is_welchs() -> None:
 
 
 @pytest.mark.long
-def test_baselines_of_other_settings_are_not_shown(finished: Path, tmp_path: Path) -> None:
+def test_baselines_of_other_settings_are_not_shown(finished, tmp_path):
     place = Path(shutil.copytree(finished, tmp_path / "place"))
     with chdir(place):
         told = analyze_here(
@@ -196,9 +186,9 @@ def test_baselines_of_other_settings_are_not_shown(finished: Path, tmp_path: Pat
     assert shown == "context"
 
 
-def recorded(texts: int = 64, **changes: Any) -> FinishedRun:
+def recorded(texts=64, **changes):
     """A run whose run.json has a capture; `model__commit=…` changes its record."""
-    capture: dict[str, dict[str, Any]] = {
+    capture = {
         "dataset": {"path": "owner/texts", "name": "en", "split": "test", "max_samples": 64},
         "model": {"name": "owner/model", "dtype": "bfloat16", "device": "cuda", "files": "ab12"},
         "tokenizer": {"max_length": 4096, "add_special_tokens": False},
@@ -218,11 +208,11 @@ def recorded(texts: int = 64, **changes: Any) -> FinishedRun:
     return FinishedRun(Path("results/mine"), {"config": {}, "input": {"dump": dump}})
 
 
-def settings(**flags: str) -> StudySettings:
+def settings(**flags):
     return read_study(["hf://datasets/a/b@c"], {"baselines": "1", **flags})
 
 
-def test_a_baseline_has_the_settings_of_the_capture() -> None:
+def test_a_baseline_has_the_settings_of_the_capture():
     [random, shuffled] = baseline_plans_of(recorded())
     assert (random["model"]["random_weights"], random["model"]["random_seed"]) == (True, 0)
     assert random["model"]["dtype"] == "bfloat16"
@@ -238,7 +228,7 @@ def test_a_baseline_has_the_settings_of_the_capture() -> None:
     assert shuffled["capture"] == random["capture"]
 
 
-def baseline_plans_of(run: FinishedRun, **flags: str) -> list[dict[str, Any]]:
+def baseline_plans_of(run, **flags):
     own = settings(**flags)
     return [baseline_values(run, kind, 0, own) for kind in ("random", "shuffled")]
 
@@ -251,7 +241,7 @@ def baseline_plans_of(run: FinishedRun, **flags: str) -> list[dict[str, Any]]:
         (4.0, 640, 16.0),  # 128 are enough
     ],
 )
-def test_fewer_texts_have_more_rows_each(rate: float, texts: int, expected: float) -> None:
+def test_fewer_texts_have_more_rows_each(rate, texts, expected):
     sampler = {"type": "uniform", "base_rate": rate, "key_base_rate": 4 * rate, "seed": 0}
     [found, _] = baseline_plans_of(recorded(texts, capture__sampler=sampler))
     assert found["capture"]["sampler"]["base_rate"] == expected
@@ -260,7 +250,7 @@ def test_fewer_texts_have_more_rows_each(rate: float, texts: int, expected: floa
     assert found["dataset"]["spread_samples"] == min(8, texts)
 
 
-def test_a_model_and_texts_that_moved_are_given() -> None:
+def test_a_model_and_texts_that_moved_are_given():
     run = recorded(model__revision="main", model__commit="c0ffee", model__dtype="float64")
     [found, _] = baseline_plans_of(run)
     assert (found["model"]["revision"], found["model"]["dtype"]) == ("c0ffee", "auto")
@@ -281,14 +271,12 @@ def test_a_model_and_texts_that_moved_are_given() -> None:
         ({"tokenizer__max_length": -4}, "its capture cannot be repeated: tokenizer.max"),
     ],
 )
-def test_a_capture_that_cannot_be_repeated_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_a_capture_that_cannot_be_repeated_is_refused(changes, said):
     with pytest.raises(ConfigError, match=said):
         baseline_plans(settings(), recorded(**changes))
 
 
-def test_baselines_of_a_run_of_a_study_leave_the_study_as_it_is(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_baselines_of_a_run_of_a_study_leave_the_study_as_it_is(finished, tmp_path, capsys):
     """The run of `study MODEL` is in `results/study-MODEL/runs/MODEL`."""
     place = tmp_path / "place"
     study = place / "results" / "study-model"
@@ -307,9 +295,7 @@ def test_baselines_of_a_run_of_a_study_leave_the_study_as_it_is(
     assert "results/study-model: holds a study of 'owner/model'; choose" in capsys.readouterr().err
 
 
-def test_a_run_whose_baselines_fail_is_kept(
-    analysed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_baselines_fail_is_kept(analysed, tmp_path, capsys):
     place = Path(shutil.copytree(analysed, tmp_path / "place"))
     assert study_in([str(place), *WORDS, "--baseline_model", "nowhere/here/x"]) == 1
     told = capsys.readouterr()
@@ -325,7 +311,7 @@ def test_a_run_whose_baselines_fail_is_kept(
         record_capture(place / "run", info)
 
 
-def test_baselines_of_other_weights_are_refused(tmp_path: Path) -> None:
+def test_baselines_of_other_weights_are_refused(tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"now")

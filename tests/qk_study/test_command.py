@@ -1,7 +1,5 @@
 """`attention-plasticity study`: three tiny models, from the YAML file to the README."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -34,17 +32,17 @@ LABELS = [model["label"] for model in MODELS]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     return make_inputs(tmp_path_factory.mktemp("study"))
 
 
 @pytest.fixture(scope="module")
-def made(place: Path) -> Path:
+def made(place):
     assert study_in([str(place), "study.yaml"]) == 0
     return place / "results" / "study"
 
 
-def test_one_folder_has_everything(made: Path) -> None:
+def test_one_folder_has_everything(made):
     names = {path.name for path in made.iterdir() if not path.name.startswith(".")}
     assert names == {
         *("README.md", "study.json", "report.html"),
@@ -58,7 +56,7 @@ def test_one_folder_has_everything(made: Path) -> None:
     assert figures == own | shared
 
 
-def test_tables_have_the_values_of_the_runs(made: Path, place: Path) -> None:
+def test_tables_have_the_values_of_the_runs(made, place):
     runs = [made / "runs" / "tiny", made / "runs" / "dump-u-x", place / "finished"]
     means = pd.read_csv(made / "tables" / "means.csv").set_index(["run", "metric"])
     for label, folder in zip(LABELS, runs, strict=True):
@@ -79,7 +77,7 @@ def test_tables_have_the_values_of_the_runs(made: Path, place: Path) -> None:
     assert models.loc["tiny", "size"] == 1e5
 
 
-def test_tables_are_also_markdown_and_latex(made: Path) -> None:
+def test_tables_are_also_markdown_and_latex(made):
     for name in ("models", "means", "differences", "key_heads"):
         assert LABELS[1] in (made / "tables" / f"{name}.md").read_text()
         latex = (made / "tables" / f"{name}.tex").read_text()
@@ -87,9 +85,7 @@ def test_tables_are_also_markdown_and_latex(made: Path) -> None:
         assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") >= 1
 
 
-def test_every_command_of_the_readme_runs_and_makes_the_same(
-    made: Path, place: Path, tmp_path: Path
-) -> None:
+def test_every_command_of_the_readme_runs_and_makes_the_same(made, place, tmp_path):
     before = made_files(made)
     text = (made / "README.md").read_text()
     lines = re.findall(r"^attention-plasticity .*$", text, re.M)
@@ -103,7 +99,7 @@ def test_every_command_of_the_readme_runs_and_makes_the_same(
     assert {name: after[name] for name in before} == before
 
 
-def test_the_readme_names_models_tables_and_figures(made: Path) -> None:
+def test_the_readme_names_models_tables_and_figures(made):
     text = (made / "README.md").read_text()
     for model in ("**tiny**: captured from `model`", "analysed from the dump `dump`"):
         assert model in text
@@ -117,15 +113,13 @@ def test_the_readme_names_models_tables_and_figures(made: Path) -> None:
         assert f"query heads of {label};" in caption
 
 
-def test_no_file_has_a_path_of_this_machine(made: Path, place: Path) -> None:
+def test_no_file_has_a_path_of_this_machine(made, place):
     for name, content in made_files(made).items():
         if not name.startswith("dumps/"):
             assert str(place).encode() not in content, name
 
 
-def test_a_repeated_command_changes_no_file(
-    made: Path, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repeated_command_changes_no_file(made, place, capsys):
     before = made_files(made)
     info = (made / "runs" / "tiny" / "run.json").read_bytes()
     (made / "figures" / "c" / "map-plasticity.png").write_bytes(b"damaged")
@@ -138,9 +132,7 @@ def test_a_repeated_command_changes_no_file(
 
 
 @pytest.mark.long
-def test_a_dump_can_be_removed_after_its_analysis(
-    made: Path, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dump_can_be_removed_after_its_analysis(made, place, tmp_path, capsys):
     folder = Path(shutil.copytree(place, tmp_path / "copy"))
     out = folder / "results" / "study"
     shutil.rmtree(out / "dumps")
@@ -163,9 +155,7 @@ def test_a_dump_can_be_removed_after_its_analysis(
     assert "will fail: Dump ü/../x: dump: does not exist" in capsys.readouterr().err
 
 
-def test_a_study_that_is_being_made_is_not_begun_again(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_that_is_being_made_is_not_begun_again(place, tmp_path, capsys):
     lock = try_lock(tmp_path / ".study.lock")
     assert lock is not None
     assert study_in([str(place), "study.yaml", "--output_dir", str(tmp_path)]) == 2
@@ -173,9 +163,7 @@ def test_a_study_that_is_being_made_is_not_begun_again(
     assert "another study is being made there" in capsys.readouterr().err
 
 
-def test_a_study_in_a_place_that_cannot_be_a_folder_is_refused(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_in_a_place_that_cannot_be_a_folder_is_refused(place, tmp_path, capsys):
     (tmp_path / "file").write_text("x")
     assert study_in([str(place), "study.yaml", "--output_dir", f"{tmp_path}/file/out"]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
@@ -184,9 +172,7 @@ def test_a_study_in_a_place_that_cannot_be_a_folder_is_refused(
 
 
 @pytest.mark.long
-def test_a_killed_study_continues_and_ends_the_same(
-    made: Path, place: Path, tmp_path: Path
-) -> None:
+def test_a_killed_study_continues_and_ends_the_same(made, place, tmp_path):
     folder = Path(shutil.copytree(place, tmp_path / "copy"))
     shutil.rmtree(folder / "results")
     out, told = folder / "results" / "study", tmp_path / "told"
@@ -202,10 +188,8 @@ def test_a_killed_study_continues_and_ends_the_same(
     assert not list(out.glob("**/.*.part-*"))
 
 
-def test_failing_models_are_named_and_the_others_go_on(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*given: object) -> None:
+def test_failing_models_are_named_and_the_others_go_on(place, capsys, monkeypatch):
+    def broken(*given):
         raise RuntimeError(f"{place}/model.py:\nno kernel for hf_abcdefghijklmnopqrstuvwxyzABCDEF")
 
     monkeypatch.setattr("qk_sniffer.capture.run.run_capture", broken)
@@ -229,9 +213,7 @@ def test_failing_models_are_named_and_the_others_go_on(
     shutil.rmtree(out)
 
 
-def test_a_study_without_a_finished_model_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_without_a_finished_model_says_so(tmp_path, capsys):
     write_study(tmp_path, models=[{"label": "gone", "run": "nowhere"}], texts=None)
     assert study_in([str(tmp_path), "study.yaml"]) == 1
     text = (tmp_path / "results" / "study" / "README.md").read_text()
@@ -240,7 +222,7 @@ def test_a_study_without_a_finished_model_says_so(
     assert "report.html" not in capsys.readouterr().out
 
 
-def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) -> None:
+def test_one_model_has_tables_without_a_comparison(place, tmp_path):
     shutil.copytree(place / "finished", tmp_path / "finished")
     write_study(tmp_path, models=[dict(MODELS[2])], texts=None, figures=["profiles"])
     assert study_in([str(tmp_path), "study.yaml"]) == 0
@@ -253,9 +235,7 @@ def test_one_model_has_tables_without_a_comparison(place: Path, tmp_path: Path) 
     assert "- profiles (needs two models)" in text
 
 
-def test_changed_settings_of_a_finished_part_are_refused(
-    made: Path, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_settings_of_a_finished_part_are_refused(made, place, capsys):
     before = made_files(made)
     write_study(place, "changed.yaml", analysis={"max_workers": 1, "seed": 7})
     assert study_in([str(place), "changed.yaml", "--output_dir", "results/study"]) == 2
@@ -266,9 +246,7 @@ def test_changed_settings_of_a_finished_part_are_refused(
     assert made_files(made) == before
 
 
-def test_failed_heads_are_named_in_the_last_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_heads_are_named_in_the_last_lines(tmp_path, capsys):
     write_run(tmp_path / "a", 0)  # one of its heads failed
     models = [{"label": "a", "run": "a"}]
     write_study(tmp_path, models=models, texts=None, capture=None, figures="none")

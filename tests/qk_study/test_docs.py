@@ -1,7 +1,5 @@
 """The example of docs/study.md, as it is printed there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -18,12 +16,12 @@ from lasting_workers import workers as workers  # a fixture of all tests here
 PAGE = Path(__file__).parents[2] / "docs" / "study.md"
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
 
 
 @pytest.mark.long
-def test_the_example_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs(tmp_path, capsys):
     make_dump(tmp_path / "path" / "to" / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     (tmp_path / "study.yaml").write_text(blocks("yaml")[0])
     with chdir(tmp_path):

@@ -1,12 +1,7 @@
 """A study whose captures and analyses run on a real Ray cluster of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +17,7 @@ pytestmark = pytest.mark.long  # a Ray cluster starts
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
+def cluster():
     """One cluster for all parts of the studies. It does not start in the folder of the study."""
     variables = {**ONE_THREAD, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     ray.init(
@@ -37,7 +32,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def test_dumps_and_tables_are_those_of_the_local_engine(tmp_path: Path) -> None:
+def test_dumps_and_tables_are_those_of_the_local_engine(tmp_path):
     """Also those of a study whose capture fails: no node of the cluster has a GPU."""
     save_tiny_model(tmp_path / "model")
     save_texts(tmp_path / "texts", [150] * 4)
@@ -54,9 +49,7 @@ def test_dumps_and_tables_are_those_of_the_local_engine(tmp_path: Path) -> None:
     assert "failure" not in other
 
 
-def made_study(
-    place: Path, name: str, capture: dict[str, Any], analysis: dict[str, Any], code: int = 0
-) -> Path:
+def made_study(place, name, capture, analysis, code=0):
     """The folder of a study of a model and a dump."""
     write_study(
         place,

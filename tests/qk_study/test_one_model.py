@@ -1,7 +1,5 @@
 """`study MODEL --texts DIR`, with a real tiny model whose heads do known things."""
 
-from __future__ import annotations
-
 import io
 import shutil
 from contextlib import chdir, redirect_stderr, redirect_stdout
@@ -28,7 +26,7 @@ FLAGS = (
 )
 
 
-def run_in(place: Path, *words: str) -> tuple[int, str, str]:
+def run_in(place, *words):
     """The exit code of a study in a folder, what it prints, and its messages."""
     out, messages = io.StringIO(), io.StringIO()
     with chdir(place), redirect_stdout(out), redirect_stderr(messages):
@@ -37,7 +35,7 @@ def run_in(place: Path, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A folder with a model and texts, of which two are longer."""
     folder = tmp_path_factory.mktemp("one")
     save_planted_model(folder / "model")
@@ -46,18 +44,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(place: Path) -> tuple[str, str]:
+def told(place):
     code, out, messages = run_in(place, "model", "--texts", "texts", *FLAGS)
     assert code == 0
     return out, messages
 
 
 @pytest.fixture(scope="module")
-def made(place: Path, told: tuple[str, str]) -> Path:
+def made(place, told):
     return place / "results" / "study-model"
 
 
-def test_the_time_and_the_length_are_told(told: tuple[str, str]) -> None:
+def test_the_time_and_the_length_are_told(told):
     out, messages = told
     lines = messages.splitlines()
     assert lines[0] == "time: < 1 min on this machine, roughly (--dry_run has the parts)"
@@ -68,7 +66,7 @@ def test_the_time_and_the_length_are_told(told: tuple[str, str]) -> None:
     assert out.splitlines()[-1].endswith("results/study-model/report.html")
 
 
-def test_the_labels_are_those_of_the_planted_heads(made: Path) -> None:
+def test_the_labels_are_those_of_the_planted_heads(made):
     run = FinishedRun.open(made / "runs" / "model")
     assert run.table("roles")["role"].tolist() == list(HEADS)
     assert run.table("roles")["repeated_groups"].tolist() == [8] * len(HEADS)
@@ -78,7 +76,7 @@ def test_the_labels_are_those_of_the_planted_heads(made: Path) -> None:
     assert "<title>Attention plasticity of model</title>" in (made / "report.html").read_text()
 
 
-def test_standard_scores_equal_diagonals_of_the_full_weights(made: Path, place: Path) -> None:
+def test_standard_scores_equal_diagonals_of_the_full_weights(made, place):
     rows = pd.read_parquet(made / "repeated" / "model" / "l00h00q")
     tokens = [part.sort_values("position")["token_id"] for _, part in rows.groupby("example_id")]
     ids = torch.tensor([part.tolist() for part in tokens])
@@ -98,7 +96,7 @@ def test_standard_scores_equal_diagonals_of_the_full_weights(made: Path, place: 
             assert roles.loc[head, name] == pytest.approx(values.mean().item(), abs=1e-4)
 
 
-def test_a_repeated_command_keeps_dumps_and_heads(made: Path, place: Path, tmp_path: Path) -> None:
+def test_a_repeated_command_keeps_dumps_and_heads(made, place, tmp_path):
     out = Path(shutil.copytree(place, tmp_path / "copy")) / "results" / "study-model"
     rows = out / "dumps" / "model" / "l00h00q" / "data.parquet"
     record = next(out.glob("runs/model/.heads/*/l*.record"))
@@ -112,7 +110,7 @@ def test_a_repeated_command_keeps_dumps_and_heads(made: Path, place: Path, tmp_p
     assert (rows.stat().st_mtime_ns, record.stat().st_mtime_ns) == before
 
 
-def test_other_weights_at_the_same_path_are_told(made: Path, place: Path, tmp_path: Path) -> None:
+def test_other_weights_at_the_same_path_are_told(made, place, tmp_path):
     """Also when the dump was removed after its analysis."""
     folder = Path(shutil.copytree(place, tmp_path / "copy"))
     out = folder / "results" / "study-model"
@@ -136,7 +134,7 @@ def test_other_weights_at_the_same_path_are_told(made: Path, place: Path, tmp_pa
     assert (out / "dumps" / "model" / "dump.json").read_bytes() != before
 
 
-def test_replaced_texts_are_captured_again(made: Path, place: Path, tmp_path: Path) -> None:
+def test_replaced_texts_are_captured_again(made, place, tmp_path):
     folder = Path(shutil.copytree(place, tmp_path / "copy"))
     out = folder / "results" / "study-model"
     repeated = (out / "repeated" / "model" / "dump.json").stat().st_mtime_ns
@@ -153,7 +151,7 @@ def test_replaced_texts_are_captured_again(made: Path, place: Path, tmp_path: Pa
     assert (out / "repeated" / "model" / "dump.json").stat().st_mtime_ns == repeated
 
 
-def test_private_texts_give_no_words(place: Path) -> None:
+def test_private_texts_give_no_words(place):
     words = ("model", "--texts", "texts", *FLAGS, "--capture.tokens", "false", "--figures", "none")
     assert run_in(place, *words, "--output_dir", "private")[0] == 0
     run = FinishedRun.open(place / "private" / "runs" / "model")

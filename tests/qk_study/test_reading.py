@@ -1,10 +1,6 @@
 """A study from the words of a command: models, dumps and runs one after another."""
 
-from __future__ import annotations
-
 from contextlib import chdir
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,13 +8,12 @@ from dumps import make_dump
 from qk_study.command import run_study, settings_of
 from qk_study.plan import make_plans
 from qk_study.reading import kind_of
-from qk_study.settings import StudySettings
 from qk_toolkit.errors import ConfigError
 from report_runs import write_run
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path):
     """A folder with a model, a dump and a run."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
@@ -27,12 +22,12 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(place: Path, *words: str) -> StudySettings:
+def read(place, *words):
     with chdir(place):
         return settings_of(words)
 
 
-def test_places_are_models_dumps_and_runs(place: Path) -> None:
+def test_places_are_models_dumps_and_runs(place):
     with chdir(place):
         kinds = [kind_of(name) for name in ("model", "dump", "run", "owner/name")]
     assert kinds == ["model", "dump", "run", "model"]
@@ -41,7 +36,7 @@ def test_places_are_models_dumps_and_runs(place: Path) -> None:
     assert kind_of(str(place / "dump")) == "dump"
 
 
-def test_words_give_the_entries_of_a_file(place: Path) -> None:
+def test_words_give_the_entries_of_a_file(place):
     settings = read(place, "run", "dump", "--labels", "first,second", "--title", "Both")
     assert [(one.label, one.entry.source) for one in settings.models] == [
         ("first", "run"),
@@ -52,7 +47,7 @@ def test_words_give_the_entries_of_a_file(place: Path) -> None:
     assert read(place, "run").output_dir == "results/study-run-run"
 
 
-def test_flags_of_captures_and_analyses_have_the_same_names(place: Path) -> None:
+def test_flags_of_captures_and_analyses_have_the_same_names(place):
     (place / "study.yaml").write_text(
         "texts: {path: texts}\ncapture: {model: {dtype: float32}, tokenizer: {max_length: 7}}\n"
         "models: [{model: model, capture: {tokenizer: {max_length: 8}}}]\n"
@@ -60,17 +55,17 @@ def test_flags_of_captures_and_analyses_have_the_same_names(place: Path) -> None
     flags = ("--tokenizer.max_length", "9", "--seed", "5", "--capture.layers", "0-2")
     settings = read(place, "study.yaml", *flags, "--texts.max_samples", "3")
     capture, _, analysis = make_plans(settings)[0].parts
-    config: Any = capture.config
+    config = capture.config
     assert (config.tokenizer.max_length, config.model.dtype) == (9, "float32")
     assert config.capture.layers == [0, 1, 2]
     assert (config.dataset.path, config.dataset.max_samples) == ("texts", 3)
-    assert analysis.config.seed == 5  # type: ignore[union-attr]
+    assert analysis.config.seed == 5
 
 
-def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place: Path) -> None:
+def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place):
     words = ("model", "--texts", "texts", "--capture.heads", "1", "--model.dtype", "bfloat16")
     [plan] = make_plans(read(place, *words, "--tokenizer.max_length", "64"))
-    repeated: Any = plan.captures[1].config
+    repeated = plan.captures[1].config
     assert repeated.dataset.made.as_record() == {
         **{"type": "repeated", "length": 512, "period": 256, "number": 16, "seed": 0}
     }
@@ -78,7 +73,7 @@ def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place: Path) 
     assert repeated.tokenizer.max_length is None
     assert not repeated.capture.capture_keys
     assert plan.analysis is not None
-    analysis: Any = plan.analysis.config
+    analysis = plan.analysis.config
     assert analysis.repeated == "results/study-model/repeated/model"
     for more in (("--repeated_texts", "0"), ("--capture.attention", "false")):
         [plan] = make_plans(read(place, *words, *more))
@@ -100,14 +95,14 @@ def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place: Path) 
         ((), "the following arguments are required: PLACE"),
     ],
 )
-def test_wrong_words_are_refused(place: Path, words: tuple[str, ...], message: str) -> None:
+def test_wrong_words_are_refused(place, words, message):
     with pytest.raises(ConfigError) as caught:
         make_plans(read(place, *words))
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["study.json", ".study.lock"], ids=["finished", "begun"])
-def test_the_folder_of_a_study_is_no_run(place: Path, name: str) -> None:
+def test_the_folder_of_a_study_is_no_run(place, name):
     with pytest.raises(ConfigError, match=r"holds no run \(run.json\), no dump"):
         kind_of(str(place))
     (place / name).write_text("{}")
@@ -118,9 +113,7 @@ def test_the_folder_of_a_study_is_no_run(place: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "words"), [("run.json", "results of an analysis"), ("dump.json", "a dump")]
 )
-def test_a_study_is_not_made_in_the_folder_of_another_command(
-    place: Path, tmp_path: Path, name: str, words: str
-) -> None:
+def test_a_study_is_not_made_in_the_folder_of_another_command(place, tmp_path, name, words):
     out = tmp_path / "out"
     out.mkdir()
     (out / name).write_text("{}")

@@ -1,26 +1,20 @@
 """A study of dumps and runs in an S3 bucket and on a Hub of this machine."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import chdir
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from commands_here import analyze_here
 from dumps import add_rotary, make_dump
-from hub_server import CLIENT_WARNINGS, WRITER, HubServer, reset_before, running_hub
+from hub_server import CLIENT_WARNINGS, WRITER, reset_before, running_hub
 from hubs import REPO, client_of, downloads, upload
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.side_files import Example, write_examples
 from qk_study.plan import make_plans
 from qk_study.reading import read_study
 from qk_study.steps import study_models
-from s3_server import S3
 from small_study import made_files, study_in, write_study
 
 pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
@@ -29,7 +23,7 @@ ON_HUB = f"hf://datasets/{REPO}@tiny"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """A folder with two dumps and a finished run."""
     folder = tmp_path_factory.mktemp("remote")
     for name, rows in (("dump", 300), ("other", 320)):
@@ -41,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def s3(place: Path, s3_of_file: S3) -> S3:
+def s3(place, s3_of_file):
     """A bucket with a dump and a run."""
     s3_of_file.put_folder(place / "dump", "dumps/tiny")
     s3_of_file.put_folder(place / "run", "runs/tiny")
@@ -49,7 +43,7 @@ def s3(place: Path, s3_of_file: S3) -> S3:
 
 
 @pytest.fixture(scope="module")
-def hub(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+def hub(place, tmp_path_factory):
     """A Hub with a dump on the branch `tiny`, and with a run. This process is its client."""
     with running_hub() as server, client_of(server, tmp_path_factory.mktemp("hub")):
         upload(server, place / "other")
@@ -58,7 +52,7 @@ def hub(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubSe
 
 
 @pytest.fixture(scope="module")
-def local(place: Path) -> Path:
+def local(place):
     """The study with copies on this machine."""
     write_places(place, "local.yaml", "dump", "run", "other")
     assert study_in([str(place), "local.yaml"]) == 0
@@ -66,31 +60,29 @@ def local(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(place: Path, s3: S3, hub: HubServer) -> Path:
+def made(place, s3, hub):
     """The study with URLs."""
     write_places(place, "remote.yaml", s3.url("dumps/tiny"), s3.url("runs/tiny"), ON_HUB)
     assert study_in([str(place), "remote.yaml"]) == 0
     return place / "results" / "remote"
 
 
-def write_places(place: Path, name: str, dump: str, run: str, other: str) -> None:
+def write_places(place, name, dump, run, other):
     """A study of a dump, a run and a dump."""
     models = [{"dump": dump}, {"run": run}, {"dump": other}]
     labels = ("dump", "run", "dump 2")
     write_models(place, name, [{"label": a, **b} for a, b in zip(labels, models, strict=True)])
 
 
-def write_models(place: Path, name: str, models: list[dict[str, Any]]) -> None:
+def write_models(place, name, models):
     write_study(place, name, models=models, texts=None, capture=None, figures="none")
 
 
-def tables(study: Path) -> dict[str, bytes]:
+def tables(study):
     return {path.name: path.read_bytes() for path in (study / "tables").glob("*.csv")}
 
 
-def test_a_dry_run_does_not_ask_the_hub_for_a_dump(
-    place: Path, s3: S3, hub: HubServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_does_not_ask_the_hub_for_a_dump(place, s3, hub, capsys):
     write_models(
         place, "dry.yaml", [{"dump": s3.url("dumps/tiny")}, {"label": "B", "dump": ON_HUB}]
     )
@@ -103,7 +95,7 @@ def test_a_dry_run_does_not_ask_the_hub_for_a_dump(
     assert "Nothing was written" in told
 
 
-def test_tables_are_those_of_local_copies(made: Path, local: Path, s3: S3) -> None:
+def test_tables_are_those_of_local_copies(made, local, s3):
     assert tables(made) == tables(local)
     record, expected = (json.loads((one / "study.json").read_text()) for one in (made, local))
     assert record["models"][1]["run"] == s3.url("runs/tiny")
@@ -114,9 +106,7 @@ def test_tables_are_those_of_local_copies(made: Path, local: Path, s3: S3) -> No
         assert not any(secret in content for secret in SECRETS), name
 
 
-def test_a_repeated_command_makes_nothing_again(
-    made: Path, place: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_repeated_command_makes_nothing_again(made, place, hub, capsys):
     before, fetched = made_files(made), downloads(hub)
     info = (made / "runs" / "dump-2" / "run.json").read_bytes()
     assert study_in([str(place), "remote.yaml"]) == 0
@@ -134,9 +124,7 @@ def test_a_repeated_command_makes_nothing_again(
     assert len(hub.requests("dataset_info")) == requests
 
 
-def test_a_finished_analysis_is_used_if_its_dump_cannot_be_reached(
-    made: Path, place: Path, hub: HubServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_analysis_is_used_if_its_dump_cannot_be_reached(made, place, hub, capsys):
     hub.fail("*", reset_before, times=None)
     try:
         with chdir(place):  # the work on the models alone, without tables and page
@@ -151,7 +139,7 @@ def test_a_finished_analysis_is_used_if_its_dump_cannot_be_reached(
     ) in capsys.readouterr().err
 
 
-WRONG: dict[str, tuple[dict[str, str], str]] = {
+WRONG = {
     "no bucket": (
         {"dump": "s3://no-such-bucket/dump"},
         "s3://no-such-bucket/dump: listing failed: The specified bucket does not exist",
@@ -169,10 +157,8 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-def test_places_that_do_not_exist_are_named_and_the_others_go_on(
-    place: Path, s3: S3, hub: HubServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    models: list[dict[str, Any]] = []
+def test_places_that_do_not_exist_are_named_and_the_others_go_on(place, s3, hub, capsys):
+    models = []
     for label, (entry, _) in WRONG.items():
         [(kind, where)] = entry.items()
         models.append({"label": label, kind: where.replace("BUCKET", s3.bucket)})

@@ -1,11 +1,8 @@
 """The YAML file of a study, settings of parts that were begun, and names of folders."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 import yaml
@@ -15,23 +12,22 @@ from hypothesis import strategies as st
 from attention_plasticity.config import ANALYSIS_FIELDS
 from qk_dump.heads import parse_head
 from qk_study.figures import wanted_figures
-from qk_study.plan import ModelPlan, Part, make_plans
+from qk_study.plan import make_plans
 from qk_study.reading import folder_names, read_study
-from qk_study.settings import StudySettings
 from qk_study.steps import refuse_other_settings
 from qk_toolkit.errors import ConfigError
 
 DUMP = {"label": "B", "dump": "dump"}
 
 
-def read(folder: Path, content: Any, **flags: str) -> StudySettings:
+def read(folder, content, **flags):
     path = folder / "study.yaml"
     text = content if isinstance(content, str) else yaml.safe_dump(content, sort_keys=False)
     path.write_text(text)
     return read_study([str(path)], flags)
 
 
-def checked(folder: Path, content: Any) -> StudySettings:
+def checked(folder, content):
     """All checks that come before any work."""
     settings = read(folder, content)
     wanted_figures(settings)
@@ -39,7 +35,7 @@ def checked(folder: Path, content: Any) -> StudySettings:
     return settings
 
 
-def test_labels_are_names_of_places_by_default(tmp_path: Path) -> None:
+def test_labels_are_names_of_places_by_default(tmp_path):
     settings = read(tmp_path, {"models": [{"dump": "dumps/one/"}, {"run": "s3://b/runs/two"}]})
     assert [model.label for model in settings.models] == ["one", "two"]
     hub = read(tmp_path, {"models": [{"dump": "hf://datasets/owner/name@branch"}]})
@@ -75,7 +71,7 @@ def test_labels_are_names_of_places_by_default(tmp_path: Path) -> None:
         ("models: [{dump: a, dump: b}]", "'dump' is given twice"),
     ],
 )
-def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, message: str) -> None:
+def test_wrong_files_are_refused_in_one_line(tmp_path, content, message):
     with pytest.raises(ConfigError) as caught:
         checked(tmp_path, content)
     assert message in str(caught.value)
@@ -83,7 +79,7 @@ def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: Any, messa
     assert "secret" not in str(caught.value)
 
 
-def test_settings_of_a_model_are_merged_with_the_shared_ones(tmp_path: Path) -> None:
+def test_settings_of_a_model_are_merged_with_the_shared_ones(tmp_path):
     content = """
 output_dir: out
 texts: {path: texts, max_samples: 8}
@@ -103,7 +99,7 @@ models:
     capture, repeated, analysis = one.parts
     assert repeated.values["model"] == capture.values["model"]
     assert repeated.folder == "out/repeated/a"
-    config: Any = capture.config
+    config = capture.config
     assert (config.model.name, config.model.revision, config.model.dtype) == (
         "m",
         "step-1",
@@ -113,21 +109,15 @@ models:
     assert config.tokenizer.max_length == 50
     assert (config.dataset.path, config.dataset.max_samples) == ("texts", 8)
     assert (capture.folder, config.data_root) == ("out/dumps/a", "out/dumps/a")
-    settings: Any = analysis.config
+    settings = analysis.config
     assert (settings.seed, settings.layers, settings.output_dir) == (4, [0, 1, 2], "out/runs/a")
     assert settings.dataset_local_root == "out/dumps/a"
-    second: Any = other.parts[0].config
+    second = other.parts[0].config
     assert second.tokenizer.max_length == 99
     assert second.model.config_overrides is None
 
 
-def plan_of(
-    folder: Path,
-    capture: dict[str, Any],
-    analysis: dict[str, Any],
-    texts: str = "texts",
-    **more: Any,
-) -> ModelPlan:
+def plan_of(folder, capture, analysis, texts="texts", **more):
     content = {
         **more,
         "output_dir": str(folder / "out"),
@@ -144,7 +134,7 @@ def plan_of(
 CONTEXT = 512  # of the model
 
 
-def begin(plan: ModelPlan) -> None:
+def begin(plan):
     """What a study leaves when it has begun the parts of a model."""
     for part in plan.parts:
         part.write_settings()
@@ -159,7 +149,7 @@ def begin(plan: ModelPlan) -> None:
         (unfinished / "plan.json").write_text(json.dumps(recorded(part)))
 
 
-def recorded(part: Part) -> dict[str, Any]:
+def recorded(part):
     """The settings as the plan of a capture has them."""
     plan = part.capture.model_dump(
         include={"dataset", "model", "tokenizer", "inference", "capture"}
@@ -172,7 +162,7 @@ def recorded(part: Part) -> dict[str, Any]:
     return {**plan, "output": {"vector_dtype": part.capture.output.vector_dtype}}
 
 
-def refusal(plan: ModelPlan) -> str:
+def refusal(plan):
     try:
         refuse_other_settings(plan)
     except ConfigError as error:
@@ -200,9 +190,7 @@ def refusal(plan: ModelPlan) -> str:
         ({}, {"max_workers": 3, "role_thresholds": {"previous": 0.5}}, ""),
     ],
 )
-def test_other_settings_are_refused_if_they_matter(
-    tmp_path: Path, then: dict[str, Any], now: dict[str, Any], words: str
-) -> None:
+def test_other_settings_are_refused_if_they_matter(tmp_path, then, now, words):
     of_analysis = "pair_sampling" in now or "max_workers" in now
     begin(plan_of(tmp_path, then, {}))
     told = refusal(plan_of(tmp_path, *(({}, now) if of_analysis else (now, {}))))
@@ -210,7 +198,7 @@ def test_other_settings_are_refused_if_they_matter(
     assert bool(told) == bool(words)
 
 
-def test_a_removed_folder_may_be_made_with_other_settings(tmp_path: Path) -> None:
+def test_a_removed_folder_may_be_made_with_other_settings(tmp_path):
     plan = plan_of(tmp_path, {}, {})
     begin(plan)
     changed = plan_of(tmp_path, {"tokenizer": {"max_length": 9}}, {})
@@ -223,7 +211,7 @@ def test_a_removed_folder_may_be_made_with_other_settings(tmp_path: Path) -> Non
     assert refusal(changed) == ""
 
 
-def test_whole_texts_after_texts_that_were_cut_are_refused(tmp_path: Path) -> None:
+def test_whole_texts_after_texts_that_were_cut_are_refused(tmp_path):
     """The plan of a capture has the context of the model, if no length is given."""
     begin(plan_of(tmp_path, {"tokenizer": {"max_length": CONTEXT}}, {}))
     assert refusal(plan_of(tmp_path, {}, {})) == ""  # the study chooses: the length of then
@@ -231,9 +219,7 @@ def test_whole_texts_after_texts_that_were_cut_are_refused(tmp_path: Path) -> No
     assert "other settings: tokenizer.max_length (512 then, null now)" in told
 
 
-def test_a_path_may_be_written_in_several_ways(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_may_be_written_in_several_ways(tmp_path, monkeypatch):
     """`--texts ../texts` after `--texts ../texts/` is the same study."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -246,19 +232,19 @@ def test_a_path_may_be_written_in_several_ways(
 
 
 @pytest.mark.parametrize("content", ["", "- 1\n", "{"])
-def test_a_damaged_record_is_left_to_the_analysis(tmp_path: Path, content: str) -> None:
+def test_a_damaged_record_is_left_to_the_analysis(tmp_path, content):
     plan = plan_of(tmp_path, {}, {})
     begin(plan)
     Path(plan.run, ".heads", "0", "settings.json").write_text(content)
     assert refusal(plan_of(tmp_path, {}, {"pair_sampling": "context"})) == ""
 
 
-def test_names_of_usual_labels() -> None:
+def test_names_of_usual_labels():
     labels = ["SmolLM2 135M", "owner/name@step-1", "Qwen3-0.6B", "ünï_code"]
     assert folder_names(labels) == ["smollm2-135m", "owner-name-step-1", "qwen3-0.6b", "uni_code"]
 
 
-def test_hostile_labels_stay_inside_the_folder() -> None:
+def test_hostile_labels_stay_inside_the_folder():
     labels = ["../x", "/etc/passwd", "..", ".hidden", "a/../../b", "模型", "l00h00q", "-rf"]
     names = folder_names(labels)
     assert names[:5] == ["x", "etc-passwd", "model", "hidden", "a-b"]
@@ -266,7 +252,7 @@ def test_hostile_labels_stay_inside_the_folder() -> None:
     assert names[6:] == ["model-l00h00q", "rf"]
 
 
-def test_labels_with_one_name_have_different_folders() -> None:
+def test_labels_with_one_name_have_different_folders():
     names = folder_names(["A b", "a-b", "a B"])
     assert names[0] == "a-b"
     assert len(set(names)) == 3
@@ -275,7 +261,7 @@ def test_labels_with_one_name_have_different_folders() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.text(max_size=200), unique=True, max_size=8))
-def test_names_are_different_and_plain(labels: list[str]) -> None:
+def test_names_are_different_and_plain(labels):
     names = folder_names(labels)
     assert len(set(names)) == len(labels)
     for name in names:

@@ -1,13 +1,9 @@
 """The study that comes with the repository: its file, its results, and the page about it."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -22,22 +18,22 @@ FOLDER = ROOT / "results" / "study-rope-scaling"
 
 
 @pytest.fixture(autouse=True)
-def in_root() -> Iterator[None]:
+def in_root():
     with chdir(ROOT):
         yield
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs" / "studies").glob("*.yaml")))
-def test_its_file_is_valid(path: Path) -> None:
+def test_its_file_is_valid(path):
     settings = read_study([str(path)], {})
     assert wanted_figures(settings) is None
     assert len(make_plans(settings)) == len(settings.models)
 
 
-def test_it_scales_rope_to_the_length_of_the_texts() -> None:
+def test_it_scales_rope_to_the_length_of_the_texts():
     ropes = []
     for plan in make_plans(read_study([STUDY])):
-        config: Any = plan.captures[0].config
+        config = plan.captures[0].config
         assert config.tokenizer.max_length == CONTEXT == 16384
         overrides = config.model.config_overrides or {"rope_parameters": {}}
         ropes.append((overrides["rope_parameters"].get("rope_type"), overrides))
@@ -45,7 +41,7 @@ def test_it_scales_rope_to_the_length_of_the_texts() -> None:
     assert {one["rope_parameters"].get("factor") for kind, one in ropes if kind} == {2.0}
 
 
-def test_the_results_are_those_of_the_file() -> None:
+def test_the_results_are_those_of_the_file():
     record = json.loads((FOLDER / "study.json").read_text())
     settings = read_study([STUDY])
     assert [one["label"] for one in record["models"]] == [one.label for one in settings.models]
@@ -58,7 +54,7 @@ def test_the_results_are_those_of_the_file() -> None:
     assert losses.groupby("label")["text"].nunique().tolist() == [2 * PIECES] * len(settings.models)
 
 
-def test_the_page_has_the_tables_of_the_results() -> None:
+def test_the_page_has_the_tables_of_the_results():
     text = PAGE.read_text(encoding="utf-8")
     found = dict(page_tables(FOLDER))
     for name, table in found.items():
@@ -68,7 +64,7 @@ def test_the_page_has_the_tables_of_the_results() -> None:
     assert tables == ["losses", "means", "lengths", "role_shares"]
 
 
-def test_the_readme_names_every_file_that_is_kept() -> None:
+def test_the_readme_names_every_file_that_is_kept():
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     tables = {path.with_suffix("") for path in (FOLDER / "tables").iterdir()}
     for path in [*tables, *(FOLDER / "figures").glob("*.png")]:

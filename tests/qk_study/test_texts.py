@@ -1,18 +1,14 @@
 """One length for all texts, the length of repeated tokens, and texts that were replaced."""
 
-from __future__ import annotations
-
 import json
 from contextlib import chdir
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qk_sniffer.capture.description import capture_plan
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.capture.setup import prepare
-from qk_study.plan import Part, make_plans
+from qk_study.plan import make_plans
 from qk_study.reading import read_study
 from qk_study.steps import state_of, to_begin
 from qk_study.texts import chosen, one_length, record_texts, texts_changed
@@ -30,7 +26,7 @@ from tiny_texts import save_texts, save_tiny_model, tiny_tokenizer
         ([*[1000] * 4, *[100] * 6], 100, 10),  # half of the texts reach it
     ],
 )
-def test_the_length_keeps_most_tokens(lengths: list[int], tokens: int, texts: int) -> None:
+def test_the_length_keeps_most_tokens(lengths, tokens, texts):
     found = one_length(lengths)
     assert (found.tokens, found.texts) == (tokens, texts)
     reach = sum(length >= tokens for length in lengths)
@@ -43,25 +39,25 @@ def test_the_length_keeps_most_tokens(lengths: list[int], tokens: int, texts: in
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> list[Part]:
+def parts(tmp_path):
     """The captures of texts and of repeated tokens of a model with a small vocabulary."""
     save_tiny_model(tmp_path / "model")
     save_texts(tmp_path / "texts", [40, 40, 40, 40, 30])
     return captures_of(tmp_path)
 
 
-def captures_of(folder: Path, **flags: str) -> list[Part]:
+def captures_of(folder, **flags):
     with chdir(folder):
         settings = read_study(["model"], {"texts.path": "texts", "output_dir": "out", **flags})
         [plan] = make_plans(settings)
     return list(plan.captures)
 
 
-def test_choices_are_made_once_and_kept(parts: list[Part], tmp_path: Path) -> None:
+def test_choices_are_made_once_and_kept(parts, tmp_path):
     texts = parts[0]
     with chdir(tmp_path):
         found, told = begun(texts)
-        config: Any = found.config
+        config = found.config
         assert told is not None
         assert f"texts are cut to {config.tokenizer.max_length} tokens" in told
         plan = tmp_path / texts.folder / ".capture" / "plan.json"
@@ -83,13 +79,13 @@ def test_choices_are_made_once_and_kept(parts: list[Part], tmp_path: Path) -> No
             begun(texts)
 
 
-def begun(part: Part, *, again: bool = False) -> tuple[Part, str | None]:
+def begun(part, *, again=False):
     return to_begin(part, state_of(part), again=again)
 
 
-def test_repeated_tokens_fit_a_small_vocabulary(parts: list[Part], tmp_path: Path) -> None:
+def test_repeated_tokens_fit_a_small_vocabulary(parts, tmp_path):
     with chdir(tmp_path):
-        made: Any = chosen(parts[1])[0].capture.dataset.made
+        made = chosen(parts[1])[0].capture.dataset.made
         length = made.tokens
         tokenizer = tiny_tokenizer()
         special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
@@ -100,7 +96,7 @@ def test_repeated_tokens_fit_a_small_vocabulary(parts: list[Part], tmp_path: Pat
             chosen(long)
 
 
-def test_replaced_texts_are_noticed(parts: list[Part], tmp_path: Path) -> None:
+def test_replaced_texts_are_noticed(parts, tmp_path):
     with chdir(tmp_path):
         texts = parts[0]
         assert not texts_changed(texts)  # nothing is recorded

@@ -1,12 +1,8 @@
 """Dumps that change between two parts of a run, and dumps whose texts are not as they are named."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,14 +12,13 @@ import pyarrow.parquet as pq
 from dumps import make_dump
 from qk_dump.side_files import Example, write_examples
 from reliability.damaged_files import analyze, judged, set_member, tables
-from reliability.outcomes import Cases, Outcome
+from reliability.outcomes import Outcome
 
 TEXTS, HEADS = 12, 3
 _BINS = ("--bin_size", "128")
-Change = Callable[[Path], object]
 
 
-def changed_dump(folder: Path, step: int) -> Cases:
+def changed_dump(folder, step):
     """A dump changes after a run, or after a part of its heads; the same command runs again."""
     whole = _whole_dump(folder / "whole")
     analyze(whole, folder / "first")
@@ -48,7 +43,7 @@ def changed_dump(folder: Path, step: int) -> Cases:
             shutil.rmtree(folder / place, ignore_errors=True)
 
 
-def unnamed_texts(folder: Path, step: int) -> Cases:
+def unnamed_texts(folder, step):
     """Ids of texts change in `examples.parquet` or in the heads.
 
     If they change in all heads alike, the groups of texts stay the same, and the run warns. If they
@@ -78,7 +73,7 @@ def unnamed_texts(folder: Path, step: int) -> Cases:
             shutil.rmtree(folder / place, ignore_errors=True)
 
 
-def _without_lengths(out: Path) -> dict[str, str]:
+def _without_lengths(out):
     """The tables without what depends on the length of the longest text."""
     drift, influences = (
         pd.read_csv(out / name, dtype=str, keep_default_na=False)
@@ -93,9 +88,9 @@ def _without_lengths(out: Path) -> dict[str, str]:
     }
 
 
-def _whole_dump(folder: Path) -> Path:
+def _whole_dump(folder):
     make_dump(folder, layers=1, q_heads=HEADS, k_heads=HEADS, n=240, d=4, examples=TEXTS)
-    facts: dict[str, Any] = {
+    facts = {
         "model": "tiny",
         "num_layers": 1,
         "num_q_heads": HEADS,
@@ -112,11 +107,11 @@ def _whole_dump(folder: Path) -> Path:
     return folder
 
 
-def _name_texts(dump: Path, ids: range, tokens: int = 1024) -> None:
+def _name_texts(dump, ids, tokens=1024):
     write_examples(dump, [Example(number, f"text {number}", tokens, "") for number in ids])
 
 
-def _changes() -> Iterator[tuple[str, Change]]:
+def _changes():
     for kept in range(TEXTS):
         yield f"{kept} texts named", lambda dump, kept=kept: _name_texts(dump, range(kept))
     yield "other texts named", lambda dump: _name_texts(dump, range(3, TEXTS + 3))
@@ -126,7 +121,7 @@ def _changes() -> Iterator[tuple[str, Change]]:
         yield f"no {name}", lambda dump, name=name: (dump / name).unlink()
         yield f"{name} is junk", lambda dump, name=name: (dump / name).write_bytes(b"junk")
         yield f"{name} again", lambda dump, name=name: _write_again(dump / name)
-    members: dict[str, Any] = {
+    members = {
         "model": "other",
         "seed": 1,
         "min_bucket_size": 64,
@@ -140,7 +135,7 @@ def _changes() -> Iterator[tuple[str, Change]]:
         yield f"{head} again", lambda dump, h=head: _write_again(dump / h / "data.parquet")
 
 
-def _other_ids() -> Iterator[tuple[str, Change]]:
+def _other_ids():
     for kept in range(TEXTS):
         yield f"{kept} texts named", lambda dump, kept=kept: _name_texts(dump, range(kept))
     for first in (1, 3, 16, 100):
@@ -158,12 +153,12 @@ def _other_ids() -> Iterator[tuple[str, Change]]:
     yield "examples.parquet is junk", lambda dump: (dump / "examples.parquet").write_bytes(b"junk")
 
 
-def _edit_all(dump: Path, added: int) -> None:
+def _edit_all(dump, added):
     for folder in dump.glob("l*h*"):
         _edit(folder, "example_id", added)
 
 
-def _edit(folder: Path, name: str, added: int) -> None:
+def _edit(folder, name, added):
     """Add a number to a column of a head."""
     path = folder / "data.parquet"
     table = pq.read_table(path)
@@ -172,6 +167,6 @@ def _edit(folder: Path, name: str, added: int) -> None:
     pq.write_table(table.replace_schema_metadata(None), path)
 
 
-def _write_again(path: Path) -> None:
+def _write_again(path):
     """The same bytes with another time."""
     path.write_bytes(path.read_bytes())

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,17 +18,15 @@ from attention_plasticity.metrics import KEY_HEADS
 from odd_files import NOT_REGULAR, replace_by
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.side_files import Example, write_examples
-from reliability.outcomes import Cases, Ended, Outcome, command
+from reliability.outcomes import Outcome, command
 
 QUERIES, KEYS = "l00h00q/data.parquet", "l00h00k/data.parquet"
 BESIDE = ("dump.json", "examples.parquet", "README.md")
 
 FLAGS = ("--max_workers", 1, "--num_pairs_per_bucket", 16)
 
-Damage = Callable[[Path], object]
 
-
-def damaged_dump(folder: Path, step: int) -> Cases:
+def damaged_dump(folder, step):
     """A dump with one file damaged, through the command `analyze`."""
     whole = whole_dump(folder / "whole")
     expected = Expected.of(whole, folder)
@@ -49,29 +46,29 @@ class Expected(NamedTuple):
     without_manifest: Tables  # its sampler, bins and rotary records are then not known
 
     @classmethod
-    def of(cls, whole: Path, folder: Path) -> Expected:
+    def of(cls, whole, folder):
         """From the runs of both dumps."""
         alone = Path(shutil.copytree(whole, folder / "alone"))
         (alone / MANIFEST_NAME).unlink()
         return cls(*(_tables_of_run(dump, folder / f"{dump.name} out") for dump in (whole, alone)))
 
 
-def _tables_of_run(dump: Path, out: Path) -> Tables:
+def _tables_of_run(dump, out):
     assert analyze(dump, out).code == 0
     return tables(out)
 
 
-def analyze(dump: object, out: Path, *flags: str) -> Ended:
+def analyze(dump, out, *flags):
     """Analyse a dump."""
     return command("analyze", dump, "--output_dir", out, *FLAGS, *flags)
 
 
-def tables(out: Path) -> Tables:
+def tables(out):
     """The tables in the folder of a run."""
     return {path.name: path.read_text() for path in out.glob("*.csv")}
 
 
-def damaged(whole: Path, damage: Damage, folder: Path, expected: Expected) -> Outcome:
+def damaged(whole, damage, folder, expected):
     """How a run over a damaged copy of a dump ends."""
     for place in ("dump", "out"):
         shutil.rmtree(folder / place, ignore_errors=True)
@@ -91,7 +88,7 @@ TOLD_WITHOUT_VALUES = (
 """Notes of a run about values that are NaN because texts are not known."""
 
 
-def judged(ended: Ended, found: Tables, expected: Tables) -> Outcome:
+def judged(ended, found, expected):
     """A run may be refused, or leave out heads and say so; no row of another head may differ."""
     if ended.traceback or ended.code not in (0, 1, 2):
         return Outcome.TRACEBACK
@@ -107,7 +104,7 @@ def judged(ended: Ended, found: Tables, expected: Tables) -> Outcome:
     return Outcome.REFUSED if _has_no_other_rows(found, expected) else Outcome.WRONG
 
 
-def _has_no_other_rows(found: Tables, expected: Tables) -> bool:
+def _has_no_other_rows(found, expected):
     """Whether all rows are expected ones.
 
     The row of a key head is left out if it says that it is of fewer query heads than expected.
@@ -119,7 +116,7 @@ def _has_no_other_rows(found: Tables, expected: Tables) -> bool:
     )
 
 
-def _rows_of_whole_groups(name: str, text: str, expected: Tables) -> list[str]:
+def _rows_of_whole_groups(name, text, expected):
     """The rows of a table, without key heads some of whose query heads were left out."""
     if name != KEY_HEADS.file:
         return text.splitlines()
@@ -140,7 +137,7 @@ _ROW_NAMES = (
 )
 
 
-def _same_or_nan(found: str, expected: str) -> bool:
+def _same_or_nan(found, expected):
     """Whether every row is one of the expected ones, with NaN in place of some values."""
     one, other = (
         pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
@@ -156,7 +153,7 @@ def _same_or_nan(found: str, expected: str) -> bool:
     )
 
 
-def whole_dump(folder: Path, received: bool = False) -> Path:
+def whole_dump(folder, received=False):
     """Two query heads with attention and one key head, with all that a capture writes beside them.
 
     The scale is 1/√d, so that results do not depend on dump.json. With `received`, keys have the
@@ -191,12 +188,12 @@ def whole_dump(folder: Path, received: bool = False) -> Path:
     return folder
 
 
-def _regular_files(folder: Path) -> dict[str, bytes]:
+def _regular_files(folder):
     small = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return {str(path): path.read_bytes() for path in small if path.stat().st_size < 1 << 20}
 
 
-def _damages() -> Iterator[tuple[str, Damage]]:
+def _damages():
     for name in (QUERIES, KEYS, *BESIDE):
         for kind, change in _BYTES.items():
             yield f"{name}: {kind}", lambda dump, n=name, c=change: _rewrite(dump / n, c)
@@ -227,16 +224,16 @@ def _damages() -> Iterator[tuple[str, Damage]]:
             )
 
 
-def _rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+def _rewrite(path, change):
     path.write_bytes(change(path.read_bytes()))
 
 
-def _without_manifest(dump: Path, name: str, change: Callable[[bytes], bytes]) -> None:
+def _without_manifest(dump, name, change):
     (dump / "dump.json").unlink()
     _rewrite(dump / name, change)
 
 
-def _damage_window_names(dump: Path, keep_metadata: bool) -> None:
+def _damage_window_names(dump, keep_metadata):
     """A wrong bit in the name of the window of all files; nothing else shows the window."""
     (dump / "dump.json").unlink()
     for path in dump.glob("l*/data.parquet"):
@@ -246,12 +243,12 @@ def _damage_window_names(dump: Path, keep_metadata: bool) -> None:
         pq.write_table(table.rename_columns({"sliding_window": "slidine_window"}), path)
 
 
-def _link(path: Path, target: str) -> None:
+def _link(path, target):
     path.unlink()
     path.symlink_to(target)
 
 
-_BYTES: dict[str, Callable[[bytes], bytes]] = {
+_BYTES = {
     "empty": lambda data: b"",
     "one byte": lambda data: data[:1],
     "a quarter": lambda data: data[: len(data) // 4],
@@ -270,30 +267,30 @@ _BYTES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def _change(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+def _change(path, change):
     """A file with other columns. The names in its metadata would show it, so they are left out."""
     pq.write_table(change(pq.read_table(path)).replace_schema_metadata(None), path)
 
 
-def _move_texts(dump: Path, name: str) -> None:
+def _move_texts(dump, name):
     """Other ids of texts in one file; no examples.parquet shows which ids there are."""
     (dump / "examples.parquet").unlink()
     ids = _with("example_id", lambda t: pa.array(np.asarray(t["example_id"], np.int64) + 2**62))
     _change(dump / name, ids)
 
 
-def _with(name: str, values: Any) -> Callable[[pa.Table], pa.Table]:
-    def change(table: pa.Table) -> pa.Table:
+def _with(name, values):
+    def change(table):
         column = values(table) if callable(values) else values
         return table.set_column(table.schema.get_field_index(name), name, column)
 
     return change
 
 
-def _value(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+def _value(name, row, value):
     """One value of a column exchanged."""
 
-    def changed(table: pa.Table) -> pa.Array:
+    def changed(table):
         rows = table[name].to_pylist()
         rows[row] = value
         return pa.array(rows)
@@ -301,12 +298,12 @@ def _value(name: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
     return _with(name, changed)
 
 
-def _shuffled(name: str) -> Callable[[pa.Table], pa.Table]:
+def _shuffled(name):
     order = np.random.default_rng(0).permutation
     return _with(name, lambda table: table[name].take(pa.array(order(table.num_rows))))
 
 
-_COLUMNS: dict[str, Callable[[pa.Table], pa.Table]] = {
+_COLUMNS = {
     **{
         f"without {name}": lambda table, name=name: table.drop_columns([name])
         for name in ("bucket", "example_id", "position", "vector", "sliding_window")
@@ -340,10 +337,10 @@ _MEMBERS = (
     *("format_version", "model", "num_layers", "num_q_heads", "num_k_heads", "head_dim"),
     *("num_examples", "bucket_type", "min_bucket_size", "layer_types", "layers", "sampler"),
 )
-_VALUES: tuple[Any, ...] = (None, -1, 0, 2_000_000_000, 10**30, 1.5, "x", [], [None], {}, [[]] * 9)
+_VALUES = (None, -1, 0, 2_000_000_000, 10**30, 1.5, "x", [], [None], {}, [[]] * 9)
 
 
-def set_member(dump: Path, member: str, value: Any) -> None:
+def set_member(dump, member, value):
     """Change a member of dump.json."""
     path = dump / MANIFEST_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | {member: value}))

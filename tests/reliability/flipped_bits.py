@@ -1,13 +1,6 @@
 """Single bits of files that are flipped."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import pyarrow as pa
 
 from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head
@@ -16,14 +9,14 @@ from attention_plasticity.run.preparation import prepare
 from captures import opened, save, segments, tables
 from dumps import make_dump
 from qk_dump.columns import COLUMNS
-from qk_dump.reader import HeadRows, read_head
-from qk_sniffer.capture.segments import Segment, head_groups, read_segment
+from qk_dump.reader import read_head
+from qk_sniffer.capture.segments import head_groups, read_segment
 from qk_toolkit.errors import DumpError
 from reliability.damaged_files import KEYS, QUERIES, analyze, whole_dump
-from reliability.outcomes import Cases, Outcome
+from reliability.outcomes import Outcome
 
 
-def flips(data: bytes, step: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
+def flips(data, step, first=0):
     """The data with one bit flipped, bit after bit from the byte `first` on."""
     for number in range(8 * first, 8 * len(data), step):
         place, bit = divmod(number, 8)
@@ -32,7 +25,7 @@ def flips(data: bytes, step: int, first: int = 0) -> Iterator[tuple[int, bytes]]
         yield number, bytes(wrong)
 
 
-def flipped_head_file(folder: Path, step: int) -> Cases:
+def flipped_head_file(folder, step):
     """Every bit of a key file with all columns, and of a query file with a window, when read."""
     make_attention_dump(folder / "k", texts=3, length=40, width=4, share=0.5, received=True)
     yield from _flipped_rows(folder / "k" / KEYS, step)
@@ -40,7 +33,7 @@ def flipped_head_file(folder: Path, step: int) -> Cases:
     yield from _flipped_rows(folder / "q" / QUERIES, step)
 
 
-def _flipped_rows(file: Path, step: int) -> Cases:
+def _flipped_rows(file, step):
     right = file.read_bytes()
     expected = _rows(file)
     for number, wrong in flips(right, step):
@@ -48,19 +41,19 @@ def _flipped_rows(file: Path, step: int) -> Cases:
         yield f"bit {number}", _outcome(lambda: _same_rows(_rows(file), expected))
 
 
-def _rows(file: Path) -> HeadRows:
+def _rows(file):
     return read_head([file], examples=True, columns=COLUMNS)
 
 
-def _same_rows(one: HeadRows, other: HeadRows) -> bool:
+def _same_rows(one, other):
     return one.window == other.window and _same(one.columns, other.columns)
 
 
-def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _same(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
 
 
-def _outcome(accepted: Callable[[], bool]) -> Outcome:
+def _outcome(accepted):
     """`accepted` says whether what was accepted is right."""
     try:
         return Outcome.UNHARMED if accepted() else Outcome.WRONG
@@ -73,7 +66,7 @@ def _outcome(accepted: Callable[[], bool]) -> Outcome:
 _FOOTER_STEP = 7  # bits; analysing a head takes longer than reading it
 
 
-def flipped_footer(folder: Path, step: int) -> Cases:
+def flipped_footer(folder, step):
     """Bits of the footer of a query file, through the analysis of the head: all its tables.
 
     Without dump.json, so that the columns are all that is known about the layer.
@@ -93,7 +86,7 @@ def flipped_footer(folder: Path, step: int) -> Cases:
         )
 
 
-def flipped_segment(folder: Path, step: int) -> Cases:
+def flipped_segment(folder, step):
     """Every bit of a segment of an unfinished capture, as a resumed capture reads it."""
     save(opened(folder), [1])
     [place] = segments(folder)
@@ -101,7 +94,7 @@ def flipped_segment(folder: Path, step: int) -> Cases:
     assert whole is not None
     expected = whole.examples, _segment_rows(whole)
 
-    def accepted() -> bool:
+    def accepted():
         found = read_segment(place)
         return found is not None and (found.examples, _segment_rows(found)) == expected
 
@@ -113,7 +106,7 @@ def flipped_segment(folder: Path, step: int) -> Cases:
         file.write_bytes(right)
 
 
-def _segment_rows(segment: Segment) -> list[tuple[int, pa.Table]]:
+def _segment_rows(segment):
     return [
         found
         for table in tables()
@@ -122,7 +115,7 @@ def _segment_rows(segment: Segment) -> list[tuple[int, pa.Table]]:
     ]
 
 
-def flipped_record(folder: Path, step: int) -> Cases:
+def flipped_record(folder, step):
     """Every bit of a finished head's record, as a continued run reads it."""
     dump = make_dump(folder / "dump", layers=1, q_heads=1, k_heads=1, n=60, d=2)
     out = folder / "out"

@@ -1,29 +1,21 @@
 """Columns of queries and keys that no attention has, and scales and soft-caps that no layer has."""
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from qk_dump.columns import ATTENTION_COLUMNS, MASS_BINS, MASSES
-from reliability.damaged_files import KEYS, QUERIES, Damage, Expected, damaged, whole_dump
-from reliability.outcomes import Cases
+from reliability.damaged_files import KEYS, QUERIES, Expected, damaged, whole_dump
 
 ROWS = (0, 7, 100)  # of about 200
 ATTENDED = f"attended/{KEYS}"
 SOME_ROWS = slice(40, 80)
 
-Change = Callable[[np.ndarray], Any]
 
-
-def impossible_attention(folder: Path, step: int) -> Cases:
+def impossible_attention(folder, step):
     """One impossible value, through the command `analyze`, with and without dump.json."""
     whole = whole_dump(folder / "whole", received=True)
     expected = Expected.of(whole, folder)
@@ -31,7 +23,7 @@ def impossible_attention(folder: Path, step: int) -> Cases:
         yield name, damaged(whole, damage, folder, expected)
 
 
-def _damages() -> Iterator[tuple[str, Damage]]:
+def _damages():
     for name, column, change in _changes():
         yield name, lambda dump, c=column, f=change: _change(dump, c, f)
         yield f"{name}, without dump.json", lambda dump, c=column, f=change: _alone(dump, c, f)
@@ -56,7 +48,7 @@ def _damages() -> Iterator[tuple[str, Damage]]:
     yield "chunks in place of a window", lambda dump: _set(dump, "type", "chunked_attention")
 
 
-def _changes() -> Iterator[tuple[str, str, Change]]:
+def _changes():
     """(name, column, change of its values)."""
     for row in ROWS:
         for name, values in _IMPOSSIBLE.items():
@@ -73,11 +65,11 @@ def _changes() -> Iterator[tuple[str, str, Change]]:
         yield f"{name} times 10", name, _in_rows(slice(None), lambda v: v * 10)
 
 
-def _bins(**weights: float) -> list[float]:
+def _bins(**weights):
     return [weights.get(f"b{number}", 0.0) for number in range(MASS_BINS)]
 
 
-_IMPOSSIBLE: dict[str, tuple[Any, ...]] = {
+_IMPOSSIBLE = {
     "lse": (math.nan, math.inf, 1e30, -1e30, 30.0, -30.0),
     "max_logit": (math.nan, -math.inf, 1e30, -1e30, 30.0, -30.0),
     "entropy": (math.nan, math.inf, -0.5, 9.0),
@@ -97,7 +89,7 @@ _IMPOSSIBLE: dict[str, tuple[Any, ...]] = {
     "induction_mass": (math.nan, -0.2, 1.2),
     "induction_keys": (-5, 10_000),
 }
-_IMPOSSIBLE_KEYS: dict[str, tuple[Any, ...]] = {
+_IMPOSSIBLE_KEYS = {
     "received": ([math.nan, 0.1], [-0.2, 0.1], [0.1, 1.5]),
     "inclusion": (math.nan, 0.0, -0.5, 1.5),
     "value_norm": (math.inf, -1.0),
@@ -105,19 +97,19 @@ _IMPOSSIBLE_KEYS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _impossible_keys() -> Iterator[tuple[str, str, Any]]:
+def _impossible_keys():
     """(file, column, value) of keys, of the base sample and drawn by attention."""
     for file in (KEYS, ATTENDED):
         for name, values in _IMPOSSIBLE_KEYS.items():
             yield from ((file, name, value) for value in values)
 
 
-def _constant(value: Any) -> Change:
+def _constant(value):
     return lambda values: value
 
 
-def _in_rows(rows: int | slice, change: Change) -> Change:
-    def changed(values: np.ndarray) -> np.ndarray:
+def _in_rows(rows, change):
+    def changed(values):
         values = values.copy()
         values[rows] = change(values[rows])
         return values
@@ -125,7 +117,7 @@ def _in_rows(rows: int | slice, change: Change) -> Change:
     return changed
 
 
-def _change(dump: Path, name: str, change: Change, file: str = QUERIES) -> None:
+def _change(dump, name, change, file=QUERIES):
     """Exchange the values of a column; the file gets new checksums."""
     table = pq.read_table(dump / file)
     kind = table.schema.field(name).type
@@ -136,12 +128,12 @@ def _change(dump: Path, name: str, change: Change, file: str = QUERIES) -> None:
     pq.write_table(table.set_column(place, name, column), dump / file)
 
 
-def _alone(dump: Path, name: str, change: Change) -> None:
+def _alone(dump, name, change):
     (dump / "dump.json").unlink()
     _change(dump, name, change)
 
 
-def _rename(dump: Path, names: dict[str, str | None]) -> None:
+def _rename(dump, names):
     """Remove or rename columns, without the names in the metadata of the file."""
     table = pq.read_table(dump / QUERIES).replace_schema_metadata(None)
     table = table.drop_columns([name for name, new in names.items() if new is None])
@@ -150,7 +142,7 @@ def _rename(dump: Path, names: dict[str, str | None]) -> None:
     )
 
 
-def _set(dump: Path, member: str, value: Any) -> None:
+def _set(dump, member, value):
     """A member of the layer in dump.json."""
     content = json.loads((dump / "dump.json").read_text())
     content["layers"][0][member] = value

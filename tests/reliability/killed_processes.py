@@ -1,13 +1,10 @@
 """Processes that are killed or interrupted at any moment, and run again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +13,7 @@ from commands import run, start
 from dumps import make_dump
 from planted import Planted
 from reliability.damaged_files import tables
-from reliability.outcomes import Cases, Outcome
+from reliability.outcomes import Outcome
 from sniffing import same_bytes, start_sniffing, words
 from tiny_texts import save_texts, save_tiny_model
 from waiting import PATIENCE
@@ -25,12 +22,12 @@ _KILLS, _RAY_KILLS = 42, 20
 _QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
-def killed_analysis(folder: Path, step: int) -> Cases:
+def killed_analysis(folder, step):
     """SIGKILL at a random moment; the same command then ends with the same bytes."""
     yield from _killed(folder, range(0, _KILLS, step), (0.1, 2.5), "--max_workers", 2)
 
 
-def killed_on_ray(folder: Path, step: int) -> Cases:
+def killed_on_ray(folder, step):
     """The same for a command whose heads are computed on a Ray cluster, which goes on."""
     from ray.cluster_utils import Cluster
 
@@ -42,7 +39,7 @@ def killed_on_ray(folder: Path, step: int) -> Cases:
         nodes.shutdown()
 
 
-def _killed(folder: Path, numbers: range, delays: tuple[float, float], *engine: object) -> Cases:
+def _killed(folder, numbers, delays, *engine):
     """Two kills after random delays in seconds, then the whole command, for each number."""
     dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
     words = ("--dataset_local_root", dump, "--output_dir")
@@ -51,7 +48,7 @@ def _killed(folder: Path, numbers: range, delays: tuple[float, float], *engine: 
     rng = np.random.default_rng(0)
     for number in numbers:
         out = folder / f"out{number}"
-        kept: set[str] = set()
+        kept = set()
         for delay in rng.uniform(*delays, 2):
             _kill(start("analyze", *words, out, *engine, **_QUIET), delay)
             done = {path.name for path in out.glob(".heads/*/l*.record")}
@@ -65,14 +62,14 @@ def _killed(folder: Path, numbers: range, delays: tuple[float, float], *engine: 
         yield f"kill {number}", Outcome.UNHARMED if tables(out) == expected else Outcome.WRONG
 
 
-def _kill(process: subprocess.Popen[bytes], delay: float) -> None:
+def _kill(process, delay):
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=delay)
     process.kill()
     process.wait()
 
 
-def killed_capture(folder: Path, step: int) -> Cases:
+def killed_capture(folder, step):
     """The same for a capture."""
     model, texts = save_tiny_model(folder / "model"), save_texts(folder / "texts", [300] * 20)
     whole = folder / "whole"
@@ -91,10 +88,10 @@ def killed_capture(folder: Path, step: int) -> Cases:
         yield f"kill {number}", Outcome.UNHARMED if same_bytes(dump, whole) else Outcome.WRONG
 
 
-def interrupted_commands(folder: Path, step: int) -> Cases:
+def interrupted_commands(folder, step):
     """Ctrl-C at moments from the first on, and a second one right after: exit code 130."""
     dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=4000, d=32)
-    verbs: dict[str, tuple[object, ...]] = {
+    verbs = {
         "analyze": ("analyze", "--dataset_local_root", dump, "--output_dir", folder / "out"),
         "report": ("report", folder / "nothing"),
         "capture": ("capture", "--model.name", "./nothing", "--dataset.path", "./nothing"),

@@ -1,31 +1,25 @@
 """Models that mislead a capture: where layers, masks and rotary angles are not as they seem."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import torch
 from transformers import CONFIG_MAPPING
 
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.verify.comparison import verify_model
 from qk_toolkit.errors import ConfigError
-from reliability.outcomes import Cases, Outcome
+from reliability.outcomes import Outcome
 from tiny_models import (
     ARCHITECTURES,
     ENCODER_DECODERS,
     LOOKING_AHEAD,
     RARE,
     VOCABULARY,
-    Architecture,
     other_model,
 )
 
 _TOKENS = torch.randint(3, VOCABULARY, (40,), generator=torch.Generator().manual_seed(1)).tolist()
 
 
-def architectures(folder: Path, step: int) -> Cases:
+def architectures(folder, step):
     """Every architecture: the layout as it is, and attention weights from captured vectors."""
     known = {**ARCHITECTURES, **RARE}
     for name in list(known)[::step]:
@@ -35,7 +29,7 @@ def architectures(folder: Path, step: int) -> Cases:
         yield model_type, _refused(other_model(model_type, config, "eager"))
 
 
-def _captured(architecture: Architecture) -> Outcome:
+def _captured(architecture):
     model = architecture.model("eager")
     for weight in model.parameters():
         if not torch.isfinite(weight).all():  # some are left uninitialised
@@ -53,7 +47,7 @@ def _captured(architecture: Architecture) -> Outcome:
     return Outcome.UNHARMED if right else Outcome.WRONG
 
 
-def _refused(model: Any) -> Outcome:
+def _refused(model):
     try:
         probe(model)
     except ConfigError:

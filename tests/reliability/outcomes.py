@@ -50,14 +50,14 @@ class Tally:
     bad: list[str]
 
     @property
-    def cases(self) -> int:
+    def cases(self):
         """All cases."""
         return self.counts.total()
 
 
-def tally(attack: Attack, folder: Path, step: int) -> Tally:
+def tally(attack, folder, step):
     """Run an attack and count."""
-    counts: Counter[Outcome] = Counter()
+    counts = Counter()
     bad = []
     with lasting_workers():
         for name, outcome in attack.cases(folder, step):
@@ -75,12 +75,12 @@ class Ended:
     told: str  # on standard error
 
     @property
-    def traceback(self) -> bool:
+    def traceback(self):
         """Whether a person would see a traceback."""
         return "Traceback" in self.told or "internal error" in self.told
 
 
-def command(*words: object) -> Ended:
+def command(*words):
     """Run `attention-plasticity` in this process."""
     out, err = io.StringIO(), io.StringIO()
     try:

@@ -1,11 +1,7 @@
 """Object stores and a Hub that fail once or always, with the real clients and local servers."""
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import hub_server
 from dumps import make_dump
@@ -13,7 +9,7 @@ from hubs import REPO, TINY, client_of, files_of, small_dump, upload
 from qk_dump.hub.fetch import fetch_dump
 from qk_toolkit.errors import ToolkitError
 from reliability.damaged_files import analyze, judged, tables
-from reliability.outcomes import Cases, Outcome
+from reliability.outcomes import Outcome
 from s3_server import damaged, error, expired, new_bucket, reset, running_proxy, truncated
 
 STORE = {
@@ -35,7 +31,7 @@ HUB = {
 }
 
 
-def _cases(faults: dict[str, Any], places: tuple[str, ...]) -> Iterator[tuple[str, Any, str, Any]]:
+def _cases(faults, places):
     """(name, fault, place, how often) of every case."""
     for name, fault in faults.items():
         for place in places:
@@ -43,7 +39,7 @@ def _cases(faults: dict[str, Any], places: tuple[str, ...]) -> Iterator[tuple[st
                 yield f"{place}: {name} {'once' if times else 'always'}", fault, place, times
 
 
-def faulty_store(folder: Path, step: int) -> Cases:
+def faulty_store(folder, step):
     """A dump at a URL: the tables of the dump on the disk, or a refusal."""
     dump = make_dump(folder / "dump", layers=1, q_heads=2, k_heads=1, n=240, d=4)
     assert analyze(dump, folder / "whole").code == 0
@@ -60,7 +56,7 @@ def faulty_store(folder: Path, step: int) -> Cases:
             s3.heal()
 
 
-def faulty_hub(folder: Path, step: int) -> Cases:
+def faulty_hub(folder, step):
     """A dump on the Hub is fetched: the same files, or a refusal."""
     dump = small_dump(folder / "dump")
     places = ("info", "tree", "resolve_head", "resolve_get")
@@ -74,7 +70,7 @@ def faulty_hub(folder: Path, step: int) -> Cases:
             hub.heal()
 
 
-def _fetched(dump: Path, cache: str) -> Outcome:
+def _fetched(dump, cache):
     try:
         found = fetch_dump(TINY, cache_dir=cache)
     except ToolkitError as refusal:

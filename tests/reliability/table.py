@@ -4,8 +4,6 @@
 the attacks with this text in their names and writes nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging
@@ -14,7 +12,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 from reliability.changed_dumps import changed_dump, unnamed_texts
@@ -33,7 +30,7 @@ from reliability.killed_processes import (
     killed_on_ray,
 )
 from reliability.odd_models import architectures
-from reliability.outcomes import Attack, Outcome, Tally, tally
+from reliability.outcomes import Attack, Outcome, tally
 from reliability.servers import faulty_hub, faulty_store
 
 DOCS = Path(__file__).parents[2] / "docs" / "evidence.md"
@@ -61,7 +58,7 @@ ATTACKS = (
 _HEADING = ("attack", "guarded by", "cases", "refused", "unharmed", "bad")
 
 
-def run_all(attacks: Sequence[Attack]) -> list[Tally]:
+def run_all(attacks):
     """Run every case of some attacks."""
     found = []
     for attack in attacks:
@@ -77,7 +74,7 @@ def run_all(attacks: Sequence[Attack]) -> list[Tally]:
     return found
 
 
-def table(found: Sequence[Tally]) -> str:
+def table(found):
     """The tallies as Markdown."""
     lines = [f"| {' | '.join(_HEADING)} |", "|---|---|---:|---:|---:|---:|"]
     for one in found:
@@ -88,7 +85,7 @@ def table(found: Sequence[Tally]) -> str:
     return "\n".join(lines) + f"\n\nMade by `make reliability` with {machine}.\n"
 
 
-def main() -> int:
+def main():
     """Run the cases; write the table when all were run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="attacks whose name holds this text")

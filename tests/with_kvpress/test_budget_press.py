@@ -1,12 +1,8 @@
 """`BudgetPress` in real kvpress. `make test-oldest` has kvpress; it needs transformers < 5.3."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,16 +18,10 @@ from kvpress import (
     KnormPress,
     LUKVPress,
     ObservedAttentionPress,
-    ScorerPress,
     SnapKVPress,
 )
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    AttentionInterface,
-    DynamicCache,
-    PreTrainedTokenizerFast,
-    pipeline,
-)
+from transformers import AttentionInterface, DynamicCache, PreTrainedTokenizerFast, pipeline
 
 from attention_plasticity.export.division import PERCENTS, prune_curves
 from attention_plasticity.kvpress import BudgetPress
@@ -42,13 +32,13 @@ LAYERS, HEADS, NAME = 4, 2, "tiny-llama"
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model():
     model = ARCHITECTURES["llama"].model("sdpa")
     model.config.name_or_path = f"owner/{NAME}"
     return model
 
 
-def budget_file(folder: Path, curves: np.ndarray | None = None, **facts: Any) -> Path:
+def budget_file(folder, curves=None, **facts):
     """A budget of the tiny model, by default with an own share for every head."""
     if curves is None:
         values = np.linspace(0.2, 0.9, LAYERS * HEADS)
@@ -61,15 +51,15 @@ def budget_file(folder: Path, curves: np.ndarray | None = None, **facts: Any) ->
     return folder / "budget.npy"
 
 
-def flat(folder: Path) -> Path:
+def flat(folder):
     return budget_file(folder, np.broadcast_to(PERCENTS[:, None, None], (99, LAYERS, HEADS)))
 
 
-def tokens(n: int, texts: int = 1) -> torch.Tensor:
+def tokens(n, texts=1):
     return torch.randint(8, VOCABULARY, (texts, n), generator=torch.Generator().manual_seed(n))
 
 
-def masks(model: Any, press: Any, ids: torch.Tensor) -> tuple[list[Any], DynamicCache]:
+def masks(model, press, ids):
     """(texts, key heads, n) keys of every layer that are masked, and the cache."""
     cache = DynamicCache()
     with torch.no_grad(), press(model):
@@ -83,7 +73,7 @@ def masks(model: Any, press: Any, ids: torch.Tensor) -> tuple[list[Any], Dynamic
     return found, cache
 
 
-def following(model: Any, cache: DynamicCache, start: int, number: int = 3) -> torch.Tensor:
+def following(model, cache, start, number=3):
     """Logits of tokens after a context, read one by one."""
     found = []
     for place, token in enumerate(tokens(number)[0]):
@@ -96,9 +86,7 @@ def following(model: Any, cache: DynamicCache, start: int, number: int = 3) -> t
 
 @pytest.mark.parametrize("n", [64, 101])
 @pytest.mark.parametrize("ratio", [0.01, 0.125, 0.5, 0.9, 0.99])
-def test_kept_keys_equal_the_file_to_one_key(
-    model: Any, tmp_path: Path, n: int, ratio: float
-) -> None:
+def test_kept_keys_equal_the_file_to_one_key(model, tmp_path, n, ratio):
     file = budget_file(tmp_path)
     found, _ = masks(model, BudgetPress(KnormPress(), file, ratio, 0, 0), tokens(n, texts=2))
     curves = np.concatenate([np.zeros((1, LAYERS, HEADS)), np.load(file)])
@@ -114,9 +102,7 @@ def test_kept_keys_equal_the_file_to_one_key(
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 0.8, 0.9, 0.95])
-def test_protected_tokens_are_no_part_of_what_is_divided(
-    model: Any, tmp_path: Path, ratio: float
-) -> None:
+def test_protected_tokens_are_no_part_of_what_is_divided(model, tmp_path, ratio):
     n, sink, window, file = 100, 2, 8, budget_file(tmp_path)
     found, _ = masks(model, BudgetPress(KnormPress(), file, ratio, sink, window), tokens(n))
     kept = np.array([(~masked[0]).sum(dim=-1).numpy() for masked in found])  # (layers, key heads)
@@ -135,7 +121,7 @@ def test_protected_tokens_are_no_part_of_what_is_divided(
     assert np.abs(kept - expected).max() < 1.0 + 1e-4
 
 
-def test_lukvpress_keeps_the_same_numbers(model: Any, tmp_path: Path) -> None:
+def test_lukvpress_keeps_the_same_numbers(model, tmp_path):
     file = budget_file(tmp_path)
     for n, ratio in ((64, 0.5), (97, 0.75), (80, 0.25), (33, 0.9)):
         other = LUKVPress(KnormPress(), compression_ratio=ratio)
@@ -147,9 +133,7 @@ def test_lukvpress_keeps_the_same_numbers(model: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scorer", [KnormPress, KeyDiffPress, ExpectedAttentionPress, SnapKVPress])
-def test_a_flat_curve_gives_the_output_of_the_scorers_own_press(
-    model: Any, tmp_path: Path, scorer: type[ScorerPress]
-) -> None:
+def test_a_flat_curve_gives_the_output_of_the_scorers_own_press(model, tmp_path, scorer):
     n, how = 64, {"window_size": 8} if scorer is SnapKVPress else {}
     press = BudgetPress(scorer(**how), flat(tmp_path), 0.5, sink=0, window=0)
     _, cache = masks(model, press, tokens(n))
@@ -165,9 +149,7 @@ def test_a_flat_curve_gives_the_output_of_the_scorers_own_press(
     assert all(int(masked.sum()) == HEADS * n // 2 for masked in found)
 
 
-def _explicit(
-    module: Any, query: Any, key: Any, value: Any, mask: Any, scaling: float, **_: Any
-) -> Any:
+def _explicit(module, query, key, value, mask, scaling, **_):
     """Attention with the weights of hidden keys set to zero before they are normalised."""
     group = query.shape[1] // key.shape[1]
     key, value = (one.repeat_interleave(group, dim=1) for one in (key, value))
@@ -179,7 +161,7 @@ def _explicit(
     return (weights @ value).transpose(1, 2).contiguous(), None
 
 
-def test_masked_keys_get_no_attention(model: Any, tmp_path: Path) -> None:
+def test_masked_keys_get_no_attention(model, tmp_path):
     n = 48
     found, cache = masks(model, BudgetPress(KeyDiffPress(), budget_file(tmp_path), 0.5), tokens(n))
     full = DynamicCache()
@@ -199,7 +181,7 @@ def test_masked_keys_get_no_attention(model: Any, tmp_path: Path) -> None:
     assert (following(other, full, n) - expected).abs().max() > 1e-3  # the mask matters
 
 
-def test_sinks_and_the_last_tokens_are_kept_first(model: Any, tmp_path: Path) -> None:
+def test_sinks_and_the_last_tokens_are_kept_first(model, tmp_path):
     n, file = 50, budget_file(tmp_path)
     found, _ = masks(model, BudgetPress(KnormPress(), file, 0.8, sink=2, window=5), tokens(n))
     for masked in found:
@@ -217,9 +199,9 @@ def test_sinks_and_the_last_tokens_are_kept_first(model: Any, tmp_path: Path) ->
         )
 
 
-def test_the_order_does_not_depend_on_the_size_of_scores(model: Any, tmp_path: Path) -> None:
+def test_the_order_does_not_depend_on_the_size_of_scores(model, tmp_path):
     class Huge(KnormPress):
-        def score(self, *given: Any) -> torch.Tensor:
+        def score(self, *given):
             return super().score(*given).double() * 1e30
 
     file, ids = budget_file(tmp_path), tokens(40)
@@ -228,13 +210,13 @@ def test_the_order_does_not_depend_on_the_size_of_scores(model: Any, tmp_path: P
     assert all(torch.equal(*pair) for pair in zip(one, two, strict=True))
 
 
-def test_layers_without_pruned_keys_are_not_scored(model: Any, tmp_path: Path) -> None:
+def test_layers_without_pruned_keys_are_not_scored(model, tmp_path):
     curves = np.broadcast_to(PERCENTS[:, None, None], (99, LAYERS, HEADS)).copy()
     curves[:, [0, 2]] = 0.0
     scored = []
 
     class Recorded(KnormPress):
-        def score(self, module: Any, *given: Any) -> torch.Tensor:
+        def score(self, module, *given):
             scored.append(module.layer_idx)
             return super().score(module, *given)
 
@@ -246,7 +228,7 @@ def test_layers_without_pruned_keys_are_not_scored(model: Any, tmp_path: Path) -
     assert scored == [1, 3]  # without compression nothing is scored
 
 
-def test_the_pipeline_of_kvpress_answers(model: Any, tmp_path: Path) -> None:
+def test_the_pipeline_of_kvpress_answers(model, tmp_path):
     words = {f"w{number}": number for number in range(VOCABULARY)}
     inner = Tokenizer(models.WordLevel(words, unk_token="w0"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -275,12 +257,12 @@ def test_the_pipeline_of_kvpress_answers(model: Any, tmp_path: Path) -> None:
         (np.zeros((99, LAYERS, HEADS), np.int64), "expected shares from 0 to 1"),
     ],
 )
-def test_a_file_with_other_numbers(tmp_path: Path, curves: np.ndarray, message: str) -> None:
+def test_a_file_with_other_numbers(tmp_path, curves, message):
     with pytest.raises(ConfigError, match=message):
         BudgetPress(KnormPress(), budget_file(tmp_path, curves), 0.5)
 
 
-def test_a_file_that_is_no_array(tmp_path: Path) -> None:
+def test_a_file_that_is_no_array(tmp_path):
     path = tmp_path / "budget.npy"
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         BudgetPress(KnormPress(), path, 0.5)
@@ -296,7 +278,7 @@ def test_a_file_that_is_no_array(tmp_path: Path) -> None:
         BudgetPress(KnormPress(), tmp_path / "two.npz", 0.5)
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
+def test_wrong_arguments(tmp_path):
     file = budget_file(tmp_path)
     with pytest.raises(ConfigError, match="expected a ScorerPress, got AdaKVPress"):
         BudgetPress(AdaKVPress(KnormPress()), file, 0.5)
@@ -312,7 +294,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         BudgetPress(ObservedAttentionPress(), file, 0.5)
 
 
-def test_the_ratio_may_be_changed_later(model: Any, tmp_path: Path) -> None:
+def test_the_ratio_may_be_changed_later(model, tmp_path):
     press = BudgetPress(KnormPress(), budget_file(tmp_path))
     for ratio in (0.5, 0.25):
         press.compression_ratio = ratio
@@ -323,13 +305,13 @@ def test_the_ratio_may_be_changed_later(model: Any, tmp_path: Path) -> None:
     assert "compression_ratio: expected 0 to 0.99, got 1.0" in refusal(model, press)
 
 
-def test_scores_that_depend_on_the_compression(model: Any, tmp_path: Path) -> None:
+def test_scores_that_depend_on_the_compression(model, tmp_path):
     inner = CriticalKVPress(KnormPress())
     masks(model, BudgetPress(inner, flat(tmp_path), 0.75), tokens(32))
     assert inner.compression_ratio == inner.press.compression_ratio == 0.75
 
 
-def test_a_cache_with_a_window_is_not_pruned(tmp_path: Path) -> None:
+def test_a_cache_with_a_window_is_not_pruned(tmp_path):
     """Its keys are the last ones only, so that places of masked keys would be wrong."""
     other = ARCHITECTURES["mistral"].model("sdpa")
     assert other.config.sliding_window is not None
@@ -343,7 +325,7 @@ def test_a_cache_with_a_window_is_not_pruned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"model": 3}'])
-def test_a_damaged_provenance(model: Any, tmp_path: Path, content: str) -> None:
+def test_a_damaged_provenance(model, tmp_path, content):
     file = budget_file(tmp_path)
     (tmp_path / "PROVENANCE.json").write_text(content)
     with (
@@ -354,14 +336,14 @@ def test_a_damaged_provenance(model: Any, tmp_path: Path, content: str) -> None:
     masks(model, BudgetPress(KnormPress(), file, 0.5, any_model=True), tokens(16))
 
 
-def refusal(model: Any, press: BudgetPress) -> str:
+def refusal(model, press):
     with pytest.raises(ConfigError) as caught, press(model):
         pass
     assert not any(layer.self_attn._forward_hooks for layer in model.model.layers)
     return str(caught.value)
 
 
-def test_another_model(model: Any, tmp_path: Path) -> None:
+def test_another_model(model, tmp_path):
     layout = budget_file(tmp_path / "layout", np.zeros((99, LAYERS, HEADS + 1)))
     message = refusal(model, BudgetPress(KnormPress(), layout, 0.5))
     assert "of 4 layers with 3 key heads; the model has 4 layers with 2 key heads" in message
@@ -374,7 +356,7 @@ def test_another_model(model: Any, tmp_path: Path) -> None:
     masks(model, BudgetPress(KnormPress(), same, 0.5), tokens(16))
 
 
-def test_attention_that_cannot_mask_keys(tmp_path: Path) -> None:
+def test_attention_that_cannot_mask_keys(tmp_path):
     file = budget_file(tmp_path)
     eager = ARCHITECTURES["llama"].model("eager")
     message = refusal(eager, BudgetPress(KnormPress(), file, 0.5))

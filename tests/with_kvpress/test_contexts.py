@@ -1,10 +1,6 @@
 """Contexts of the eviction study against kvpress used as its users do."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,16 +27,16 @@ CONTEXT, FOLLOWING, TEXTS = 48, 5, 2
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model():
     return ARCHITECTURES["llama"].model("sdpa")
 
 
 @pytest.fixture(scope="module")
-def tokens() -> np.ndarray:
+def tokens():
     return np.random.default_rng(0).integers(8, VOCABULARY, (TEXTS, CONTEXT + FOLLOWING))
 
 
-def plain_outcome(model: Any, ids: np.ndarray, press: Any) -> tuple[float, float, float]:
+def plain_outcome(model, ids, press):
     """KL, change of the loss and right tokens of one text, token by token, as plain sums."""
     context, after = torch.from_numpy(ids[None, :CONTEXT]), ids[CONTEXT:]
     logits = []
@@ -68,15 +64,13 @@ def plain_outcome(model: Any, ids: np.ndarray, press: Any) -> tuple[float, float
     return kl / n, loss / n, right / n
 
 
-def flat_file(folder: Path) -> Path:
+def flat_file(folder):
     curves = np.random.default_rng(1).uniform(0.2, 0.8, (99, 4, 2))
     np.save(folder / "budget.npy", curves)
     return folder / "budget.npy"
 
 
-def test_outcomes_are_those_of_the_press_as_a_context_manager(
-    model: Any, tokens: np.ndarray, tmp_path: Path
-) -> None:
+def test_outcomes_are_those_of_the_press_as_a_context_manager(model, tokens, tmp_path):
     contexts, file = Contexts(model, tokens, CONTEXT), flat_file(tmp_path)
     known = KnownScores(0.5, contexts.scores(KeyDiffPress(), 0))
     for press, plain in (
@@ -91,12 +85,12 @@ def test_outcomes_are_those_of_the_press_as_a_context_manager(
             assert tuple(outcome) == pytest.approx(plain_outcome(model, text, plain), abs=1e-5)
 
 
-def test_without_a_press_nothing_moves(model: Any, tokens: np.ndarray) -> None:
+def test_without_a_press_nothing_moves(model, tokens):
     for outcome in Contexts(model, tokens, CONTEXT).outcomes(None):
         assert outcome.kl == outcome.loss_change == 0.0
 
 
-def test_scores_are_not_changed_by_a_press(model: Any, tokens: np.ndarray) -> None:
+def test_scores_are_not_changed_by_a_press(model, tokens):
     contexts = Contexts(model, tokens, CONTEXT)
     scores = contexts.scores(KnormPress(), 0)
     before = [one.clone() for one in scores]
@@ -104,9 +98,7 @@ def test_scores_are_not_changed_by_a_press(model: Any, tokens: np.ndarray) -> No
     assert all(torch.equal(*pair) for pair in zip(before, scores, strict=True))
 
 
-def test_pyramid_budgets_are_those_of_its_press(
-    model: Any, tokens: np.ndarray, tmp_path: Path
-) -> None:
+def test_pyramid_budgets_are_those_of_its_press(model, tokens, tmp_path):
     contexts, how = Contexts(model, tokens, CONTEXT), {"window_size": 4, "beta": 4}
     curves = pyramid_curves(CONTEXT, 4, 2, **how)
     assert len(set(curves[49, :, 0])) == 4  # layers differ
@@ -121,9 +113,7 @@ def test_pyramid_budgets_are_those_of_its_press(
 
 
 @pytest.mark.parametrize("length", [2, 4])
-def test_questions_do_not_see_each_other(
-    model: Any, tokens: np.ndarray, tmp_path: Path, length: int
-) -> None:
+def test_questions_do_not_see_each_other(model, tokens, tmp_path, length):
     """The same as asking each question alone, with the full context and with a compressed one."""
     asked = np.random.default_rng(2).integers(8, VOCABULARY, (len(tokens), 2, length))
     answers = np.zeros_like(asked)
@@ -152,7 +142,7 @@ def test_questions_do_not_see_each_other(
             assert outcome.right == np.mean(right)
 
 
-def _log_probabilities(model: Any, context: np.ndarray, following: np.ndarray, press: Any) -> Any:
+def _log_probabilities(model, context, following, press):
     """(following, vocabulary), with the tokens read one by one."""
     cache, found = DynamicCache(), []
     with torch.no_grad(), press(model) if press is not None else nullcontext():
@@ -165,7 +155,7 @@ def _log_probabilities(model: Any, context: np.ndarray, following: np.ndarray, p
     return torch.stack(found)
 
 
-def test_a_model_gets_the_width_of_its_heads(tmp_path: Path) -> None:
+def test_a_model_gets_the_width_of_its_heads(tmp_path):
     """CriticalAdaKVPress reads it from the config, where Qwen2 has none."""
     model = ARCHITECTURES["qwen2"].model("sdpa")
     assert getattr(model.config, "head_dim", None) is None

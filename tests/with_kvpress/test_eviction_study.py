@@ -1,10 +1,7 @@
 """The whole study of evictions on a tiny random model: values, choice, outcomes, continuing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,11 +52,11 @@ PLAN = replace(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A folder with random tokens."""
     path, rng = tmp_path_factory.mktemp("study"), np.random.default_rng(0)
 
-    def drawn(*shape: int) -> np.ndarray:
+    def drawn(*shape):
         return rng.integers(8, VOCABULARY, shape)
 
     found = {name: drawn(PLAN.texts, CONTEXT + 4) for name in (CHOICE, REPORT, *OTHERS)}
@@ -76,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def work(folder: Path, seconds: float = float("inf")) -> Work:
+def work(folder, seconds=float("inf")):
     import time
 
     model = ARCHITECTURES["llama"].model("sdpa")
@@ -87,9 +84,7 @@ def work(folder: Path, seconds: float = float("inf")) -> Work:
     return Work(model, tokens, folder, PLAN, time.monotonic() + seconds, "0")
 
 
-def test_the_study_continues_and_has_all_outcomes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_study_continues_and_has_all_outcomes(folder, monkeypatch):
     monkeypatch.setattr("kvpress.presses.snapkv_press.SnapKVPress.__init__", _small_window)
     monkeypatch.setattr("findings.eviction.contexts.Contexts.replayed", _random_replay)
     first = work(folder)
@@ -138,12 +133,12 @@ def test_the_study_continues_and_has_all_outcomes(
     assert Condition(REPORT, CONTEXT, REPLAY, 0.5, KVZIP) in results
 
 
-def _small_window(self: object, compression_ratio: float = 0.0) -> None:
+def _small_window(self, compression_ratio=0.0):
     """The default window of 64 tokens needs longer contexts."""
     vars(self).update(compression_ratio=compression_ratio, window_size=8, kernel_size=5)
 
 
-def _random_replay(self: object) -> list[object]:
+def _random_replay(self):
     """A model without a tokenizer cannot repeat its context."""
     import torch
 

@@ -1,14 +1,11 @@
 """`BudgetPress` as kvpress tests its own presses: alone, in wrappers, and in other caches."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,12 +42,12 @@ LAYERS, HEADS, TOKENS = 4, 2, 256
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model():
     return ARCHITECTURES["llama"].model("sdpa")
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory):
     """Budgets of the tiny model, another one for every head."""
     values = np.linspace(0.2, 0.9, LAYERS * HEADS)
     curves = prune_curves(values, np.ones(LAYERS * HEADS, bool), "ramp")
@@ -59,41 +56,39 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def tokens(n: int = TOKENS, texts: int = 1) -> torch.Tensor:
+def tokens(n=TOKENS, texts=1):
     return torch.randint(8, VOCABULARY, (texts, n), generator=torch.Generator().manual_seed(n))
 
 
-def compressed(model: Any, press: Any, cache: Cache | None = None) -> Cache:
+def compressed(model, press, cache=None):
     cache = DynamicCache() if cache is None else cache
     with torch.no_grad(), press(model):
         model(tokens(), past_key_values=cache)
     return cache
 
 
-def masked_share(model: Any) -> float:
+def masked_share(model):
     masked = [layer.self_attn.masked_key_indices for layer in model.model.layers]
     return sum(len(one[0]) for one in masked if one is not None) / (LAYERS * HEADS * TOKENS)
 
 
-def alone(press: BudgetPress) -> Any:
+def alone(press):
     return press
 
 
-def composed(press: BudgetPress) -> Any:
+def composed(press):
     """`ThinKPress` keeps all keys, and drops dimensions of them."""
     return ComposedPress([ThinKPress(key_channel_compression_ratio=0.2, window_size=8), press])
 
 
-def before_decoding(press: BudgetPress) -> Any:
+def before_decoding(press):
     return PrefillDecodingPress(prefilling_press=press)
 
 
 @pytest.mark.parametrize("wrapper", [alone, composed, before_decoding])
 @pytest.mark.parametrize("scorer", [KnormPress, ExpectedAttentionPress, SnapKVPress])
 @pytest.mark.parametrize("ratio", [0.2, 0.4, 0.6, 0.8])
-def test_the_mean_masked_share_is_the_ratio(
-    model: Any, file: Path, wrapper: Any, scorer: Any, ratio: float
-) -> None:
+def test_the_mean_masked_share_is_the_ratio(model, file, wrapper, scorer, ratio):
     inner = scorer(window_size=8) if scorer is SnapKVPress else scorer()
     cache = compressed(model, wrapper(BudgetPress(inner, file, ratio)))
     assert masked_share(model) == pytest.approx(ratio, abs=1e-2)
@@ -101,7 +96,7 @@ def test_the_mean_masked_share_is_the_ratio(
 
 
 @pytest.mark.parametrize("ratio", [0.2, 0.8])
-def test_other_scores(model: Any, file: Path, ratio: float) -> None:
+def test_other_scores(model, file, ratio):
     for inner in (KeyDiffPress(), CriticalKVPress(KnormPress())):
         compressed(model, BudgetPress(inner, file, ratio))
         assert masked_share(model) == pytest.approx(ratio, abs=1e-2)
@@ -131,15 +126,13 @@ def test_other_scores(model: Any, file: Path, ratio: float) -> None:
         ),
     ],
 )
-def test_a_wrapper_that_cannot_hold_is_refused(
-    model: Any, file: Path, wrapper: Any, reason: str
-) -> None:
+def test_a_wrapper_that_cannot_hold_is_refused(model, file, wrapper, reason):
     with pytest.raises(ConfigError, match=reason):
         compressed(model, wrapper(BudgetPress(KnormPress(), file, 0.5)))
     assert not any(layer.self_attn._forward_hooks for layer in model.model.layers)
 
 
-def test_decoding_is_refused(model: Any, file: Path) -> None:
+def test_decoding_is_refused(model, file):
     press = BudgetPress(KnormPress(), file)
     wrapper = DecodingPress(press, compression_interval=1, target_size=32)
     cache = DynamicCache()
@@ -149,7 +142,7 @@ def test_decoding_is_refused(model: Any, file: Path) -> None:
             model(tokens(1), past_key_values=cache)
 
 
-def test_a_press_that_masks_keys_before_is_refused(model: Any, file: Path) -> None:
+def test_a_press_that_masks_keys_before_is_refused(model, file):
     duo = DuoAttentionPress(head_compression_ratio=0.5)
     duo.load_attention_pattern = lambda model: (4, 8, np.arange(8.0).reshape(LAYERS, HEADS))
     press = ComposedPress([duo, BudgetPress(KnormPress(), file, 0.5)])
@@ -157,7 +150,7 @@ def test_a_press_that_masks_keys_before_is_refused(model: Any, file: Path) -> No
         compressed(model, press)
 
 
-def test_two_presses_at_once_are_refused(model: Any, file: Path) -> None:
+def test_two_presses_at_once_are_refused(model, file):
     press = BudgetPress(KnormPress(), file, 0.5)
     with (
         pytest.raises(ConfigError, match="cannot be used with KnormPress"),
@@ -173,21 +166,21 @@ def test_two_presses_at_once_are_refused(model: Any, file: Path) -> None:
 class RoundedLayer(QuantizedLayer):
     """A quantised layer without a library: 8 bits per entry, one scale per tensor."""
 
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _quantize(self, tensor, axis):
         scale = tensor.abs().max() / 127
         return (tensor / scale).round().to(torch.int8), scale
 
-    def _dequantize(self, stored: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def _dequantize(self, stored):
         return stored[0].float() * stored[1]
 
 
 class RoundedCache(QuantizedCache):
-    def __init__(self) -> None:
+    def __init__(self):
         Cache.__init__(self, layers=[RoundedLayer() for _ in range(LAYERS)])
 
 
 @pytest.mark.parametrize("ratio", [0.2, 0.4, 0.6, 0.8])
-def test_a_quantised_cache(model: Any, file: Path, ratio: float) -> None:
+def test_a_quantised_cache(model, file, ratio):
     """The same keys are masked, also after the next tokens; the output differs by rounding."""
     press = BudgetPress(KnormPress(), file, ratio)
     plain = compressed(model, press)
@@ -205,7 +198,7 @@ def test_a_quantised_cache(model: Any, file: Path, ratio: float) -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.5, 0.9])
-def test_the_report_counts_the_masks(model: Any, file: Path, ratio: float) -> None:
+def test_the_report_counts_the_masks(model, file, ratio):
     press = BudgetPress(KnormPress(), file, ratio, sink=2, window=4)
     with pytest.raises(ConfigError, match="no text was compressed in all layers yet"):
         press.report()
@@ -229,9 +222,7 @@ def test_the_report_counts_the_masks(model: Any, file: Path, ratio: float) -> No
     assert (press.report().lost, press.report().kept.min()) == (0.0, TOKENS)
 
 
-def test_the_patch_of_the_examples_gives_the_same_budgets(
-    model: Any, file: Path, tmp_path: Path
-) -> None:
+def test_the_patch_of_the_examples_gives_the_same_budgets(model, file, tmp_path):
     diff = (Path(__file__).parents[2] / "examples" / "kvpress-budget-curves.diff").read_text()
     target = tmp_path / "kvpress" / "presses" / "lukv_press.py"
     target.parent.mkdir(parents=True)

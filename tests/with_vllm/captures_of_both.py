@@ -1,17 +1,12 @@
 """Captures of tiny models with both engines, each made once, and how far their dumps differ."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import subprocess
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from sniffing import attended_tables, sniff, start_sniffing, tables_of, words
@@ -33,17 +28,17 @@ os.environ.update(_ENVIRONMENT)
 class Captures:
     """Models, texts and dumps in a folder of the test."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.texts = save_texts(folder / "texts", LENGTHS)
         self.model = cache(self._model)
         self.hf = cache(self._hf)
 
-    def _model(self, kind: str, key_heads: int = 2) -> Path:
+    def _model(self, kind, key_heads=2):
         place = self.folder / f"{kind}-{key_heads}"
         return save_model(place, kind, num_key_value_heads=key_heads)
 
-    def _hf(self, kind: str, key_heads: int = 2) -> Path:
+    def _hf(self, kind, key_heads=2):
         dump = self.folder / f"{kind}-{key_heads}-hf"
         model = self.model(kind, key_heads)
         if kind in WIDER_IN_VLLM:  # the same weights with the window that vLLM computes
@@ -56,7 +51,7 @@ class Captures:
         assert sniff(model, self.texts, dump) == 0
         return dump
 
-    def vllm(self, kind: str, name: str, key_heads: int = 2, **settings: object) -> Path:
+    def vllm(self, kind, name, key_heads=2, **settings):
         """The dump of a capture in this process, which must succeed; made once."""
         dump = self.folder / f"{kind}-{key_heads}-{name}"
         if not dump.exists():
@@ -65,7 +60,7 @@ class Captures:
         return dump
 
 
-def run_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> tuple[int, str]:
+def run_vllm(model, texts, dump, **settings):
     """The exit code and the output of a capture with vLLM in a process of its own."""
     flags = words(model, texts, dump, engine="vllm", **settings)
     process = start_sniffing(*flags, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -76,7 +71,7 @@ def run_vllm(model: Path, texts: Path, dump: Path, **settings: object) -> tuple[
     return process.returncode, told
 
 
-def assert_same_dump(one: Path, other: Path) -> None:
+def assert_same_dump(one, other):
     """Rows are equal, and numbers to the tolerance of another order of sums."""
     for tables in (tables_of, attended_tables):
         here, there = tables(one), tables(other)
@@ -95,7 +90,7 @@ def assert_same_dump(one: Path, other: Path) -> None:
         _assert_same_rotary(own["rotary"], their["rotary"])
 
 
-def _assert_same_rows(head: str, here: pa.Table, there: pa.Table) -> None:
+def _assert_same_rows(head, here, there):
     assert here.schema.equals(there.schema)
     assert here.num_rows == there.num_rows, head
     for column in here.column_names:
@@ -108,11 +103,11 @@ def _assert_same_rows(head: str, here: pa.Table, there: pa.Table) -> None:
         np.testing.assert_allclose(mine, theirs, atol=tolerance, rtol=0, err_msg=f"{head} {column}")
 
 
-def _floats(column: Any) -> npt.NDArray[np.float64]:
+def _floats(column):
     return np.array(column.to_pylist(), np.float64)
 
 
-def _assert_same_rotary(own: dict[str, Any] | None, their: dict[str, Any] | None) -> None:
+def _assert_same_rotary(own, their):
     assert (own is None) == (their is None)
     if own is None or their is None:
         return

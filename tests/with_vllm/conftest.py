@@ -1,7 +1,5 @@
 """Fixtures of captures with vLLM: dumps of both engines from the same weights and texts."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest
@@ -13,5 +11,5 @@ collect_ignore_glob = [] if _vllm is not None and _vllm.origin is not None else 
 
 
 @pytest.fixture(scope="module")
-def captures(tmp_path_factory: pytest.TempPathFactory) -> Captures:
+def captures(tmp_path_factory):
     return Captures(tmp_path_factory.mktemp("captures"))

@@ -1,19 +1,16 @@
 """The dump of the engine vllm is that of the engine hf."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import hanging_texts
-from captures_of_both import Captures, assert_same_dump, run_vllm
+from captures_of_both import assert_same_dump, run_vllm
 from qk_dump.layout import UNFINISHED
 from qk_sniffer.capture.segments import saved_chunks
 from sniffing import ONE_THREAD, words
@@ -27,7 +24,7 @@ TWO = {"vllm__tensor_parallel": 2}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whole_texts(captures: Captures, kind: str) -> None:
+def test_whole_texts(captures, kind):
     dump = captures.vllm(kind, "whole")
     assert_same_dump(captures.hf(kind), dump)
     recorded = json.loads((dump / "dump.json").read_text())["capture"]
@@ -37,7 +34,7 @@ def test_whole_texts(captures: Captures, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_analyses_agree(captures: Captures, kind: str, tmp_path: Path) -> None:
+def test_analyses_agree(captures, kind, tmp_path):
     from attention_plasticity.cli import main
 
     found = []
@@ -66,20 +63,18 @@ def test_analyses_agree(captures: Captures, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_several_texts_on_two_ranks(captures: Captures, kind: str) -> None:
+def test_several_texts_on_two_ranks(captures, kind):
     dump = captures.vllm(kind, "two", **TWO, inference__batch_size=3)
     assert_same_dump(captures.hf(kind), dump)
 
 
-def test_fewer_key_heads_than_ranks_are_refused(captures: Captures, tmp_path: Path) -> None:
+def test_fewer_key_heads_than_ranks_are_refused(captures, tmp_path):
     code, told = run_vllm(captures.model("gemma2", 1), captures.texts, tmp_path / "dump", **TWO)
     assert code == 2, told
     assert "error: vllm.tensor_parallel: 2 GPUs cannot divide the 1 key heads" in told
 
 
-def test_verify_compares_a_dump_with_transformers(
-    captures: Captures, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_compares_a_dump_with_transformers(captures, capsys):
     from attention_plasticity.cli import main
 
     dump = captures.vllm("llama", "whole")
@@ -88,7 +83,7 @@ def test_verify_compares_a_dump_with_transformers(
     assert "Equal: no layer differs by more than 0.0001" in capsys.readouterr().out
 
 
-def test_a_killed_capture_continues(captures: Captures, tmp_path: Path) -> None:
+def test_a_killed_capture_continues(captures, tmp_path):
     """The process is killed while it waits for a text, when earlier ones are saved."""
     texts, dump = save_texts(tmp_path / "texts", [300] * 40), tmp_path / "dump"
     model = captures.model("llama")
@@ -112,7 +107,7 @@ def test_a_killed_capture_continues(captures: Captures, tmp_path: Path) -> None:
     assert_same_dump(whole, dump)
 
 
-def test_what_vllm_cannot_run_is_one_line(captures: Captures, tmp_path: Path) -> None:
+def test_what_vllm_cannot_run_is_one_line(captures, tmp_path):
     """Heads of 16 dimensions are too narrow for the attention of vLLM on a CPU."""
     model = save_model(tmp_path / "model", "llama", head_dim=16)
     code, told = run_vllm(model, captures.texts, tmp_path / "dump")

@@ -1,10 +1,6 @@
 """Tiny models that vLLM runs on a CPU, which needs heads of 32 dimensions or more."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from tiny_models import ARCHITECTURES
 from tiny_texts import tiny_tokenizer
@@ -12,7 +8,7 @@ from tiny_texts import tiny_tokenizer
 _WIDTH = 32
 
 
-def save_model(folder: Path, model_type: str, **changes: Any) -> Path:
+def save_model(folder, model_type, **changes):
     """A random model and its tokenizer."""
     known = ARCHITECTURES[model_type]
     config = {**known.config, "head_dim": _WIDTH, **changes}

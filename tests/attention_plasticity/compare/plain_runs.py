@@ -1,16 +1,10 @@
 """Small runs for comparisons, and means over their CSV files by plain loops."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from attention_plasticity.compare.runs import NamedRun
@@ -20,12 +14,8 @@ from report_runs import write_run
 STUDENT_11 = 2.2009851600  # 97.5 % point of Student's t with 11 degrees of freedom, from a table
 GROUPS = [f"group_{number:02d}" for number in range(16)]
 
-Head = tuple[int, int]
-Row = dict[str, str]
-Floats = npt.NDArray[np.float64]
 
-
-def small_models(folder: Path, number: int, digests: str = "") -> list[NamedRun]:
+def small_models(folder, number, digests=""):
     """Models `m0`, `m1` and so on, with RoPE-aligned plasticity and errors.
 
     `digests` has a letter per model; models with the same letter have the same texts.
@@ -38,11 +28,11 @@ def small_models(folder: Path, number: int, digests: str = "") -> list[NamedRun]
     return [opened(folder / name, name) for name in names]
 
 
-def opened(folder: Path, label: str, **about: Any) -> NamedRun:
+def opened(folder, label, **about):
     return NamedRun(label, FinishedRun.open(folder), **about)
 
 
-def edit_info(folder: Path, **changes: Any) -> Path:
+def edit_info(folder, **changes):
     """Change entries of run.json: `input__texts` is `texts` in `input`."""
     info = json.loads((folder / "run.json").read_text())
     for path, value in changes.items():
@@ -55,32 +45,30 @@ def edit_info(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def edit_table(folder: Path, table: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+def edit_table(folder, table, change):
     """Change a table of a run, such as `metrics` or `influences`."""
     path = folder / f"head_{table}.csv"
     change(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
 
 
-def rows_of(folder: Path, table: str) -> list[Row]:
+def rows_of(folder, table):
     with (folder / f"head_{table}.csv").open() as file:
         return list(csv.DictReader(file))
 
 
-def head_of(row: Row) -> Head:
+def head_of(row):
     return int(row["layer"]), int(row["q_head"])
 
 
-def values_of(folder: Path, column: str) -> dict[Head, float]:
+def values_of(folder, column):
     """The values of a column that are known, by head."""
     found = {head_of(row): float(row[column] or "nan") for row in rows_of(folder, "metrics")}
     return {head: value for head, value in found.items() if not math.isnan(value)}
 
 
-def vectors_of(
-    folder: Path, quantity: str, bins: Iterable[int] | None = None
-) -> dict[Head, Floats]:
+def vectors_of(folder, quantity, bins=None):
     """By head (17,): value and influences of a quantity, as means over its bins if it has bins."""
-    found: dict[Head, list[list[float]]] = {}
+    found = {}
     wanted = None if bins is None else set(bins)
     for row in rows_of(folder, "influences"):
         known = row["quantity"] == quantity and row["value"] != "nan"
@@ -90,23 +78,21 @@ def vectors_of(
     return {head: np.mean(own, axis=0) for head, own in found.items()}
 
 
-def mean_vector(folder: Path, quantity: str, bins: Iterable[int] | None = None) -> Floats:
+def mean_vector(folder, quantity, bins=None):
     """(17,) means over all heads of value and influences."""
     return np.asarray(np.mean([*vectors_of(folder, quantity, bins).values()], axis=0))
 
 
-def mean(values: Iterable[float]) -> float:
+def mean(values):
     listed = list(values)
     return sum(listed) / len(listed)
 
 
-def length(shares: Iterable[float]) -> float:
+def length(shares):
     return math.sqrt(sum(share * share for share in shares))
 
 
-def plain_mean(
-    folder: Path, column: str, keep: Callable[[Head], bool] = lambda head: True
-) -> tuple[float, float, int]:
+def plain_mean(folder, column, keep=lambda head: True):
     """Mean over some heads, its standard error, and the number of heads."""
     values = {head: value for head, value in values_of(folder, column).items() if keep(head)}
     vectors = vectors_of(folder, column)

@@ -1,10 +1,5 @@
 """What a reader of a comparison must know: methods, contexts, samples, texts and heads."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from attention_plasticity.compare.cautions import (
@@ -21,16 +16,16 @@ LAYOUT = {"num_layers": 5, "num_q_heads": 6, "num_k_heads": 2}
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> list[Path]:
+def folders(tmp_path):
     """Three runs with plasticity over a bucket only."""
     return [write_run(tmp_path / name, model=f"owner/{name}") for name in "abc"]
 
 
-def named(folders: list[Path]) -> list[NamedRun]:
+def named(folders):
     return [opened(folder, label) for folder, label in zip(folders, "abc", strict=False)]
 
 
-def told(folders: list[Path]) -> list[str]:
+def told(folders):
     """The cautions about means; the last is about buckets."""
     found = [caution.text for caution in run_cautions(named(folders))]
     assert "no RoPE-aligned plasticity, so plasticity over a bucket" in found[-1]
@@ -46,7 +41,7 @@ def told(folders: list[Path]) -> list[str]:
         ({"max_rel_dist": 0.1}, 0),  # matters to local pairs only
     ],
 )
-def test_other_methods_are_obstacles(settings: dict[str, Any], count: int, tmp_path: Path) -> None:
+def test_other_methods_are_obstacles(settings, count, tmp_path):
     pair = [write_run(tmp_path / "a"), write_run(tmp_path / "b", **settings)]
     found = obstacles(named(pair))
     assert len(found) == count
@@ -57,7 +52,7 @@ def test_other_methods_are_obstacles(settings: dict[str, Any], count: int, tmp_p
     assert not obstacles(named(pair))
 
 
-def test_what_is_not_equal_is_noted(folders: list[Path]) -> None:
+def test_what_is_not_equal_is_noted(folders):
     assert told(folders) == []
     metrics_table().assign(q_position_max=99).to_csv(folders[0] / "head_metrics.csv", index=False)
     kinds = {"few_texts": "Fewer than 4 texts.", "attended_unknown": "Of attended pairs."}
@@ -90,9 +85,7 @@ def test_what_is_not_equal_is_noted(folders: list[Path]) -> None:
         ({"input__dump__sampler": None, "input__dump__bucket_type": None}, None),
     ],
 )
-def test_different_samples_are_noted(
-    changes: dict[str, Any], caution: str | None, tmp_path: Path
-) -> None:
+def test_different_samples_are_noted(changes, caution, tmp_path):
     sampler = {"type": "uniform", "base_rate": 4.0, "key_base_rate": 8.0, "seed": 0}
     pair = [write_run(tmp_path / name) for name in "ab"]
     for folder in pair:
@@ -105,7 +98,7 @@ def test_different_samples_are_noted(
         assert f"The runs have {caution}" in found[0]
 
 
-def test_other_texts_are_noted(tmp_path: Path) -> None:
+def test_other_texts_are_noted(tmp_path):
     runs = small_models(tmp_path, 3, "aab")
     [caution] = pairing_cautions(runs)
     assert caution.text.startswith(
@@ -129,9 +122,7 @@ def test_other_texts_are_noted(tmp_path: Path) -> None:
         ({**LAYOUT, "num_layers": 6}, [], "m1 minus m0 is a difference of means over different"),
     ],
 )
-def test_other_heads_are_noted(
-    layout: dict[str, int], left_out: list[int], expected: str | None, tmp_path: Path
-) -> None:
+def test_other_heads_are_noted(layout, left_out, expected, tmp_path):
     runs = small_models(tmp_path, 2, "aa")
     folder = edit_info(runs[1].run.folder, head_layout=layout)
     known = {"ap_aligned": lambda table: table["ap_aligned"].mask(table["layer"].isin(left_out))}
@@ -142,7 +133,7 @@ def test_other_heads_are_noted(
         assert found[0].text.startswith(expected)
 
 
-def test_types_of_layers_that_differ_are_noted(tmp_path: Path) -> None:
+def test_types_of_layers_that_differ_are_noted(tmp_path):
     [one] = small_models(tmp_path, 1)
     part = NamedRun("part", one.run.select(layer_type="full"))
     texts = [caution.text for caution in run_cautions([one, part])]

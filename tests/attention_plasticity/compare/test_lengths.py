@@ -1,10 +1,7 @@
 """Parts of the context and shares of rotary bands, against plain sums over the CSV files."""
 
-from __future__ import annotations
-
 import math
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,7 +9,6 @@ import pytest
 
 from attention_plasticity.compare.bands import NOT_TURNED, wavelengths
 from attention_plasticity.compare.lengths import fifth_parts, length_parts, part_start
-from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.metrics import GROUP_COLUMNS
 from plain_runs import STUDENT_11, edit_info, length, mean_vector, opened, rows_of, small_models
@@ -21,11 +17,11 @@ from run_tables import add_bins, add_errors, write_run
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+def runs(tmp_path_factory):
     return small_models(tmp_path_factory.mktemp("lengths"), 2, "aa")
 
 
-def test_the_parts_of_long_and_short_contexts() -> None:
+def test_the_parts_of_long_and_short_contexts():
     names = {tokens: [part.name for part in length_parts(tokens)] for tokens in (16384, 131072)}
     assert names[16384] == ["0–2K", "2–4K", "4–8K", "8–16K"]
     assert names[131072] == ["0–8K", "8–16K", "16–32K", "32–64K", "64–128K"]
@@ -40,9 +36,7 @@ def test_the_parts_of_long_and_short_contexts() -> None:
     assert [part_start(part.name) for part in fifth_parts(100)] == [0, 20, 40, 60, 80]
 
 
-def expected(
-    folder: Path, bins: range, first: range, start_near: range | None
-) -> dict[str, tuple[float, float]]:
+def expected(folder, bins, first, start_near):
     """Value and error of the metrics of a part, whose drops are from another part.
 
     Near keys have values from bin 2 on.
@@ -75,14 +69,7 @@ def expected(
         ("fifth", "20–40 %", range(3, 6), range(1, 3), range(2, 3)),
     ],
 )
-def test_values_and_errors_are_those_of_plain_sums(
-    runs: list[NamedRun],
-    by: str,
-    part: str,
-    bins: range,
-    first: range,
-    start_near: range | None,
-) -> None:
+def test_values_and_errors_are_those_of_plain_sums(runs, by, part, bins, first, start_near):
     table = summary(runs, by)
     chosen = (table["run"] == "m1") & (table["minus"] == "") & (table["group"] == part)
     rows = table[chosen].set_index("metric")
@@ -99,7 +86,7 @@ def test_values_and_errors_are_those_of_plain_sums(
         assert set(table[table["group"] == "0–20 %"]["metric"]) == metrics
 
 
-def test_near_keys_of_other_contexts_are_not_compared(runs: list[NamedRun], tmp_path: Path) -> None:
+def test_near_keys_of_other_contexts_are_not_compared(runs, tmp_path):
     """Their distances are those of the first fifth of each run."""
     copied = shutil.copytree(runs[1].run.folder, tmp_path / "other")
     edit_info(copied, longest_text=1500)
@@ -116,7 +103,7 @@ EIGHTHS = (0, 0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7)
 
 
 @pytest.fixture(scope="module")
-def banded(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+def banded(tmp_path_factory):
     """Two models with bands on the same texts, and one without bands."""
     folder = tmp_path_factory.mktemp("bands")
     models = small_models(folder, 3)
@@ -125,7 +112,7 @@ def banded(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
     return [opened(one.run.folder, one.label) for one in models]
 
 
-def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> None:
+def _add_bands(folder, waves, rng):
     """Shares that sum to .9 in every head, and influences of 12 groups on each eighth."""
     heads = pd.read_csv(folder / "head_metrics.csv")[["layer", "q_head", "k_head"]]
     bands, rows = [], []
@@ -148,7 +135,7 @@ def _add_bands(folder: Path, waves: list[float], rng: np.random.Generator) -> No
     edit_info(folder, input__texts={"count": GROUPS, "digest": "same"})
 
 
-def vector(run: NamedRun, number: int | None) -> np.ndarray:
+def vector(run, number):
     """Share and influences of an eighth as means over heads, from the rows of the files."""
     name = "unturned_share" if number is None else "band_share"
     influences = [
@@ -166,9 +153,7 @@ def vector(run: NamedRun, number: int | None) -> np.ndarray:
 
 
 @pytest.mark.parametrize("number", [0, 1, 7, None])
-def test_shares_and_errors_are_those_of_plain_sums(
-    banded: list[NamedRun], number: int | None
-) -> None:
+def test_shares_and_errors_are_those_of_plain_sums(banded, number):
     table = summary(banded, "band").set_index(["run", "minus", "group"])
     name = NOT_TURNED if number is None else str(number + 1)
     zero, one = (vector(run, number) for run in banded[:2])
@@ -183,7 +168,7 @@ def test_shares_and_errors_are_those_of_plain_sums(
         assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8)
 
 
-def test_eighths_have_the_wavelengths_of_their_bands(banded: list[NamedRun]) -> None:
+def test_eighths_have_the_wavelengths_of_their_bands(banded):
     found = wavelengths(banded[1].run)
     assert list(found) == [str(place) for place in range(1, 9)]
     for number in range(8):
@@ -192,7 +177,7 @@ def test_eighths_have_the_wavelengths_of_their_bands(banded: list[NamedRun]) -> 
     assert wavelengths(banded[2].run) == {}
 
 
-def test_values_by_distance_are_means_over_heads(tmp_path: Path) -> None:
+def test_values_by_distance_are_means_over_heads(tmp_path):
     """A group is the middle of the distances in tokens, so runs with other bins can be compared."""
     folder = add_errors(add_bins(write_run(tmp_path / "run")))
     table = summary([folder], "distance").set_index("group")

@@ -1,18 +1,12 @@
 """The same heads in two models, and their roles, against the rows of the CSV files."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
 from scipy import stats
 
-from attention_plasticity.compare.matched import (
-    changed_counts,
-    matched_heads,
-    role_counts,
-)
-from attention_plasticity.compare.runs import NamedRun, Pair
+from attention_plasticity.compare.matched import changed_counts, matched_heads, role_counts
+from attention_plasticity.compare.runs import Pair
 from plain_runs import length, opened, rows_of, small_models, values_of, vectors_of
 from role_runs import add_roles
 
@@ -20,7 +14,7 @@ METRIC = "ap_aligned"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+def runs(tmp_path_factory):
     """Two models on the same texts with roles, a third on other texts without roles."""
     found = small_models(tmp_path_factory.mktemp("matched"), 3, "aab")
     for one in found[:2]:
@@ -29,9 +23,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
 
 
 @pytest.mark.parametrize(("other", "paired"), [(1, True), (2, False)])
-def test_differences_and_tests_are_those_of_plain_sums(
-    runs: list[NamedRun], other: int, paired: bool
-) -> None:
+def test_differences_and_tests_are_those_of_plain_sums(runs, other, paired):
     table = matched_heads([Pair(runs[other], runs[0])], [METRIC]).set_index(["layer", "q_head"])
     folders = runs[other].run.folder, runs[0].run.folder
     values = [values_of(folder, METRIC) for folder in folders]
@@ -49,7 +41,7 @@ def test_differences_and_tests_are_those_of_plain_sums(
         assert (row["low"], row["high"]) == pytest.approx((low, high))
 
 
-def test_heads_that_changed_are_counted_with_scipys_correction(runs: list[NamedRun]) -> None:
+def test_heads_that_changed_are_counted_with_scipys_correction(runs):
     """Each metric of each pair is corrected for its own number of heads."""
     pairs = [Pair(runs[1], runs[0]), Pair(runs[2], runs[0])]
     table = matched_heads(pairs, [METRIC, "ap_phase"])
@@ -65,7 +57,7 @@ def test_heads_that_changed_are_counted_with_scipys_correction(runs: list[NamedR
     assert 0 < counts.loc[("m1", METRIC), "changed"] < 29
 
 
-def test_roles_are_counted_from_the_rows(runs: list[NamedRun]) -> None:
+def test_roles_are_counted_from_the_rows(runs):
     table = role_counts(runs)
     assert set(table["run"]) == {"m0", "m1"}
     rows = rows_of(runs[0].run.folder, "roles")

@@ -1,23 +1,14 @@
 """The summary of runs, against plain sums and loops over the rows of their CSV files."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from attention_plasticity.compare.groups import DIVISIONS, layers_of_part
-from attention_plasticity.compare.runs import (
-    NamedRun,
-    Pair,
-    can_match,
-    family_pairs,
-    named_runs,
-)
+from attention_plasticity.compare.runs import NamedRun, Pair, can_match, family_pairs, named_runs
 from attention_plasticity.compare.summary import SUMMARY_COLUMNS, key_head_summary, summary
 from attention_plasticity.tables.head_means import mean_estimate
 from plain_runs import (
@@ -46,7 +37,7 @@ WITHOUT_ROPE = {1, 3}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+def runs(tmp_path_factory):
     """Two models on the same texts, a third on others; all with roles and NoPE layers."""
     found = small_models(tmp_path_factory.mktemp("summary"), 3, "aab")
     for one in found:
@@ -56,13 +47,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
     return [opened(one.run.folder, one.label) for one in found]
 
 
-def row_of(table: pd.DataFrame, run: str, group: str, metric: str, minus: str = "") -> pd.Series:
+def row_of(table, run, group, metric, minus=""):
     chosen = (table["run"] == run) & (table["minus"] == minus)
     [place] = np.flatnonzero(chosen & (table["group"] == group) & (table["metric"] == metric))
     return table.iloc[place]
 
 
-def assert_row(row: pd.Series, value: float, error: float, heads: int) -> None:
+def assert_row(row, value, error, heads):
     assert row["mean"] == pytest.approx(value, abs=1e-12)
     assert row["se"] == pytest.approx(error, abs=1e-12)
     assert row["high"] - row["mean"] == pytest.approx(STUDENT_11 * error, rel=1e-8, abs=1e-12)
@@ -71,7 +62,7 @@ def assert_row(row: pd.Series, value: float, error: float, heads: int) -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_means_are_those_of_the_files(runs: list[NamedRun], metric: str) -> None:
+def test_means_are_those_of_the_files(runs, metric):
     table = summary(runs, None, [metric])
     assert tuple(table) == SUMMARY_COLUMNS
     for one in runs:
@@ -79,9 +70,7 @@ def test_means_are_those_of_the_files(runs: list[NamedRun], metric: str) -> None
 
 
 @pytest.mark.parametrize(("other", "paired"), [(1, True), (2, False)])
-def test_differences_are_those_of_the_same_heads(
-    runs: list[NamedRun], other: int, paired: bool
-) -> None:
+def test_differences_are_those_of_the_same_heads(runs, other, paired):
     table = summary([runs[0], runs[other]], None, [METRIC])
     row = row_of(table, runs[other].label, "all", METRIC, "m0")
     folders = runs[other].run.folder, runs[0].run.folder
@@ -91,7 +80,7 @@ def test_differences_are_those_of_the_same_heads(
     assert_row(row, change, length(one - zero if paired else [*one, *zero]), 29)
 
 
-def test_only_heads_with_both_values_are_subtracted(tmp_path: Path) -> None:
+def test_only_heads_with_both_values_are_subtracted(tmp_path):
     one, other = small_models(tmp_path, 2, "aa")
     known = {METRIC: lambda table: table[METRIC].mask(table["layer"] == 2)}
     edit_table(other.run.folder, "metrics", lambda table: table.assign(**known))
@@ -103,7 +92,7 @@ def test_only_heads_with_both_values_are_subtracted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["layer_type", "rope", "role"])
-def test_groups_have_the_means_of_their_heads(runs: list[NamedRun], by: str) -> None:
+def test_groups_have_the_means_of_their_heads(runs, by):
     folder = runs[0].run.folder
     roles = {head_of(row): row["likely_role"] for row in rows_of(folder, "roles")}
     group_of = {
@@ -119,7 +108,7 @@ def test_groups_have_the_means_of_their_heads(runs: list[NamedRun], by: str) -> 
         assert_row(row_of(table, "m0", group, METRIC), *expected)
 
 
-def test_two_types_of_layers_have_a_difference(runs: list[NamedRun]) -> None:
+def test_two_types_of_layers_have_a_difference(runs):
     full, windowed = (
         np.mean([own for head, own in vectors.items() if (head[0] == 1) == kind], axis=0)
         for vectors in [vectors_of(runs[0].run.folder, METRIC)]
@@ -131,7 +120,7 @@ def test_two_types_of_layers_have_a_difference(runs: list[NamedRun]) -> None:
     assert_row(between, value, length(influences), 29)
 
 
-def test_tenths_of_the_depth(runs: list[NamedRun]) -> None:
+def test_tenths_of_the_depth(runs):
     """Five layers: every layer is in two tenths."""
     table = summary(runs[:1], "depth", [METRIC])
     assert table["group"].tolist() == [f"{part}–{part + 10} %" for part in range(0, 100, 10)]
@@ -142,7 +131,7 @@ def test_tenths_of_the_depth(runs: list[NamedRun]) -> None:
         assert_row(table.iloc[part], *expected)
 
 
-def test_every_layer_has_the_part_with_its_middle() -> None:
+def test_every_layer_has_the_part_with_its_middle():
     for layers in (10, 12, 30, 61):
         parts = [layers_of_part(part, 10, layers) for part in range(10)]
         assert [layer for own in parts for layer in own] == list(range(layers))
@@ -153,12 +142,12 @@ def test_every_layer_has_the_part_with_its_middle() -> None:
 
 
 @pytest.mark.parametrize("by", [None, *DIVISIONS])
-def test_the_order_of_runs_changes_only_signs(runs: list[NamedRun], by: str | None) -> None:
+def test_the_order_of_runs_changes_only_signs(runs, by):
     keys = ["run", "minus", "group", "metric"]
     one = summary(runs, by, pairs=[Pair(runs[1], runs[0])]).set_index(keys)
     other = summary(runs[::-1], by, pairs=[Pair(runs[0], runs[1])]).set_index(keys)
     for key, row in one.iterrows():
-        run, minus, group, metric = key  # type: ignore[misc]
+        run, minus, group, metric = key
         is_difference = minus not in ("", run)
         twin = other.loc[(minus, run, group, metric) if is_difference else key]
         sign = -1.0 if is_difference else 1.0
@@ -167,7 +156,7 @@ def test_the_order_of_runs_changes_only_signs(runs: list[NamedRun], by: str | No
 
 
 @pytest.mark.parametrize("by", [None, "length"])
-def test_the_order_of_heads_changes_nothing(runs: list[NamedRun], by: str, tmp_path: Path) -> None:
+def test_the_order_of_heads_changes_nothing(runs, by, tmp_path):
     folder = tmp_path / "shuffled"
     folder.mkdir()
     for number, path in enumerate(sorted(runs[0].run.folder.iterdir())):
@@ -181,7 +170,7 @@ def test_the_order_of_heads_changes_nothing(runs: list[NamedRun], by: str, tmp_p
     )
 
 
-def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path: Path) -> None:
+def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path):
     [one] = small_models(tmp_path, 1)
     folder, layout = one.run.folder, {"num_q_heads": 6, "num_layers": 5}
     sampled = {"capture": {"capture": {"head_sampling": {"count": 29}}}, "eligible_q_heads": 120}
@@ -199,7 +188,7 @@ def test_heads_that_were_sampled_at_random_add_to_the_error(tmp_path: Path) -> N
     assert row["df"] == 11
 
 
-def test_first_runs_of_families_are_subtracted(runs: list[NamedRun]) -> None:
+def test_first_runs_of_families_are_subtracted(runs):
     families, checkpoints = ("a", "a", "b", "", ""), (10.0, 5.0, None, 1.0, 2.0)
     named = [
         NamedRun(f"m{place}", runs[0].run, *given)
@@ -209,7 +198,7 @@ def test_first_runs_of_families_are_subtracted(runs: list[NamedRun]) -> None:
     assert pairs == {("m0", "m1"), ("m4", "m3")}
 
 
-def test_wrong_words_are_told(runs: list[NamedRun]) -> None:
+def test_wrong_words_are_told(runs):
     with pytest.raises(ConfigError, match=r"by: 'dept': expected one of layer_type, .*depth"):
         summary(runs, "dept")
     with pytest.raises(ConfigError, match=r"metrics: no run has ap_alined.*ap_aligned"):
@@ -217,14 +206,14 @@ def test_wrong_words_are_told(runs: list[NamedRun]) -> None:
     assert [one.label for one in named_runs([runs[0].run, runs[1].run])] == ["m0", "m1"]
 
 
-def test_runs_without_a_table_have_no_rows(tmp_path: Path, runs: list[NamedRun]) -> None:
+def test_runs_without_a_table_have_no_rows(tmp_path, runs):
     plain = opened(write_run(tmp_path / "plain", errors=True), "plain")
     for by in ("length", "fifth", "band", "role"):
         assert set(summary([*runs[:1], plain], by)["run"]) <= {"m0"}
     assert key_head_summary(runs).empty
 
 
-def test_models_of_other_sizes_differ_by_their_means(runs: list[NamedRun]) -> None:
+def test_models_of_other_sizes_differ_by_their_means(runs):
     """Not by heads: the same numbers are other heads there."""
     one, other = runs[:2]
     layout = {"num_layers": 6, "num_q_heads": 6, "num_k_heads": 2}
@@ -239,7 +228,7 @@ def test_models_of_other_sizes_differ_by_their_means(runs: list[NamedRun]) -> No
     assert row["mean"] == pytest.approx(means[0] - means[1], abs=1e-12)
 
 
-def test_the_mean_has_the_fewest_groups() -> None:
+def test_the_mean_has_the_fewest_groups():
     """The degrees of freedom are those of the head with the fewest groups of texts."""
     shares = [[0.1] * len(GROUPS)] * 2
     assert mean_estimate([1.0, 2.0], shares, [12.0, 5.0]).freedom == 4

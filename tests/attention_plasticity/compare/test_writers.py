@@ -1,7 +1,5 @@
 """Tables of several runs as CSV, Markdown and LaTeX: what is written can be read back."""
 
-from __future__ import annotations
-
 import io
 import math
 import re
@@ -11,7 +9,6 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.compare.writers import (
     PACKAGES,
@@ -41,13 +38,13 @@ TABLE = Table(
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+def runs(tmp_path_factory):
     return small_models(tmp_path_factory.mktemp("writers"), 2, "aa")
 
 
-def cells_of(markdown: str) -> list[list[str]]:
+def cells_of(markdown):
     """The cells of the first table of a Markdown text, as a reader sees them."""
-    rows: list[list[str]] = []
+    rows = []
     for token in MarkdownIt("commonmark").enable("table").parse(markdown):
         if token.type == "tr_open":
             rows.append([])
@@ -58,26 +55,26 @@ def cells_of(markdown: str) -> list[list[str]]:
     return rows
 
 
-def test_csv_has_every_number(runs: list[NamedRun]) -> None:
+def test_csv_has_every_number(runs):
     frame = summary(runs, "layer_type")
     read = pd.read_csv(io.StringIO(csv_text(frame)), keep_default_na=False, na_values=["nan"])
     pd.testing.assert_frame_equal(read, frame, check_exact=True)
 
 
-def test_texts_of_csv_are_no_formulas() -> None:
+def test_texts_of_csv_are_no_formulas():
     frame = pd.DataFrame({"run": ["=1+1", "+a", "-b", "@c", "a-b"], "mean": [-1.0] * 5})
     read = pd.read_csv(io.StringIO(csv_text(frame)))
     assert read["run"].tolist() == ["'=1+1", "'+a", "'-b", "'@c", "a-b"]
     assert read["mean"].tolist() == [-1.0] * 5
 
 
-def test_any_names_are_cells_of_markdown() -> None:
+def test_any_names_are_cells_of_markdown():
     lines = tuple((word, f"{word}1") for word in WORDS)
     table = Table("", ("run", "value"), lines)
     assert cells_of(markdown_table(table)) == [["run", "value"], *map(list, lines)]
 
 
-def test_cells_have_the_values_of_the_frame(runs: list[NamedRun]) -> None:
+def test_cells_have_the_values_of_the_frame(runs):
     frame = summary(runs, None, ["ap_aligned", "ap_phase"])
     table = summary_table(frame, "c", headings={"ap_phase": "phase", "ap_aligned": "level"})
     assert table.headings == ("run", "phase", "level")
@@ -98,11 +95,11 @@ def test_cells_have_the_values_of_the_frame(runs: list[NamedRun]) -> None:
         ((math.nan, 0.0, 0.0), "half", "–"),
     ],
 )
-def test_numbers_in_words(numbers: tuple[float, float, float], form: str, words: str) -> None:
-    assert number_words(*numbers, form=form) == words  # type: ignore[arg-type]
+def test_numbers_in_words(numbers, form, words):
+    assert number_words(*numbers, form=form) == words
 
 
-def test_latex_has_balanced_environments_and_true_minus_signs() -> None:
+def test_latex_has_balanced_environments_and_true_minus_signs():
     text = latex_table(TABLE, "means")
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
     opened, closed = (re.findall(rf"\\{name}{{(\w+\*?)}}", text) for name in ("begin", "end"))
@@ -116,7 +113,7 @@ def test_latex_has_balanced_environments_and_true_minus_signs() -> None:
     assert r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}" in text
 
 
-def test_no_sign_of_a_name_is_a_command() -> None:
+def test_no_sign_of_a_name_is_a_command():
     known = r"\\(textasciicircum|text\w+|ldots|dag|ddag)\{\}|\$\\pm\$|\\[&%$#_{}]"
     for word in WORDS:
         plain = latex_text(word)
@@ -125,7 +122,7 @@ def test_no_sign_of_a_name_is_a_command() -> None:
         assert not re.search(r"[\\&%$#_{}~^]", re.sub(known, "", plain)), word
 
 
-def test_files_of_a_table() -> None:
+def test_files_of_a_table():
     frame = pd.DataFrame({"run": ["a"], "mean": [0.5]})
     assert list(table_files("means", frame, [])) == ["means.csv"]
     files = table_files("role_shares", frame, [TABLE, TABLE], "study-role_shares")
@@ -137,7 +134,7 @@ def test_files_of_a_table() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_no_digit_is_cut_on_a_terminal(width: int) -> None:
+def test_no_digit_is_cut_on_a_terminal(width):
     shown = io.StringIO()
     print_table(TABLE, Console(file=shown, width=width))
     text = " ".join(shown.getvalue().split())

@@ -1,10 +1,7 @@
 """`attention-plasticity demo`: on the sample that comes with the package."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -16,13 +13,11 @@ from lasting_workers import workers as workers  # a fixture of all tests here
 
 
 @pytest.fixture(autouse=True)
-def _small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_figures(monkeypatch):
     monkeypatch.setitem(style._STYLE, "savefig.dpi", 40)  # faster
 
 
-def test_the_demo_ends_with_figures_and_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_ends_with_figures_and_a_page(tmp_path, capsys, monkeypatch):
     """With a third of its heads."""
     monkeypatch.setattr(config, "make_config", partial(config.make_config, heads=[0, 1, 2]))
     assert main(["demo", "--output_dir", str(tmp_path / "demo")]) == 0

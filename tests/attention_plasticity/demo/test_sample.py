@@ -1,7 +1,5 @@
 """The dump that comes with the package."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -13,10 +11,9 @@ from attention_plasticity.demo.sample import repeated_path, sample_path
 from qk_dump.checks import rules_of
 from qk_dump.columns import COLUMNS
 from qk_dump.heads import HeadId
-from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.positions import joint_inclusion
-from qk_dump.reader import HeadRows, read_head
+from qk_dump.reader import read_head
 from qk_dump.source import open_dump
 from tools.make_sample import thinned
 
@@ -25,16 +22,16 @@ TOKENS = 12 * 8192
 
 
 @pytest.fixture(scope="module")
-def sample() -> Dump:
+def sample():
     return ap.open_sample()
 
 
-def rows_of(dump: Dump, head: HeadId) -> HeadRows:
+def rows_of(dump, head):
     """All rows with all columns; every value is checked as in a run."""
     return read_head(dump.files(head), examples=True, columns=COLUMNS, rules=rules_of(dump, head))
 
 
-def test_it_is_small_and_holds_whole_layers(sample: Dump) -> None:
+def test_it_is_small_and_holds_whole_layers(sample):
     assert sum(path.stat().st_size for path in sample_path().rglob("*") if path.is_file()) < 9e6
     keys = [(layer, head) for layer in LAYERS for head in range(3)]
     assert sample.query_heads == [(layer, head) for layer in LAYERS for head in range(9)]
@@ -42,7 +39,7 @@ def test_it_is_small_and_holds_whole_layers(sample: Dump) -> None:
     assert sorted(sample.attended) == [HeadId(*head, "k", attended=True) for head in keys]
 
 
-def test_its_queries_on_repeated_tokens_are_those_of_the_same_heads(sample: Dump) -> None:
+def test_its_queries_on_repeated_tokens_are_those_of_the_same_heads(sample):
     repeated = open_dump(repeated_path())
     assert repeated.query_heads == sample.query_heads
     assert not repeated.key_heads
@@ -50,7 +47,7 @@ def test_its_queries_on_repeated_tokens_are_those_of_the_same_heads(sample: Dump
     assert repeated.manifest.synthetic == {
         **{"type": "repeated", "length": 512, "period": 256, "number": 16, "seed": 0}
     }
-    assert repeated.manifest.rope_parameters == sample.manifest.rope_parameters  # type: ignore[union-attr]
+    assert repeated.manifest.rope_parameters == sample.manifest.rope_parameters
     for head in repeated.folders:
         rows = rows_of(repeated, head)
         assert np.unique(rows["example_id"]).tolist() == list(range(16))
@@ -59,7 +56,7 @@ def test_its_queries_on_repeated_tokens_are_those_of_the_same_heads(sample: Dump
     assert sum(path.stat().st_size for path in files) < 8e5
 
 
-def test_inclusion_weights_rows_to_all_keys(sample: Dump) -> None:
+def test_inclusion_weights_rows_to_all_keys(sample):
     """Sums over the rows estimate the number of tokens, and the attention of each query head."""
     for layer, head in sample.key_heads:
         parts = [HeadId(layer, head, "k"), HeadId(layer, head, "k", attended=True)]
@@ -71,7 +68,7 @@ def test_inclusion_weights_rows_to_all_keys(sample: Dump) -> None:
         np.testing.assert_allclose(weighted, 12, rtol=0.05)  # all weights of a text sum to 1
 
 
-def test_inclusion_of_thinned_rows_is_their_frequency() -> None:
+def test_inclusion_of_thinned_rows_is_their_frequency():
     """Rows of a simulated capture, thinned by `make sample`, against all keys."""
     manifest = DumpManifest(
         bucket_type="uniform", min_bucket_size=512, sampler={"type": "uniform", "base_rate": 320.0}
@@ -103,7 +100,7 @@ def test_inclusion_of_thinned_rows_is_their_frequency() -> None:
         assert found == pytest.approx(expected, abs=0.005)
 
 
-def test_it_tells_its_origin_and_no_path_of_a_machine() -> None:
+def test_it_tells_its_origin_and_no_path_of_a_machine():
     folder = sample_path()
     manifest = json.loads((folder / "dump.json").read_text())
     assert manifest["model"] == "model/SmolLM2-135M-Instruct-Q4_1"

@@ -1,10 +1,5 @@
 """Dumps of two models, one with a factor on cos and sin, before and after RoPE."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from export_dumps import dump_of
@@ -15,9 +10,7 @@ MODELS = {"qwen3": lambda: ARCHITECTURES["qwen3"].model(), "yarn": lambda: model
 
 
 @pytest.fixture(scope="module", params=[(m, p) for m in MODELS for p in (False, True)], ids=str)
-def model_and_dump(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Any, Path]:
+def model_and_dump(request, tmp_path_factory):
     """A model, and its dump before or after RoPE."""
     name, pre_rope = request.param
     model = MODELS[name]()

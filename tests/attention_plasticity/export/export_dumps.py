@@ -1,11 +1,7 @@
 """Dumps of tiny models with all their queries, and readers written from the formats."""
 
-from __future__ import annotations
-
 import json
 import struct
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,19 +13,19 @@ from tiny_models import VOCABULARY
 TEXTS, LENGTH = 8, 24
 
 
-def some_tokens(texts: int = TEXTS, length: int = LENGTH) -> torch.Tensor:
+def some_tokens(texts=TEXTS, length=LENGTH):
     generator = torch.Generator().manual_seed(1)
     return torch.randint(8, VOCABULARY, (texts, length), generator=generator)
 
 
-def dump_of(model: Any, root: Path, tokens: torch.Tensor | None = None, **how: Any) -> Path:
+def dump_of(model, root, tokens=None, **how):
     """A dump of a model; without settings, every query of every head."""
     with torch.no_grad(), qk_sniffer.tap(model, **{"sampler": "all", **how}) as tapped:
         model(input_ids=some_tokens() if tokens is None else tokens)
     return tapped.save(root)
 
 
-def queries_of(model: Any) -> tuple[np.ndarray, np.ndarray]:
+def queries_of(model):
     """(layers, heads, texts, length, d) queries of a model before and after RoPE.
 
     They are the results of `q_norm`, or of `q_proj` without it, and of the model's own rotary
@@ -38,7 +34,7 @@ def queries_of(model: Any) -> tuple[np.ndarray, np.ndarray]:
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     tokens = some_tokens()
-    found: dict[int, torch.Tensor] = {}
+    found = {}
     hooks = []
     for number, layer in enumerate(model.model.layers):
         attention = layer.self_attn
@@ -66,7 +62,7 @@ def queries_of(model: Any) -> tuple[np.ndarray, np.ndarray]:
 _TYPES = {"F32": np.float32}
 
 
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+def read_safetensors(path):
     """8 bytes with the length of the header, the header as JSON, then the values."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
@@ -81,12 +77,11 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     }
 
 
-def provenance(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "PROVENANCE.json").read_text())
-    return content
+def provenance(folder):
+    return json.loads((folder / "PROVENANCE.json").read_text())
 
 
-def exported(dump: Path, folder: Path, kind: str, *words: object) -> Path:
+def exported(dump, folder, kind, *words):
     done = run_here("export", dump, folder, "--to", kind, *words)
     assert (done.returncode, done.stdout) == (0, f"{folder}\n"), done.stderr
     return folder

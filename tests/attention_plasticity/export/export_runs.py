@@ -1,10 +1,5 @@
 """Finished runs with known values, and exports of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -17,14 +12,14 @@ VALUES = [0.3, 0.1, 0.2, 0.4, 0.05, 0.35]  # of three layers with two key heads
 LAYOUT = {"num_layers": LAYERS, "num_q_heads": HEADS, "num_k_heads": KEY_HEADS}
 
 
-def make_run(folder: Path, **values: Any) -> Path:
+def make_run(folder, **values):
     """A run with all heads of its model. `values` are columns of the table of key heads."""
     add_bins(write_run(folder))
     add_key_heads(folder, {"aligned_plasticity": VALUES, **values})
     return name_layout(folder, *LAYOUT.values())
 
 
-def give_windows(run: Path, *layers: int, kind: str = "sliding_attention") -> Path:
+def give_windows(run, *layers, kind="sliding_attention"):
     """Give layers a window or chunks."""
     heads = pd.read_csv(run / "head_metrics.csv")
     bounded = heads["layer"].isin(layers)
@@ -34,7 +29,7 @@ def give_windows(run: Path, *layers: int, kind: str = "sliding_attention") -> Pa
     return run
 
 
-def drop_heads(run: Path, layer: int, k_head: int) -> Path:
+def drop_heads(run, layer, k_head):
     """Take a key head and its query heads out of the tables."""
     for name in ("head_metrics.csv", "key_head_metrics.csv"):
         table = pd.read_csv(run / name)
@@ -43,14 +38,14 @@ def drop_heads(run: Path, layer: int, k_head: int) -> Path:
     return run
 
 
-def exported(run: Path, out: Path, kind: str, *words: object) -> Path:
+def exported(run, out, kind, *words):
     """The folder of an export."""
     done = run_here("export", run, out, "--to", kind, *words)
     assert done.returncode == 0, done.stderr
     return out
 
 
-def refusal(run: Path, kind: str, *words: object) -> str:
+def refusal(run, kind, *words):
     """The one line with which an export is refused."""
     out = run.parent / "refused"
     done = run_here("export", run, out, "--to", kind, *words)

@@ -4,13 +4,10 @@ A process of its own: importing kvpress replaces the attention functions of tran
 Arguments: the folder with the exports, which is also the current folder of Q-Filters.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +28,7 @@ NAME = "tiny-qwen3"
 LENGTH = 24
 
 
-def compressed(model: Any, press: Any) -> tuple[list[int], Any]:
+def compressed(model, press):
     """Keys that every layer keeps of a text of 24 tokens, and the logits of the last token."""
     cache = DynamicCache()
     with torch.no_grad(), press(model):
@@ -39,7 +36,7 @@ def compressed(model: Any, press: Any) -> tuple[list[int], Any]:
     return [cache.get_seq_length(layer) for layer in range(4)], result.logits[0, -1]
 
 
-def pruned_keys(model: Any, press: Any) -> list[list[int]]:
+def pruned_keys(model, press):
     """Keys that each key head of every layer loses of a text of 24 tokens."""
     compressed(model, press)
     layers = [layer.self_attn for layer in model.model.layers]
@@ -49,7 +46,7 @@ def pruned_keys(model: Any, press: Any) -> list[list[int]]:
     ]
 
 
-def own_statistics(model: Any) -> tuple[Any, Any]:
+def own_statistics(model):
     """Mean and covariance as the calibrator of kvpress computes them, text by text."""
     parts = []
     for text in some_tokens():
@@ -62,17 +59,17 @@ def own_statistics(model: Any) -> tuple[Any, Any]:
     return mean, (centred.transpose(-2, -1) @ centred) / (rows.shape[-2] - 1)
 
 
-def read_pattern(folder: Path) -> Any:
+def read_pattern(folder):
     """Reads a folder as `load_attention_pattern` reads the files at its fixed URLs."""
     config = json.loads((folder / "config.json").read_text())
     scores = np.loadtxt(folder / "full_attention_heads.tsv", dtype=float, delimiter="\t")
     return config["sink_size"], config["recent_size"], np.clip(scores, 0, 1)
 
 
-def main(folder: Path) -> dict[str, Any]:
+def main(folder):
     model = ARCHITECTURES["qwen3"].model()
     model.config.name_or_path = NAME
-    found: dict[str, Any] = {}
+    found = {}
 
     expected = ExpectedAttentionStatsPress(0.5, stats_folder=str(folder / "expected-attention"))
     found["expected_lengths"], _ = compressed(model, expected)

@@ -1,7 +1,5 @@
 """Budgets and gates of key heads: the files, what is printed, and what both formats share."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -15,14 +13,7 @@ from attention_plasticity.export.division import RULES
 from commands_here import analyze_here, run_here
 from dumps import add_rotary, make_dump
 from export_dumps import provenance
-from export_runs import (
-    KEY_HEADS,
-    VALUES,
-    exported,
-    give_windows,
-    make_run,
-    refusal,
-)
+from export_runs import KEY_HEADS, VALUES, exported, give_windows, make_run, refusal
 from run_tables import LAYERS
 
 BUDGET, DUO = "kvpress-budget", "duo"
@@ -34,12 +25,12 @@ TABLE = np.reshape(VALUES, (LAYERS, KEY_HEADS))
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return make_run(tmp_path / "run", static_error=VALUES[::-1])
 
 
 @pytest.fixture(scope="module")
-def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def analysed(tmp_path_factory):
     """A dump and its analysis."""
     folder = tmp_path_factory.mktemp("analysed")
     dump = make_dump(folder / "dump", layers=1, q_heads=4, k_heads=2, n=300)
@@ -50,9 +41,7 @@ def analysed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("rule", [None, *RULES])
-def test_all_files_of_budgets_have_the_same_numbers(
-    run: Path, tmp_path: Path, rule: str | None
-) -> None:
+def test_all_files_of_budgets_have_the_same_numbers(run, tmp_path, rule):
     words = () if rule is None else ("--rule", rule)
     out = exported(run, tmp_path / "out", BUDGET, *words)
     assert {path.name for path in out.iterdir()} == {"budget.npy", "budget.csv", "PROVENANCE.json"}
@@ -76,7 +65,7 @@ def test_all_files_of_budgets_have_the_same_numbers(
     assert set(facts["sha256"]) == {"budget.npy", "budget.csv"}
 
 
-def test_uniform_is_a_flat_curve(run: Path, tmp_path: Path) -> None:
+def test_uniform_is_a_flat_curve(run, tmp_path):
     out = exported(run, tmp_path / "out", BUDGET, "--order", "uniform")
     curves = np.load(out / "budget.npy")
     assert np.ptp(curves, axis=(1, 2)) == pytest.approx(0.0, abs=1e-12)
@@ -86,7 +75,7 @@ def test_uniform_is_a_flat_curve(run: Path, tmp_path: Path) -> None:
     assert "--order: uniform has no values" in refusal(run, DUO, "--order", "uniform")
 
 
-def test_layers_with_a_window_lose_no_keys(run: Path, tmp_path: Path) -> None:
+def test_layers_with_a_window_lose_no_keys(run, tmp_path):
     give_windows(run, 0)
     done = run_here("export", run, tmp_path / "out", "--to", BUDGET)
     assert "not counted: 2 key heads of layers 0" in done.stdout
@@ -101,7 +90,7 @@ def test_layers_with_a_window_lose_no_keys(run: Path, tmp_path: Path) -> None:
     assert "lose no keys" in rules["not_counted"]
 
 
-def test_what_is_printed(run: Path, tmp_path: Path) -> None:
+def test_what_is_printed(run, tmp_path):
     out = tmp_path / "out"
     done = run_here("export", run, out, "--to", BUDGET, "--rule", "ramp")
     first, *lines, _, press, last = done.stdout.splitlines()
@@ -114,9 +103,7 @@ def test_what_is_printed(run: Path, tmp_path: Path) -> None:
     assert last == str(out)
 
 
-def test_a_dump_that_changed_since_is_told_by_both_formats(
-    analysed: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_dump_that_changed_since_is_told_by_both_formats(analysed, tmp_path):
     dump, run = analysed
     whole = Path(shutil.copytree(dump, tmp_path / "whole"))
     found = {}
@@ -135,7 +122,7 @@ def test_a_dump_that_changed_since_is_told_by_both_formats(
         assert found["before", kind] == found["after", kind]
 
 
-def test_a_dump_or_a_run_in_place_of_the_other(analysed: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_dump_or_a_run_in_place_of_the_other(analysed, tmp_path):
     dump, run = analysed
     message = refusal(dump, BUDGET)
     assert f"{dump}: is a dump; --to {BUDGET} needs a finished run. Make it with" in message

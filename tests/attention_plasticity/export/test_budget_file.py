@@ -1,11 +1,8 @@
 """A budget file is compared with its PROVENANCE.json, and its model with the one that runs."""
 
-from __future__ import annotations
-
 import json
 import random
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,19 +16,19 @@ HEADER = 128  # bytes
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     run = make_run(tmp_path / "run", static_error=VALUES)
     exported(run, tmp_path / "out", "kvpress-budget", "--order", "static_error")
     return tmp_path / "out" / "budget.npy"
 
 
-def flipped(content: bytes, bit: int) -> bytes:
+def flipped(content, bit):
     changed = bytearray(content)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
 
 
-def test_every_flipped_bit_is_refused(file: Path) -> None:
+def test_every_flipped_bit_is_refused(file):
     content, facts = file.read_bytes(), read_provenance(file)
     assert read_curves(file, facts).shape[0] == 99
     for bit in random.Random(0).sample(range(8 * len(content)), 400):
@@ -40,7 +37,7 @@ def test_every_flipped_bit_is_refused(file: Path) -> None:
             read_curves(file, facts)
 
 
-def test_a_broken_header_without_provenance_is_told(file: Path) -> None:
+def test_a_broken_header_without_provenance_is_told(file):
     content = file.read_bytes()
     (file.parent / "PROVENANCE.json").unlink()
     assert read_provenance(file) == {}
@@ -55,8 +52,8 @@ def test_a_broken_header_without_provenance_is_told(file: Path) -> None:
     assert all(one.startswith(f"{file}: ") and "\n" not in one for one in messages)
 
 
-def test_models_are_compared_by_their_whole_names(tmp_path: Path) -> None:
-    def compare(made_for: str, name: str) -> None:
+def test_models_are_compared_by_their_whole_names(tmp_path):
+    def compare(made_for, name):
         require_model(tmp_path / "budget.npy", {"model": made_for}, name, None)
 
     mirror = tmp_path / "owner" / "Tiny"
@@ -74,7 +71,7 @@ def test_models_are_compared_by_their_whole_names(tmp_path: Path) -> None:
             compare(made_for, name)
 
 
-def test_a_folder_is_compared_by_its_files(tmp_path: Path) -> None:
+def test_a_folder_is_compared_by_its_files(tmp_path):
     folder = tmp_path / "final"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"first")
@@ -86,7 +83,7 @@ def test_a_folder_is_compared_by_its_files(tmp_path: Path) -> None:
         require_model(tmp_path / "budget.npy", facts, str(folder), None)
 
 
-def test_another_commit_is_a_warning(tmp_path: Path) -> None:
+def test_another_commit_is_a_warning(tmp_path):
     facts = {"model": "owner/Tiny", "revision": "a" * 40}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -96,7 +93,7 @@ def test_another_commit_is_a_warning(tmp_path: Path) -> None:
         require_model(tmp_path / "budget.npy", facts, "owner/Tiny", "b" * 40)
 
 
-def test_an_own_file_without_hashes_is_read(tmp_path: Path) -> None:
+def test_an_own_file_without_hashes_is_read(tmp_path):
     np.save(tmp_path / "mine.npy", np.zeros((99, 1, 2)))
     (tmp_path / "PROVENANCE.json").write_text(json.dumps({"model": "owner/Tiny"}))
     facts = read_provenance(tmp_path / "mine.npy")

@@ -1,10 +1,7 @@
 """Folders of exports: complete or absent, and never over files of others."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +13,15 @@ from test_refusals import full_dump
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     return full_dump(tmp_path_factory.mktemp("folder") / "dump")
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_provenance_has_all_that_a_reader_asks(dump: Path, tmp_path: Path) -> None:
+def test_provenance_has_all_that_a_reader_asks(dump, tmp_path):
     out = tmp_path / "out"
     assert run_here("export", dump, out, "--to", "q-filters").returncode == 0
     assert names(out) == ["PROVENANCE.json", "config.json", "model.safetensors"]
@@ -46,7 +43,7 @@ def test_provenance_has_all_that_a_reader_asks(dump: Path, tmp_path: Path) -> No
         assert facts["sha256"][name] == hashlib.sha256((out / name).read_bytes()).hexdigest()
 
 
-def test_an_earlier_export_is_replaced_on_request(dump: Path, tmp_path: Path) -> None:
+def test_an_earlier_export_is_replaced_on_request(dump, tmp_path):
     out = tmp_path / "out"
     assert run_here("export", dump, out, "--to", "q-filters").returncode == 0
     before = {path.name: path.read_bytes() for path in out.iterdir()}
@@ -61,7 +58,7 @@ def test_an_earlier_export_is_replaced_on_request(dump: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["other", "no provenance", "foreign provenance"])
-def test_files_of_others_are_never_replaced(dump: Path, tmp_path: Path, kind: str) -> None:
+def test_files_of_others_are_never_replaced(dump, tmp_path, kind):
     out = tmp_path / "out"
     assert run_here("export", dump, out, "--to", "q-filters").returncode == 0
     if kind == "other":
@@ -78,7 +75,7 @@ def test_files_of_others_are_never_replaced(dump: Path, tmp_path: Path, kind: st
         assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_an_empty_folder_is_used_and_a_file_is_not(dump: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_is_used_and_a_file_is_not(dump, tmp_path):
     (tmp_path / "empty").mkdir()
     assert run_here("export", dump, tmp_path / "empty", "--to", "q-filters").returncode == 0
     (tmp_path / "file").write_text("mine")
@@ -90,10 +87,10 @@ def test_an_empty_folder_is_used_and_a_file_is_not(dump: Path, tmp_path: Path) -
     assert "is a URL; a path on this machine is needed here" in done.stderr
 
 
-def test_a_failure_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+def test_a_failure_leaves_the_folder_as_it_was(tmp_path):
     out = tmp_path / "out"
 
-    def full(path: Path) -> None:
+    def full(path):
         path.write_text("2")
         raise OSError(28, "No space left on device")
 
@@ -108,7 +105,7 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"]
 
 
-def test_a_url_is_read_like_a_folder(dump: Path, tmp_path: Path) -> None:
+def test_a_url_is_read_like_a_folder(dump, tmp_path):
     from fsspec import filesystem
 
     memory = filesystem("memory")

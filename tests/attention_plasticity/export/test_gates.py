@@ -1,9 +1,6 @@
 """Gates of DuoAttention: which heads keep everything, and what tools make of the file."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,11 +18,11 @@ NOISE = 1e-6  # which tools add to the gates before they cut them
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return make_run(tmp_path / "run", static_error=VALUES[::-1])
 
 
-def give_roles(run: Path, *copying: tuple[int, int], likely: bool = False) -> Path:
+def give_roles(run, *copying, likely=False):
     """Roles of all query heads: those of these key heads copy, the others are `previous`."""
     add_roles(run)
     roles = pd.read_csv(run / "head_roles.csv")
@@ -37,17 +34,17 @@ def give_roles(run: Path, *copying: tuple[int, int], likely: bool = False) -> Pa
     return run
 
 
-def gates_in(folder: Path) -> np.ndarray:
+def gates_in(folder):
     return np.loadtxt(folder / "full_attention_heads.tsv", dtype=float, delimiter="\t", ndmin=2)
 
 
-def cut_by_quantile(gates: np.ndarray, sparsity: float, seed: int) -> np.ndarray:
+def cut_by_quantile(gates, sparsity, seed):
     """Heads with full attention by the rule of DuoAttention and of a fork of SGLang."""
     noisy = np.clip(gates, 0, 1) + np.random.default_rng(seed).uniform(0, NOISE, gates.shape)
     return noisy >= np.quantile(noisy, sparsity)
 
 
-def test_gates_are_the_values(run: Path, tmp_path: Path) -> None:
+def test_gates_are_the_values(run, tmp_path):
     out = exported(run, tmp_path / "out", DUO)
     assert gates_in(out) == pytest.approx(TABLE, abs=1e-9)
     assert json.loads((out / "config.json").read_text()) == {"sink_size": 4, "recent_size": 256}
@@ -61,7 +58,7 @@ def test_gates_are_the_values(run: Path, tmp_path: Path) -> None:
     assert gates_in(other).ravel() == pytest.approx(VALUES[::-1])
 
 
-def test_threshold_and_share(run: Path, tmp_path: Path) -> None:
+def test_threshold_and_share(run, tmp_path):
     words = ("--threshold", 0.25, "--sink_size", 16, "--recent_size", 100)
     by_threshold = exported(run, tmp_path / "a", DUO, *words)
     by_share = exported(run, tmp_path / "b", DUO, "--share", 0.5)
@@ -72,7 +69,7 @@ def test_threshold_and_share(run: Path, tmp_path: Path) -> None:
     assert provenance(by_share)["rules"]["full_attention_heads"] == 3
 
 
-def test_heads_of_layers_with_a_window_are_full(run: Path, tmp_path: Path) -> None:
+def test_heads_of_layers_with_a_window_are_full(run, tmp_path):
     give_windows(run, 0)
     found = gates_in(exported(run, tmp_path / "half", DUO, "--share", 0.5))
     assert found.tolist() == [[1, 1], [0, 1], [0, 1]]  # half of the four others
@@ -81,7 +78,7 @@ def test_heads_of_layers_with_a_window_are_full(run: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("likely", [False, True])
-def test_heads_that_copy_keep_everything(run: Path, tmp_path: Path, likely: bool) -> None:
+def test_heads_that_copy_keep_everything(run, tmp_path, likely):
     give_roles(run, (2, 0), (0, 1), likely=likely)  # those with the smallest values
     done = run_here("export", run, tmp_path / "share", "--to", DUO, "--share", 0.5)
     assert gates_in(tmp_path / "share").tolist() == [[0, 1], [0, 1], [1, 0]]
@@ -100,7 +97,7 @@ def test_heads_that_copy_keep_everything(run: Path, tmp_path: Path, likely: bool
     assert "Give --share 0.34 or more, or --window_copying" in message
 
 
-def test_heads_whose_role_is_not_known_are_named(run: Path, tmp_path: Path) -> None:
+def test_heads_whose_role_is_not_known_are_named(run, tmp_path):
     done = run_here("export", run, tmp_path / "a", "--to", DUO, "--share", 0.5)
     assert "whether these heads copy is not known (no roles)" in done.stdout
     assert "hurt them: layer 0: 1; layers 1-2: 0." in done.stdout  # those with a window
@@ -117,7 +114,7 @@ def test_heads_whose_role_is_not_known_are_named(run: Path, tmp_path: Path) -> N
     assert "hurt them: layer 2: 0. `study`" in done.stdout
 
 
-def test_equal_values_are_ordered_by_a_second_value(tmp_path: Path) -> None:
+def test_equal_values_are_ordered_by_a_second_value(tmp_path):
     equal = [0.3, 0.3, 0.3, 0.4, 0.05, 0.3]
     run = make_run(tmp_path / "run", static_error=equal)  # aligned_plasticity: VALUES
     order = ("--order", "static_error")
@@ -129,7 +126,7 @@ def test_equal_values_are_ordered_by_a_second_value(tmp_path: Path) -> None:
     assert values.ravel().argsort().tolist() == [4, 1, 2, 0, 5, 3]
 
 
-def test_a_tool_never_decides_by_chance(tmp_path: Path) -> None:
+def test_a_tool_never_decides_by_chance(tmp_path):
     """The cut at a quantile is the same whatever the noise is, also among heads that copy."""
     equal = [0.3, 0.3, 0.3, 1.0, 0.0, 0.3]
     run = give_roles(make_run(tmp_path / "run", far_mass=equal), (0, 1), (2, 0), (1, 0))
@@ -142,7 +139,7 @@ def test_a_tool_never_decides_by_chance(tmp_path: Path) -> None:
     assert full.tolist() == [[False, True], [True, False], [True, False]]
 
 
-def test_heads_that_nothing_orders_are_refused(tmp_path: Path) -> None:
+def test_heads_that_nothing_orders_are_refused(tmp_path):
     equal = [0.3, 0.3, 0.2, 0.4, 0.05, 0.35]
     run = make_run(tmp_path / "run", static_error=equal, aligned_plasticity=equal)
     order = ("--order", "static_error")
@@ -164,5 +161,5 @@ def test_heads_that_nothing_orders_are_refused(tmp_path: Path) -> None:
         (("--rotary", "x"), "--rotary: can only be used with --to triattention or expected-"),
     ],
 )
-def test_refusals(run: Path, words: tuple[object, ...], message: str) -> None:
+def test_refusals(run, words, message):
     assert message in refusal(run, DUO, *words)

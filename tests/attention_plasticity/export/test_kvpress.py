@@ -1,7 +1,5 @@
 """kvpress itself loads exported folders. It needs transformers < 5.3: `make test-oldest` has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -21,7 +19,7 @@ TESTS = HERE.parents[1]
 
 
 @pytest.mark.skipif(find_spec("kvpress") is None, reason="kvpress is not installed")
-def test_presses_run_with_exported_folders(tmp_path: Path) -> None:
+def test_presses_run_with_exported_folders(tmp_path):
     dump = dump_of(ARCHITECTURES["qwen3"].model(), tmp_path / "dump", attention=True)
     run = tmp_path / "run"
     done = run_here("analyze", dump, "--output_dir", run, "--max_workers", 1)

@@ -1,9 +1,6 @@
 """Windows of whole layers: which layers stay full, and that a model takes the file."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,7 +21,7 @@ FAR = [0.01, 0.2, 0.01, 0.02, 0.3, 0.4]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     folder = make_run(tmp_path / "run", static_error=STATIC, far_mass=FAR)
     info = json.loads((folder / "run.json").read_text())
     info["config"] = {**info.get("config", {}), "distant_from": 8}
@@ -32,11 +29,11 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def windows(folder: Path) -> dict[str, object]:
+def windows(folder):
     return json.loads((folder / "layer_windows.json").read_text())
 
 
-def test_layers_with_the_largest_mean_stay_full(run: Path, tmp_path: Path) -> None:
+def test_layers_with_the_largest_mean_stay_full(run, tmp_path):
     give_roles(run, (1, 0))
     done = run_here("export", run, tmp_path / "out", "--to", TO, "--full_layers", 1)
     assert done.returncode == 0, done.stderr
@@ -57,7 +54,7 @@ def test_layers_with_the_largest_mean_stay_full(run: Path, tmp_path: Path) -> No
     assert windows(other)["max_attention_window"] == [2**31 - 1, 8, 2**31 - 1]
 
 
-def test_a_model_of_transformers_takes_the_file(run: Path, tmp_path: Path) -> None:
+def test_a_model_of_transformers_takes_the_file(run, tmp_path):
     """Its layers have the windows, and its cache holds no more than the window."""
     found = windows(exported(run, tmp_path / "out", TO))
     architecture = ARCHITECTURES["qwen3"]
@@ -79,7 +76,7 @@ def test_a_model_of_transformers_takes_the_file(run: Path, tmp_path: Path) -> No
     ]
 
 
-def test_refusals(run: Path, tmp_path: Path) -> None:
+def test_refusals(run, tmp_path):
     assert "--full_layers: the model has 3 layers, got 4" in refusal(run, TO, "--full_layers", 4)
     assert "uniform has no values, and layers need them" in refusal(run, TO, "--order", "uniform")
     message = refusal(run, "duo", "--full_layers", 1)

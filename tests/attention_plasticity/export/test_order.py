@@ -1,25 +1,16 @@
 """Values of key heads from the tables of a run: their columns, errors and windows; refusals."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from attention_plasticity.export.order import OrderedHeads, ordered_heads
+from attention_plasticity.export.order import ordered_heads
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.finished_run import FinishedRun
 from commands_here import run_here
-from export_runs import (
-    LAYOUT,
-    VALUES,
-    drop_heads,
-    make_run,
-    refusal,
-)
+from export_runs import LAYOUT, VALUES, drop_heads, make_run, refusal
 from plain_runs import edit_info
 from run_tables import add_errors, write_run
 
@@ -27,20 +18,20 @@ BUDGET = "kvpress-budget"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return make_run(tmp_path / "run")
 
 
-def heads_of(run: Path, order: str = "aligned_plasticity", missing: str = "refuse") -> OrderedHeads:
-    return ordered_heads(FinishedRun.open(run), order, missing)  # type: ignore[arg-type]
+def heads_of(run, order="aligned_plasticity", missing="refuse"):
+    return ordered_heads(FinishedRun.open(run), order, missing)
 
 
-def record_reason(run: Path, table: str, column: str, where: dict[str, str], reason: str) -> None:
+def record_reason(run, table, column, where, reason):
     record = {"table": table, "columns": [column], "where": where, "reason": reason}
     edit_info(run, missing=[{**record, "heads": 1, "values": 1}])
 
 
-def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run: Path) -> None:
+def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run):
     add_errors(run)
     heads = pd.read_csv(run / "head_metrics.csv")
     influences = pd.read_csv(run / "head_influences.csv")
@@ -54,7 +45,7 @@ def test_columns_of_query_heads_are_means_with_the_errors_of_shared_texts(run: P
         assert found.standard_error == pytest.approx(np.linalg.norm(moved, axis=1))
 
 
-def test_an_unknown_order_is_answered_with_the_nearest(run: Path) -> None:
+def test_an_unknown_order_is_answered_with_the_nearest(run):
     for kind in (BUDGET, "duo"):
         message = refusal(run, kind, "--order", "aligned_plasticty")
         assert "unknown order; did you mean aligned_plasticity?" in message
@@ -63,7 +54,7 @@ def test_an_unknown_order_is_answered_with_the_nearest(run: Path) -> None:
     assert "unknown order" in refusal(run, BUDGET, "--order", "n_pairs")  # it has no error
 
 
-def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path) -> None:
+def test_runs_without_their_model_or_table_are_refused(run, tmp_path):
     without = edit_info(write_run(tmp_path / "without"), head_layout=LAYOUT)
     assert "has no key_head_metrics.csv" in refusal(without, BUDGET)
     path = make_run(tmp_path / "earlier") / "key_head_metrics.csv"
@@ -78,7 +69,7 @@ def test_runs_without_their_model_or_table_are_refused(run: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["rows", "query heads", "values", "layers"])
-def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
+def test_missing_heads_are_refused_or_filled(tmp_path, kind):
     run, place = make_run(tmp_path / "run"), "layer 1: 0"
     expected = [*VALUES[:2], np.mean([*VALUES[:2], *VALUES[3:]]), *VALUES[3:]]
     reason = "not all of its query heads were analysed"
@@ -120,7 +111,7 @@ def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
     assert np.flatnonzero(table["filled"]).tolist() == filled
 
 
-def test_all_values_missing_are_refused(tmp_path: Path) -> None:
+def test_all_values_missing_are_refused(tmp_path):
     run = make_run(tmp_path / "run", aligned_plasticity=np.nan)
     for missing in ("refuse", "mean"):
         message = refusal(run, BUDGET, "--missing", missing)
@@ -131,7 +122,7 @@ def test_all_values_missing_are_refused(tmp_path: Path) -> None:
     )
 
 
-def test_errors_of_query_heads_without_influences_are_independent(run: Path) -> None:
+def test_errors_of_query_heads_without_influences_are_independent(run):
     heads = pd.read_csv(run / "head_metrics.csv")
     squares = (heads["ap_aligned_se"] ** 2).groupby([heads["layer"], heads["k_head"]]).sum()
     found = heads_of(run, "ap_aligned")
@@ -139,7 +130,7 @@ def test_errors_of_query_heads_without_influences_are_independent(run: Path) -> 
     assert "independent" in found.errors_from
 
 
-def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: Path) -> None:
+def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run):
     add_errors(run)
     table = pd.read_csv(run / "head_influences.csv")
     rows = table[table["quantity"] == "ap_aligned"].assign(quantity="attn_far_mass")
@@ -148,7 +139,7 @@ def test_far_attention_of_key_heads_has_the_influences_of_its_query_heads(run: P
     assert found.influences == pytest.approx(heads_of(run, "ap_aligned").influences)
 
 
-def test_heads_of_layers_with_chunks_are_not_counted_and_may_be_absent(run: Path) -> None:
+def test_heads_of_layers_with_chunks_are_not_counted_and_may_be_absent(run):
     for k_head in (0, 1):
         drop_heads(run, 1, k_head)
     edit_info(run, input__dump__layers=[{"layer": 1, "type": "chunked_attention"}])

@@ -1,12 +1,7 @@
 """Dumps that cannot become a complete file, and heads that are filled by a rule."""
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +15,7 @@ ROTARY = ("triattention", "expected-attention")
 VECTORS = (*ROTARY, "q-filters")
 
 
-def full_dump(root: Path) -> Path:
+def full_dump(root):
     """Two layers with four query heads each, and everything that a file needs."""
     make_dump(root, n=60, context=256)
     record = RotaryRecord((1.0, 0.5, 0.1, 0.01)).to_json()
@@ -35,13 +30,13 @@ def full_dump(root: Path) -> Path:
     return root
 
 
-def change(root: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def change(root, edit):
     facts = json.loads((root / "dump.json").read_text())
     edit(facts)
     (root / "dump.json").write_text(json.dumps(facts))
 
 
-def refused(dump: Path, kind: str, *words: object) -> str:
+def refused(dump, kind, *words):
     folder = dump.with_name("refused")
     done = run_here("export", dump, folder, "--to", kind, *words)
     assert done.returncode in (1, 2), done.stdout
@@ -51,15 +46,15 @@ def refused(dump: Path, kind: str, *words: object) -> str:
     return done.stderr
 
 
-def without_rope(facts: dict[str, Any]) -> None:
+def without_rope(facts):
     facts["layers"][1] = {"layer": 1, "type": "full_attention", "rope": False, "head_dim": 8}
 
 
-def interleaved_second(facts: dict[str, Any]) -> None:
+def interleaved_second(facts):
     facts["layers"][1]["rotary"]["pairing"] = "interleaved"
 
 
-def half_rotary(facts: dict[str, Any]) -> None:
+def half_rotary(facts):
     for entry in facts["layers"]:
         entry["rotary"] = RotaryRecord((1.0, 0.1)).to_json()
 
@@ -85,16 +80,14 @@ def half_rotary(facts: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_a_model_that_the_format_cannot_describe(
-    tmp_path: Path, edit: Callable[[Any], object], kinds: tuple[str, ...], message: str
-) -> None:
+def test_a_model_that_the_format_cannot_describe(tmp_path, edit, kinds, message):
     dump = full_dump(tmp_path / "dump")
     change(dump, edit)
     for kind in kinds:
         assert message in refused(dump, kind)
 
 
-def test_mixed_widths_in_files(tmp_path: Path) -> None:
+def test_mixed_widths_in_files(tmp_path):
     dump = full_dump(tmp_path / "dump")
     write_columns(dump, HeadId(1, 3, "q"), **head_rows(60, d=10, context=256))
     message = refused(dump, "q-filters")
@@ -102,7 +95,7 @@ def test_mixed_widths_in_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", VECTORS)
-def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
+def test_missing_heads_are_refused_or_filled(tmp_path, kind):
     dump = full_dump(tmp_path / "dump")
     (dump / "l01h02q").rename(tmp_path / "elsewhere")
     message = refused(dump, kind)
@@ -117,7 +110,7 @@ def test_missing_heads_are_refused_or_filled(tmp_path: Path, kind: str) -> None:
     assert len(facts["heads"]) == 7
 
 
-def test_the_rule_is_the_mean_of_the_layer(tmp_path: Path) -> None:
+def test_the_rule_is_the_mean_of_the_layer(tmp_path):
     dump = full_dump(tmp_path / "dump")
     words = ("--to", "expected-attention")
     assert run_here("export", dump, tmp_path / "whole", *words).returncode == 0
@@ -139,7 +132,7 @@ def test_the_rule_is_the_mean_of_the_layer(tmp_path: Path) -> None:
         (("--to", "q-filters", "--share", "0.5"), "--share: can only be used with --to duo"),
     ],
 )
-def test_wrong_words(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_wrong_words(tmp_path, words, message):
     done = run_here("export", tmp_path / "dump", tmp_path / "out", *words)
     assert done.returncode == 2
     assert message in done.stderr
@@ -149,9 +142,7 @@ def test_wrong_words(tmp_path: Path, words: tuple[str, ...], message: str) -> No
     ("module", "kind", "extra"),
     [("torch", "triattention", "capture"), ("safetensors", "q-filters", "export")],
 )
-def test_a_missing_library_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, kind: str, extra: str
-) -> None:
+def test_a_missing_library_is_named(tmp_path, monkeypatch, module, kind, extra):
     dump = full_dump(tmp_path / "dump")
     monkeypatch.setitem(sys.modules, module, None)  # an import of it fails
     message = refused(dump, kind)

@@ -1,10 +1,6 @@
 """Exported statistics against all queries of a model, plain sums with weights, and numpy."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +15,7 @@ from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.positions import BucketGeometry
 
 
-def test_expected_attention(model_and_dump: tuple[Any, Path], tmp_path: Path) -> None:
+def test_expected_attention(model_and_dump, tmp_path):
     model, dump = model_and_dump
     folder = exported(dump, tmp_path / "out", "expected-attention")
     before, _ = queries_of(model)
@@ -46,7 +42,7 @@ def test_expected_attention(model_and_dump: tuple[Any, Path], tmp_path: Path) ->
     assert {head["rows"] for head in provenance(folder)["heads"]} == {texts * length}
 
 
-def test_q_filters(model_and_dump: tuple[Any, Path], tmp_path: Path) -> None:
+def test_q_filters(model_and_dump, tmp_path):
     model, dump = model_and_dump
     folder = exported(dump, tmp_path / "out", "q-filters")
     _, after = queries_of(model)
@@ -71,7 +67,7 @@ WIDTH, RATE, SIZE = 4, 6.0, 8
 FREQUENCIES = (0.7, 0.05)
 
 
-def rows_of(head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def rows_of(head):
     """Texts, positions and vectors; the vectors grow with position, so that weights matter."""
     rng = np.random.default_rng(head)
     text = np.repeat(np.arange(8), 40)
@@ -80,14 +76,14 @@ def rows_of(head: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return text, position, vectors.astype(np.float32)
 
 
-def probability(position: int) -> float:
+def probability(position):
     """As the format of a dump describes a log_uniform sampler: base rate / 2^bucket, at most 1."""
     bucket = max(int(np.floor(np.log2(position + 1))), int(np.ceil(np.log2(SIZE))))
     return min(1.0, RATE / 2**bucket)
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     """Queries captured before RoPE, so that no rotation is part of the sums."""
     root = tmp_path_factory.mktemp("weights")
     for head in range(2):
@@ -113,7 +109,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def plain_sums(head: int, first: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def plain_sums(head, first=0):
     """Mean vector, mean length of bands, and covariance, by loops over rows."""
     _, positions, vectors = rows_of(head)
     total, squares = 0.0, 0.0
@@ -134,7 +130,7 @@ def plain_sums(head: int, first: int = 0) -> tuple[np.ndarray, np.ndarray, np.nd
     return mean, length / total, covariance / (total - squares / total)
 
 
-def test_weights_are_inverse_probabilities(dump: Path, tmp_path: Path) -> None:
+def test_weights_are_inverse_probabilities(dump, tmp_path):
     for kind in ("expected-attention", "triattention"):
         assert run_here("export", dump, tmp_path / kind, "--to", kind).returncode == 0
     found = read_safetensors(tmp_path / "expected-attention" / "model.safetensors")
@@ -156,7 +152,7 @@ def test_weights_are_inverse_probabilities(dump: Path, tmp_path: Path) -> None:
     assert facts["texts"] is None  # the dump has no examples.parquet
 
 
-def test_unknown_weights_are_told(dump: Path, tmp_path: Path) -> None:
+def test_unknown_weights_are_told(dump, tmp_path):
     """All weights are then 1."""
     copy = tmp_path / "dump"
     copy.mkdir()
@@ -175,14 +171,14 @@ def test_unknown_weights_are_told(dump: Path, tmp_path: Path) -> None:
     assert found["query_mean"][0, 0] == pytest.approx(mean, rel=1e-5)
 
 
-def sample(n: int = 300, d: int = 5, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sample(n=300, d=5, seed=0):
     """Vectors, unequal weights, and groups of rows."""
     rng = np.random.default_rng(seed)
     vectors = (rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) + 3).astype(np.float32)
     return vectors, rng.uniform(1, 20, n), rng.integers(0, 16, n)
 
 
-def test_unequal_weights_agree_with_numpy() -> None:
+def test_unequal_weights_agree_with_numpy():
     X, weight, group = sample()
     found = query_moments(X, weight, group)
     exact = X.astype(np.float64)
@@ -192,7 +188,7 @@ def test_unequal_weights_agree_with_numpy() -> None:
     assert found.products == pytest.approx(products, rel=1e-10)
 
 
-def test_errors_come_from_leaving_out_each_group() -> None:
+def test_errors_come_from_leaving_out_each_group():
     X, weight, group = sample()
     group[group > 11] = 3  # twelve groups
     errors = query_moments(X, weight, group).errors
@@ -209,13 +205,13 @@ def test_errors_come_from_leaving_out_each_group() -> None:
 
 
 @pytest.mark.parametrize("group", [None, np.arange(300) % 3])
-def test_errors_are_unknown_without_enough_groups(group: np.ndarray | None) -> None:
+def test_errors_are_unknown_without_enough_groups(group):
     X, weight, _ = sample()
     found = query_moments(X, weight, group)
     assert np.isnan(list(found.errors.values())).all()
 
 
-def test_top_direction_is_the_first_singular_vector_towards_the_mean() -> None:
+def test_top_direction_is_the_first_singular_vector_towards_the_mean():
     X, weight, group = sample()
     for sign in (1, -1):
         direction, second = top_direction(query_moments(sign * X, weight, group))
@@ -225,7 +221,7 @@ def test_top_direction_is_the_first_singular_vector_towards_the_mean() -> None:
         assert second == pytest.approx(values[1] / values[0], rel=1e-9)
 
 
-def test_moments_do_not_depend_on_a_large_mean() -> None:
+def test_moments_do_not_depend_on_a_large_mean():
     X, weight, group = sample()
     near, far = (query_moments(X.astype(np.float64) + by, weight, group) for by in (0.0, 1e6))
     assert far.covariance == pytest.approx(near.covariance, rel=1e-6)

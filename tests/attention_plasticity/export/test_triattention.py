@@ -7,8 +7,6 @@ TensorRT-LLM (both layouts), written down from their sources of 2026.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +29,7 @@ class Loaded:
     factor_squared: np.ndarray | None  # None: the loader takes it from the config of the model
 
 
-def load_official(path: Path) -> Loaded:
+def load_official(path):
     content = torch.load(path, weights_only=True)
     metadata, stats = content["metadata"], content["stats"]
     bands = metadata["head_dim"] // 2
@@ -43,7 +41,7 @@ def load_official(path: Path) -> Loaded:
     assert len(numbers) == layers * heads
     names = [[f"layer{i:02d}_head{j:02d}" for j in range(heads)] for i in range(layers)]
 
-    def table(value: str) -> np.ndarray:
+    def table(value):
         rows = [torch.stack([stats[name][value] for name in layer]) for layer in names]
         assert rows[0].dtype == torch.float32
         return torch.stack(rows).double().numpy()
@@ -53,7 +51,7 @@ def load_official(path: Path) -> Loaded:
     return Loaded(mean, table("q_abs_mean"), omega[:bands].double().numpy(), None)
 
 
-def load_flat(path: Path) -> Loaded:
+def load_flat(path):
     content = torch.load(path, weights_only=True)
     assert {*content} == {"E_q", "E_q_norm", "omega", "freq_scale_sq"}
     assert content["E_q"].dtype == torch.complex64
@@ -67,11 +65,7 @@ def load_flat(path: Path) -> Loaded:
 
 
 @pytest.fixture(params=["official", "tensorrt-llm"])
-def case(
-    request: pytest.FixtureRequest,
-    model_and_dump: tuple[Any, Path],
-    tmp_path: Path,
-) -> tuple[Any, Loaded]:
+def case(request, model_and_dump, tmp_path):
     """A model and its file as a loader holds it."""
     model, dump = model_and_dump
     folder = exported(dump, tmp_path / "out", "triattention", "--layout", request.param)
@@ -79,19 +73,19 @@ def case(
     return model, load(folder / "triattention.pt")
 
 
-def bands_of(vectors: np.ndarray) -> np.ndarray:
+def bands_of(vectors):
     half = vectors.shape[-1] // 2
     return vectors[..., :half] + 1j * vectors[..., half:]
 
 
-def test_means_are_those_of_all_queries(case: tuple[Any, Loaded]) -> None:
+def test_means_are_those_of_all_queries(case):
     model, loaded = case
     bands = bands_of(queries_of(model)[0])  # (layers, heads, texts, length, bands)
     assert loaded.mean == pytest.approx(bands.mean(axis=(2, 3)), rel=1e-3, abs=1e-4)
     assert loaded.length == pytest.approx(abs(bands).mean(axis=(2, 3)), rel=1e-3, abs=1e-4)
 
 
-def test_the_rotary_embedding_is_that_of_the_model(case: tuple[Any, Loaded]) -> None:
+def test_the_rotary_embedding_is_that_of_the_model(case):
     model, loaded = case
     rotary = model.model.rotary_emb
     assert loaded.omega == pytest.approx(rotary.inv_freq.numpy(), rel=1e-5)
@@ -99,7 +93,7 @@ def test_the_rotary_embedding_is_that_of_the_model(case: tuple[Any, Loaded]) -> 
         assert loaded.factor_squared == pytest.approx(rotary.attention_scaling**2, rel=1e-5)
 
 
-def test_scores_from_the_file_equal_scores_from_the_queries(case: tuple[Any, Loaded]) -> None:
+def test_scores_from_the_file_equal_scores_from_the_queries(case):
     """The mean logit of all queries at a distance, by the model's own RoPE, and the rest."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -132,7 +126,7 @@ def test_scores_from_the_file_equal_scores_from_the_queries(case: tuple[Any, Loa
     assert np.ptp(scores) > 0.01  # the distance matters
 
 
-def test_metadata(model_and_dump: tuple[Any, Path], tmp_path: Path) -> None:
+def test_metadata(model_and_dump, tmp_path):
     model, dump = model_and_dump
     folder = exported(dump, tmp_path / "out", "triattention")
     metadata = torch.load(folder / "triattention.pt", weights_only=True)["metadata"]
@@ -145,12 +139,12 @@ def test_metadata(model_and_dump: tuple[Any, Path], tmp_path: Path) -> None:
     assert {*first.split()} <= {*metadata}  # loaders of the first release ask for all of them
 
 
-def two_frequencies() -> Any:
+def two_frequencies():
     """A model whose layers with a window have another base of RoPE."""
     return ARCHITECTURES["gemma3_text"].model()
 
 
-def interleaved() -> Any:
+def interleaved():
     config = {**ARCHITECTURES["llama"].config, "num_hidden_layers": 2}
     return Architecture("cohere", config).model()
 
@@ -164,9 +158,7 @@ def interleaved() -> Any:
         (lambda: ARCHITECTURES["stablelm"].model(), FLAT, "RoPE turns 8 of 16 dimensions"),
     ],
 )
-def test_what_the_file_cannot_say_is_refused(
-    tmp_path: Path, make: Any, words: tuple[str, ...], message: str
-) -> None:
+def test_what_the_file_cannot_say_is_refused(tmp_path, make, words, message):
     dump = dump_of(make(), tmp_path / "dump")
     done = run_here("export", dump, tmp_path / "out", "--to", "triattention", *words)
     assert done.returncode == 2
@@ -174,7 +166,7 @@ def test_what_the_file_cannot_say_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interleaved_model(tmp_path: Path) -> None:
+def test_an_interleaved_model(tmp_path):
     """Its bands are neighbouring dimensions, and the file says so."""
     model = interleaved()
     folder = exported(dump_of(model, tmp_path / "dump"), tmp_path / "out", "triattention")

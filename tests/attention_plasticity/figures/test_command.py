@@ -1,12 +1,9 @@
 """`attention-plasticity plot`, the scripts of the seeds, and the files they write."""
 
-from __future__ import annotations
-
 import runpy
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import pytest
@@ -32,15 +29,15 @@ SCRIPTS = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return write_run(tmp_path / "run")
 
 
-def plot(*words: object) -> int:
+def plot(*words):
     return main(["plot", *(str(word) for word in words)])
 
 
-def run_script(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def run_script(name, words, monkeypatch):
     """The exit code of a script of the seeds."""
     path = str(ROOT / "scripts" / name)
     monkeypatch.setattr(sys, "argv", [path, *words])
@@ -49,17 +46,15 @@ def run_script(name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     return ended.value.code
 
 
-def drawn(name: str, **settings: Any) -> Any:
+def drawn(name, **settings):
     return _drawn(spec_of(name), ScriptSettings(**settings))
 
 
-def labels(figure: Any) -> list[str]:
+def labels(figure):
     return [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
 
 
-def test_a_figure_is_written_beside_the_run_or_where_it_is_wanted(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_figure_is_written_beside_the_run_or_where_it_is_wanted(run, tmp_path, capsys):
     assert plot("map", run) == 0
     assert plot("key_heads", run) == 2  # a run without this table
     assert plot("profile", "--run", run, "--format", "svg") == 0
@@ -73,9 +68,7 @@ def test_a_figure_is_written_beside_the_run_or_where_it_is_wanted(
     assert matplotlib.image.imread(tmp_path / "wide.png").shape[1] == round(6.75 * 300)
 
 
-def test_all_figures_and_the_others_with_reasons(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_figures_and_the_others_with_reasons(run, tmp_path, capsys):
     words = ("all", run, "--format", "svg", "--layers", "1", "--agg", "median")
     assert plot(*words, "--output", tmp_path / "out") == 0
     told = capsys.readouterr()
@@ -97,9 +90,7 @@ def test_all_figures_and_the_others_with_reasons(
         (["map", "{run}", "--output", "{run}/run.json/x.png"], "run.json/x.png"),
     ],
 )
-def test_misuse_is_one_short_line(
-    words: list[str], told: str, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misuse_is_one_short_line(words, told, run, capsys):
     given = [word.replace("{run}", str(run)) for word in words]
     assert plot(*given) in (1, 2)
     message = capsys.readouterr().err
@@ -110,7 +101,7 @@ def test_misuse_is_one_short_line(
     assert not (run / "figures").exists()
 
 
-def test_the_help_of_a_figure_has_its_options_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_figure_has_its_options_only(capsys):
     for spec in figures_of("run"):
         with pytest.raises(SystemExit):
             plot(spec.name, "--help")
@@ -123,9 +114,7 @@ def test_the_help_of_a_figure_has_its_options_only(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "configs" / "plots").glob("*.yaml")), ids=lambda path: path.stem
 )
-def test_every_config_of_a_script_draws(
-    path: Path, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_config_of_a_script_draws(path, run, tmp_path, monkeypatch):
     name = path.stem.rsplit("-", 1)[-1]
     settings = yaml.safe_load(path.read_text())
     field = "component_csv" if name == "components" else "bucket_csv"
@@ -138,7 +127,7 @@ def test_every_config_of_a_script_draws(
     assert (tmp_path / settings["output"]).is_file()
 
 
-def test_the_keys_of_the_original_tool(run: Path, tmp_path: Path) -> None:
+def test_the_keys_of_the_original_tool(run, tmp_path):
     table = str(run / "head_bucket_plasticity.csv")
     figure = drawn("heatmap", bucket_csv=table)
     assert title(figure) == "Plasticity over a bucket, query × key"
@@ -159,7 +148,7 @@ def test_the_keys_of_the_original_tool(run: Path, tmp_path: Path) -> None:
     assert ranged.axes[0].images[0].get_clim() == (0.0, 0.9)
 
 
-def test_tables_of_the_original_tool_and_of_bins_are_drawn(tmp_path: Path) -> None:
+def test_tables_of_the_original_tool_and_of_bins_are_drawn(tmp_path):
     old = cells_table()[["layer", "q_head", "q_bucket", "k_bucket", "plasticity"]]
     old.rename(columns={"plasticity": "ap_bucket"}).to_csv(tmp_path / "old.csv", index=False)
     figure = drawn("plasticity", bucket_csv=str(tmp_path / "old.csv"))
@@ -185,7 +174,7 @@ def test_tables_of_the_original_tool_and_of_bins_are_drawn(tmp_path: Path) -> No
         ),
     ],
 )
-def test_misuse_of_a_script(settings: dict[str, str], told: str, run: Path, tmp_path: Path) -> None:
+def test_misuse_of_a_script(settings, told, run, tmp_path):
     cells_table().to_csv(tmp_path / "cells.csv", index=False)
     places = {"{run}": str(run), "{cells}": str(tmp_path / "cells.csv")}
     given = {name: places.get(value, value) for name, value in settings.items()}
@@ -194,9 +183,7 @@ def test_misuse_of_a_script(settings: dict[str, str], told: str, run: Path, tmp_
     assert told in str(error.value)
 
 
-def test_without_an_output_a_script_opens_a_window(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_output_a_script_opens_a_window(run, monkeypatch, capsys):
     words = ["--bucket_csv", str(run / "head_bucket_plasticity.csv")]
     assert run_script("plot_plasticity.py", words, monkeypatch) == 2
     told = "there is no display to show a figure on; add --output FILE.png"
@@ -204,7 +191,7 @@ def test_without_an_output_a_script_opens_a_window(
     assert run_script("plot_plasticity.py", [], monkeypatch) == 2
     assert "--bucket_csv: give one table, or the folder of a run" in capsys.readouterr().err
     assert run_script("plot_plasticity.py", ["--color_by_layer", "--color_trend"], monkeypatch) == 2
-    shown: list[str] = []
+    shown = []
     monkeypatch.setattr(pyplot, "get_backend", lambda: "windows")
     monkeypatch.setattr(pyplot, "show", lambda: shown.append(title(Gcf.get_active().canvas.figure)))
     assert run_script("plot_plasticity.py", words, monkeypatch) == 0
@@ -212,7 +199,7 @@ def test_without_an_output_a_script_opens_a_window(
     pyplot.close("all")
 
 
-def test_a_file_that_is_no_caption_is_kept(run: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_caption_is_kept(run, tmp_path):
     (tmp_path / "map.txt").write_text("my notes")
     with pytest.raises(ConfigError, match="exists and is not the caption of a figure"):
         save_figure(_map(run), tmp_path / "map.png")
@@ -220,7 +207,7 @@ def test_a_file_that_is_no_caption_is_kept(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "new" / "map.PNG").read_bytes().startswith(b"\x89PNG")
 
 
-def _map(run: Path) -> Any:
+def _map(run):
     from attention_plasticity import open_run
 
     return open_run(run).plot("map")

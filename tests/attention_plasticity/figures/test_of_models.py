@@ -1,15 +1,10 @@
 """Figures of several runs draw the numbers of their tables, at the widths of a paper."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
-import pandas as pd
 import pytest
 
 from attention_plasticity.compare.matched import matched_heads
-from attention_plasticity.compare.runs import NamedRun, family_pairs
+from attention_plasticity.compare.runs import family_pairs
 from attention_plasticity.compare.several import SeveralRuns
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.figures.captions import caption_of, short_names
@@ -26,7 +21,7 @@ LONG = "a-very-long-name-of-a-model-with-many-parts-and-a-$-of-the-7B-instruct-k
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
+def runs(tmp_path_factory):
     """Three checkpoints of a family, two of them on the same texts; the third has no roles."""
     found = small_models(tmp_path_factory.mktemp("figures"), 3, "aab")
     for one in found[:2]:
@@ -38,16 +33,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[NamedRun]:
     ]
 
 
-def several(runs: Sequence[NamedRun], metrics: Sequence[str] = ()) -> SeveralRuns:
+def several(runs, metrics=()):
     return SeveralRuns(tuple(runs), tuple(metrics))
 
 
-def means_of(table: pd.DataFrame, run: str, metric: str) -> list[float]:
+def means_of(table, run, metric):
     chosen = (table["run"] == run) & (table["metric"] == metric) & (table["minus"] == "")
     return table[chosen]["mean"].tolist()
 
 
-def test_profiles_are_lines_over_positions(runs: list[NamedRun]) -> None:
+def test_profiles_are_lines_over_positions(runs):
     figure = draw_of_runs("profiles", several(runs))
     table = summary(runs, "bin")
     assert figure.get_figwidth() == TEXT
@@ -57,7 +52,7 @@ def test_profiles_are_lines_over_positions(runs: list[NamedRun]) -> None:
     assert len(figure.legends[0].get_texts()) == 3
 
 
-def test_lengths_have_a_panel_per_metric(runs: list[NamedRun]) -> None:
+def test_lengths_have_a_panel_per_metric(runs):
     figure = draw_of_runs("lengths", several(runs))
     labels = [axes.get_ylabel().replace("\n", " ") for axes in figure.axes]
     drops = ["drop", "drop of rotary phase"]
@@ -69,34 +64,34 @@ def test_lengths_have_a_panel_per_metric(runs: list[NamedRun]) -> None:
     assert "A drop is the value at 0–128 minus the value at a later part." in caption
 
 
-def test_depth_has_errors(runs: list[NamedRun]) -> None:
+def test_depth_has_errors(runs):
     table = summary(runs, "depth", METRICS, [])
     figure = draw_of_runs("depth", several(runs, METRICS))
     for axes, metric in zip(figure.axes, METRICS, strict=True):
         assert len(axes.collections) == 3
-        lines = [line for line in axes.lines if len(line.get_xdata()) == 10]  # type: ignore[arg-type]
+        lines = [line for line in axes.lines if len(line.get_xdata()) == 10]
         np.testing.assert_allclose(lines[0].get_ydata(), means_of(table, "base", metric))
         np.testing.assert_allclose(lines[0].get_xdata(), np.arange(5, 100, 10))
 
 
-def test_bars_of_roles_end_at_all_heads(runs: list[NamedRun]) -> None:
+def test_bars_of_roles_end_at_all_heads(runs):
     figure = draw_of_runs("role-shares", several(runs))
-    ends: dict[float, float] = {}
+    ends = {}
     for bar in figure.axes[0].patches:
-        x, y = bar.get_xy()  # type: ignore[attr-defined]
-        ends[y] = max(ends.get(y, 0.0), x + bar.get_width())  # type: ignore[attr-defined]
+        x, y = bar.get_xy()
+        ends[y] = max(ends.get(y, 0.0), x + bar.get_width())
     assert list(ends.values()) == pytest.approx([100.0, 100.0])
     assert "No table of roles: other." in (caption_of(figure) or "")
 
 
-def test_bands_have_a_panel_of_differences(runs: list[NamedRun]) -> None:
+def test_bands_have_a_panel_of_differences(runs):
     figure = draw_of_runs("band-shares", several(runs[:2]))
     assert len(figure.axes) == 2
     assert "difference of the same heads from base" in (caption_of(figure) or "")
     assert len(draw_of_runs("band-shares", several(runs[:1])).axes) == 1
 
 
-def test_only_heads_that_changed_are_coloured(runs: list[NamedRun]) -> None:
+def test_only_heads_that_changed_are_coloured(runs):
     pairs = family_pairs(runs)
     table = matched_heads(pairs, METRICS[:1])
     figure = draw_of_runs("matched-heads", several(runs, METRICS[:1]))
@@ -117,7 +112,7 @@ def test_only_heads_that_changed_are_coloured(runs: list[NamedRun]) -> None:
     assert "independent samples: other minus base." in caption
 
 
-def test_runs_say_what_their_figures_need(runs: list[NamedRun]) -> None:
+def test_runs_say_what_their_figures_need(runs):
     assert left_out(several(runs, METRICS)) == {}
     assert left_out(several(runs[2:])) == {
         "profiles": "two models",
@@ -129,7 +124,7 @@ def test_runs_say_what_their_figures_need(runs: list[NamedRun]) -> None:
         draw_of_runs("matched-heads", several(runs[:1]))
 
 
-def test_short_names_stay_different() -> None:
+def test_short_names_stay_different():
     names = [f"{LONG}-{number}" for number in range(3)]
     middle = [f"{'x' * 30}{letter}{'y' * 30}" for letter in "abc"]
     for long in (names, middle):

@@ -1,10 +1,7 @@
 """Every figure of the registry is drawn, or says why not; the same run gives the same bytes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import Any
 
 import matplotlib.image
 import numpy as np
@@ -15,13 +12,7 @@ import attention_plasticity as ap
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.figures import FIGURES, caption_of, save_all, save_figure
 from attention_plasticity.figures.draw import draw_figure
-from attention_plasticity.figures.registry import (
-    Spec,
-    figures_of,
-    file_names,
-    left_out,
-    left_out_lines,
-)
+from attention_plasticity.figures.registry import figures_of, file_names, left_out, left_out_lines
 from attention_plasticity.figures.settings import FigureOptions
 from attention_plasticity.metrics import TABLES
 from attention_runs import add_attention
@@ -36,22 +27,22 @@ WIDTHS = {"column": 3.3, "text": 6.75}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+def run(tmp_path_factory):
     return ap.open_run(whole_run(tmp_path_factory.mktemp("runs") / "whole"))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+def plain(tmp_path_factory):
     return ap.open_run(write_run(tmp_path_factory.mktemp("runs") / "plain"))
 
 
 @pytest.fixture(scope="module")
-def drawn(run: ap.Run) -> list[tuple[Spec, Any]]:
+def drawn(run):
     """Every figure of the registry in the width of a column."""
     return drawn_in("column", run)
 
 
-def drawn_in(width: str, run: ap.Run) -> list[tuple[Spec, Any]]:
+def drawn_in(width, run):
     found = []
     for spec in figures_of("run"):
         for own in spec.files.values():
@@ -62,9 +53,7 @@ def drawn_in(width: str, run: ap.Run) -> list[tuple[Spec, Any]]:
 
 
 @pytest.mark.parametrize("width", ["column", pytest.param("text", marks=pytest.mark.long)])
-def test_every_figure_has_the_width_of_a_paper_and_readable_text(
-    run: ap.Run, drawn: Any, width: str
-) -> None:
+def test_every_figure_has_the_width_of_a_paper_and_readable_text(run, drawn, width):
     for spec, figure in drawn if width == "column" else drawn_in(width, run):
         assert figure.get_figwidth() == WIDTHS[width], spec.name
         ends = figure.bbox.x1 + 1.0, figure.bbox.y1 + 1.0
@@ -78,7 +67,7 @@ def test_every_figure_has_the_width_of_a_paper_and_readable_text(
             assert inside, (spec.name, text.get_text())
 
 
-def test_title_legend_and_notes_are_outside_the_panels(drawn: Any) -> None:
+def test_title_legend_and_notes_are_outside_the_panels(drawn):
     for spec, figure in drawn:
         tops = max(axes.get_tightbbox().y1 for axes in panels(figure))
         bottoms = min(axes.get_tightbbox().y0 for axes in figure.axes)
@@ -92,7 +81,7 @@ def test_title_legend_and_notes_are_outside_the_panels(drawn: Any) -> None:
             assert one.get_window_extent().y0 >= tops - 1.0, spec.name
 
 
-def test_every_figure_has_title_labels_and_a_caption_without_names_of_settings(drawn: Any) -> None:
+def test_every_figure_has_title_labels_and_a_caption_without_names_of_settings(drawn):
     settings = {name for name in RunnerConfig.model_fields if "_" in name}
     columns = {name for table in TABLES.values() for name in table.names if "_" in name}
     for spec, figure in drawn:
@@ -110,13 +99,13 @@ def test_every_figure_has_title_labels_and_a_caption_without_names_of_settings(d
         assert ".csv" not in caption
 
 
-def test_every_option_is_taken_by_a_figure() -> None:
+def test_every_option_is_taken_by_a_figure():
     assert len(file_names()) == len(set(file_names()))
     taken = {name for spec in figures_of("run") for name in spec.taken}
     assert taken == set(FigureOptions.model_fields)
 
 
-def test_the_page_of_figures_has_a_row_per_entry() -> None:
+def test_the_page_of_figures_has_a_row_per_entry():
     page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
     assert with_figures(page) == page
     assert page.count("\n| `") == len(FIGURES)
@@ -124,7 +113,7 @@ def test_the_page_of_figures_has_a_row_per_entry() -> None:
         assert f"`{name}`" in page
 
 
-def test_figures_are_saved_with_captions(run: ap.Run, tmp_path: Path) -> None:
+def test_figures_are_saved_with_captions(run, tmp_path):
     assert left_out(run) == {}
     names = ["map-plasticity", "heatmap", "ranks"]
     paths = list(save_all(run, tmp_path, only=names, footnote=""))
@@ -139,7 +128,7 @@ def test_figures_are_saved_with_captions(run: ap.Run, tmp_path: Path) -> None:
     assert "layer 1" in only[0].with_suffix(".txt").read_text()
 
 
-def test_a_run_says_what_the_other_figures_need(plain: ap.Run) -> None:
+def test_a_run_says_what_the_other_figures_need(plain):
     lines = left_out_lines(plain)
     assert [re.findall(r"not drawn: (.*) \(needs", line)[0] for line in lines] == [
         "distance, map-drop, phase, attended",
@@ -151,7 +140,7 @@ def test_a_run_says_what_the_other_figures_need(plain: ap.Run) -> None:
             plain.plot(name)
 
 
-def test_needs_follow_the_values_of_a_run(tmp_path: Path) -> None:
+def test_needs_follow_the_values_of_a_run(tmp_path):
     run = ap.open_run(add_bins(add_attention(write_run(tmp_path / "run"))))
     assert "attention" not in left_out(run)
     assert left_out(run)["by-role"].startswith("a dump with attention columns")
@@ -163,7 +152,7 @@ def test_needs_follow_the_values_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["svg", "png", pytest.param("pdf", marks=pytest.mark.long)])
-def test_the_same_run_gives_the_same_bytes(run: ap.Run, tmp_path: Path, kind: str) -> None:
+def test_the_same_run_gives_the_same_bytes(run, tmp_path, kind):
     for name in ("map", "by-role") if kind == "svg" else ("map",):
         files = [tmp_path / f"{name}-{part}.{kind}" for part in "ab"]
         for file in files:
@@ -173,7 +162,7 @@ def test_the_same_run_gives_the_same_bytes(run: ap.Run, tmp_path: Path, kind: st
         assert first.startswith({"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}[kind])
 
 
-def test_title_and_footnote_can_be_left_out(run: ap.Run) -> None:
+def test_title_and_footnote_can_be_left_out(run):
     figure = run.plot("profile", title="", footnote="", model_name="Mine")
     assert (title(figure), notes(figure)) == ("", "")
     assert "of Mine;" in str(caption_of(figure))
@@ -182,7 +171,7 @@ def test_title_and_footnote_can_be_left_out(run: ap.Run) -> None:
     assert figure.get_figheight() < taller
 
 
-def test_a_selection_is_named(run: ap.Run) -> None:
+def test_a_selection_is_named(run):
     figure = run.plot("map", layers="0,2", heads=[0, 1])
     assert notes(figure).startswith("4 heads of layers 0,2, heads 0-1")
     assert "layers 0,2, heads 0-1" in str(caption_of(figure))
@@ -202,9 +191,7 @@ def test_a_selection_is_named(run: ap.Run) -> None:
         ("plasticity", {"width": 3.3}, "width: expected one of column, text"),
     ],
 )
-def test_wrong_names_and_values_are_refused(
-    run: ap.Run, name: Any, options: dict[str, Any], told: str
-) -> None:
+def test_wrong_names_and_values_are_refused(run, name, options, told):
     with pytest.raises(ConfigError) as error:
         run.plot(name, **options)
     assert told in str(error.value)

@@ -1,14 +1,8 @@
 """What figures draw, read back from them and compared with the tables by plain loops."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from scipy.stats import spearmanr, t
@@ -20,17 +14,7 @@ from attention_plasticity.figures.over_context import trend_of
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.head_roles import COLOURS
 from attention_plasticity.tables.intervals import HeadColumn, rank_intervals
-from drawn_runs import (
-    band_ends,
-    bars,
-    legend,
-    notes,
-    panels,
-    picture,
-    points,
-    segments,
-    whole_run,
-)
+from drawn_runs import band_ends, bars, legend, notes, panels, picture, points, segments, whole_run
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import two_digits
 from run_tables import add_windows, write_run
@@ -39,22 +23,22 @@ FACTOR = t.ppf(0.975, 7)  # 8 groups of texts
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+def run(tmp_path_factory):
     return ap.open_run(whole_run(tmp_path_factory.mktemp("runs") / "whole"))
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+def plain(tmp_path_factory):
     return ap.open_run(write_run(tmp_path_factory.mktemp("runs") / "plain"))
 
 
-def heads(table: pd.DataFrame) -> list[tuple[int, int]]:
+def heads(table):
     return [(int(row["layer"]), int(row["q_head"])) for row in table.to_dict("records")]
 
 
-def plain_profiles(cells: pd.DataFrame, weight: str | None) -> dict[Any, dict[int, float]]:
+def plain_profiles(cells, weight):
     """Per head and bin of queries, the mean over cells: equal weights, or by pairs."""
-    sums: dict[Any, dict[int, list[float]]] = {}
+    sums = {}
     side = "q_bin" if "q_bin" in cells else "q_bucket"
     for row in cells.to_dict("records"):
         size = row[weight] if weight else 1.0
@@ -64,7 +48,7 @@ def plain_profiles(cells: pd.DataFrame, weight: str | None) -> dict[Any, dict[in
     return {head: {b: a / n for b, (a, n) in own.items()} for head, own in sums.items()}
 
 
-def plain_mean_half(run: ap.Run, part: pd.DataFrame, quantity: str) -> float:
+def plain_mean_half(run, part, quantity):
     """Half of the interval of a mean over heads: influences are averaged over heads first."""
     rows = run.table("influences")
     own = [row for row in rows.to_dict("records") if row["quantity"] == quantity]
@@ -76,7 +60,7 @@ def plain_mean_half(run: ap.Run, part: pd.DataFrame, quantity: str) -> float:
     return FACTOR * math.sqrt(total)
 
 
-def test_lines_over_the_context_are_the_means_of_bins(run: ap.Run) -> None:
+def test_lines_over_the_context_are_the_means_of_bins(run):
     figure = run.plot("plasticity", color="none")
     [axes] = panels(figure)
     own = plain_profiles(run.table("bins"), None)
@@ -99,7 +83,7 @@ def test_lines_over_the_context_are_the_means_of_bins(run: ap.Run) -> None:
         np.testing.assert_allclose(high[place] - low[place], 2 * half, rtol=1e-6)
 
 
-def test_plasticity_over_a_bucket_weighs_cells_by_their_pairs(run: ap.Run, plain: ap.Run) -> None:
+def test_plasticity_over_a_bucket_weighs_cells_by_their_pairs(run, plain):
     own = plain_profiles(plain.bucket_plasticity, "n_pairs")
     mean = [np.mean([own[head][b] for head in own]) for b in own[0, 0]]
     for one in (plain.plot("plasticity"), run.plot("plasticity", plasticity="bucket")):
@@ -112,7 +96,7 @@ def test_plasticity_over_a_bucket_weighs_cells_by_their_pairs(run: ap.Run, plain
         plain.plot("profile", plasticity="position")
 
 
-def test_the_profile_has_a_line_at_equal_distances(run: ap.Run) -> None:
+def test_the_profile_has_a_line_at_equal_distances(run):
     figure = run.plot("profile")
     near = run.table("influences").query("quantity == 'ap_bin_near'")
     line = panels(figure)[1].lines[1]
@@ -123,7 +107,7 @@ def test_the_profile_has_a_line_at_equal_distances(run: ap.Run) -> None:
     assert "keys at most 511 tokens before the query" in str(caption_of(figure))
 
 
-def test_plasticity_by_distance_is_a_mean_over_heads(run: ap.Run) -> None:
+def test_plasticity_by_distance_is_a_mean_over_heads(run):
     table = run.table("distances")
     figure = run.plot("distance")
     for axes in panels(figure):
@@ -142,7 +126,7 @@ def test_plasticity_by_distance_is_a_mean_over_heads(run: ap.Run) -> None:
         np.testing.assert_allclose(high[place] - low[place], 2 * half, rtol=1e-6)
 
 
-def test_trends_are_rank_correlations(run: ap.Run) -> None:
+def test_trends_are_rank_correlations(run):
     rng = np.random.default_rng(0)
     for values in rng.normal(size=(50, 6)):
         rho = spearmanr(range(6), values).statistic
@@ -152,8 +136,8 @@ def test_trends_are_rank_correlations(run: ap.Run) -> None:
     assert legend(figure)[:3] == ["rising (0)", "falling (12)", "neither (0)"]
 
 
-def test_a_heatmap_has_the_mean_of_every_cell(run: ap.Run) -> None:
-    sums: dict[tuple[int, int], list[float]] = {}
+def test_a_heatmap_has_the_mean_of_every_cell(run):
+    sums = {}
     for row in run.table("bins").to_dict("records"):
         sums.setdefault((row["q_bin"], row["k_bin"]), []).append(row["plasticity"])
     for agg, of in (("mean", np.mean), ("median", np.median)):
@@ -169,7 +153,7 @@ def test_a_heatmap_has_the_mean_of_every_cell(run: ap.Run) -> None:
     assert figure.axes[0].get_ylim() == (-0.5, 2.5)  # keys upwards
 
 
-def test_types_of_layers_have_panels_and_a_strip(tmp_path: Path) -> None:
+def test_types_of_layers_have_panels_and_a_strip(tmp_path):
     run = ap.open_run(add_windows(write_run(tmp_path / "run")))
     figure = run.plot("heatmap")
     titles = [" ".join(axes.get_title().split()) for axes in panels(figure)]
@@ -180,7 +164,7 @@ def test_types_of_layers_have_panels_and_a_strip(tmp_path: Path) -> None:
     assert notes(chosen).startswith("4 heads of layer 1")
 
 
-def test_a_map_has_every_value_and_tells_the_interval_of_a_head(run: ap.Run) -> None:
+def test_a_map_has_every_value_and_tells_the_interval_of_a_head(run):
     figure = run.plot("map")
     [values] = (picture(axes) for axes in panels(figure))
     halves = []
@@ -196,7 +180,7 @@ def test_a_map_has_every_value_and_tells_the_interval_of_a_head(run: ap.Run) -> 
     assert panels(run.plot("map", range="unit"))[0].images[0].get_clim() == (0.0, 1.0)
 
 
-def test_a_map_of_drops_marks_and_fades_heads_by_their_tests(run: ap.Run) -> None:
+def test_a_map_of_drops_marks_and_fades_heads_by_their_tests(run):
     figure = run.plot("map", metric="drop")
     [axes] = panels(figure)
     p, excluded, faded = [], set(), set()
@@ -221,12 +205,12 @@ def test_a_map_of_drops_marks_and_fades_heads_by_their_tests(run: ap.Run) -> Non
     assert np.all(panels(unfaded)[0].images[0].get_alpha() == 1)
 
 
-def _ratio(row: dict[Any, Any]) -> float:
+def _ratio(row):
     """The drop from position over its standard error."""
     return abs(row["ap_aligned_drop_position"]) / float(row["ap_aligned_drop_position_se"])
 
 
-def test_key_heads_and_roles(run: ap.Run) -> None:
+def test_key_heads_and_roles(run):
     grid = picture(panels(run.plot("key-heads"))[0])
     for row in run.table("key_heads").to_dict("records"):
         if not math.isnan(row["static_error"]):
@@ -235,7 +219,7 @@ def test_key_heads_and_roles(run: ap.Run) -> None:
             assert grid[place] == pytest.approx(row["static_error"])
     figure = run.plot("roles")
     colours = panels(figure)[0].images[0].get_array()
-    counts: dict[str, int] = {}
+    counts = {}
     for row in run.table("roles").to_dict("records"):
         found = colours[int(row["layer"]), int(row["q_head"])]
         likely = np.array(to_rgb(COLOURS[row["likely_role"]]))
@@ -253,7 +237,7 @@ def test_key_heads_and_roles(run: ap.Run) -> None:
     ("name", "x", "y"),
     [("phase", "ap_pooled", "ap_aligned"), ("attended", "ap_aligned", "ap_attended")],
 )
-def test_two_values_of_every_head_with_intervals(run: ap.Run, name: str, x: str, y: str) -> None:
+def test_two_values_of_every_head_with_intervals(run, name, x, y):
     figure = run.plot(name)
     [axes] = panels(figure)
     found, across = points(axes), segments(axes)
@@ -265,7 +249,7 @@ def test_two_values_of_every_head_with_intervals(run: ap.Run, name: str, x: str,
     assert len(panels(run.plot(name, intervals=False))[0].collections) == 1
 
 
-def test_the_mean_of_a_layer_has_its_interval(run: ap.Run) -> None:
+def test_the_mean_of_a_layer_has_its_interval(run):
     figure = run.plot("depth")
     [axes] = panels(figure)
     every, mean = axes.lines[:2] if len(axes.lines) == 2 else (axes.lines[0], axes.lines[-1])
@@ -277,7 +261,7 @@ def test_the_mean_of_a_layer_has_its_interval(run: ap.Run) -> None:
         assert np.ptp(ends[int(layer)]) == pytest.approx(2 * half)
 
 
-def test_ranks_are_ordered_and_have_intervals(run: ap.Run) -> None:
+def test_ranks_are_ordered_and_have_intervals(run):
     figure = run.plot("ranks", limit=2)
     [axes] = panels(figure)
     values = sorted(run.head_metrics["ap_aligned"], reverse=True)
@@ -289,7 +273,7 @@ def test_ranks_are_ordered_and_have_intervals(run: ap.Run) -> None:
     assert "8 heads between them left out" in notes(figure)
 
 
-def test_intervals_of_ranks_count_heads_that_are_surely_different() -> None:
+def test_intervals_of_ranks_count_heads_that_are_surely_different():
     rng = np.random.default_rng(1)
     number, groups = 7, 12
     values = rng.normal(size=number)
@@ -314,7 +298,7 @@ def test_intervals_of_ranks_count_heads_that_are_surely_different() -> None:
     assert (rank_intervals(unknown) == [1, number]).all()
 
 
-def test_plasticity_by_role_has_means_with_intervals(run: ap.Run) -> None:
+def test_plasticity_by_role_has_means_with_intervals(run):
     figure = run.plot("by-role")
     roles = run.table("roles")
     sure = run.head_metrics.merge(roles[["layer", "q_head", "role"]], on=["layer", "q_head"])
@@ -327,9 +311,9 @@ def test_plasticity_by_role_has_means_with_intervals(run: ap.Run) -> None:
             assert number.startswith(str(len(own)))
 
 
-def test_components_are_shares_of_heads(run: ap.Run) -> None:
+def test_components_are_shares_of_heads(run):
     table = run.component_weights
-    totals: dict[tuple[int, int], float] = {}
+    totals = {}
     for row in table.to_dict("records"):
         head = row["layer"], row["q_head"]
         totals[head] = totals.get(head, 0.0) + row["weight"]
@@ -349,15 +333,15 @@ def test_components_are_shares_of_heads(run: ap.Run) -> None:
     assert "after RoPE" in notes(figure)
 
 
-def test_the_first_tokens_stand_apart_from_the_distances(run: ap.Run) -> None:
+def test_the_first_tokens_stand_apart_from_the_distances(run):
     table = run.table("attention")
     figure = run.plot("attention")
     heights = [y for line in panels(figure)[0].lines for y in line.get_ydata()]
     bins = len(heights) - 1
     masses = [name for name in table if name.startswith("mass_") and not name.endswith("_se")]
-    sinks: dict[Any, float] = {}
+    sinks = {}
     total = np.zeros(len(masses))
-    tokens: dict[Any, float] = {}
+    tokens = {}
     for row in table.to_dict("records"):
         head = row["layer"], row["q_head"]
         tokens[head] = tokens.get(head, 0.0) + row["n_tokens"]
@@ -375,7 +359,7 @@ def test_the_first_tokens_stand_apart_from_the_distances(run: ap.Run) -> None:
     assert legend(figure) == ["middle 80 % of heads", "on the first 4 tokens", "mean over heads"]
 
 
-def test_many_heads_are_quantiles_with_the_extreme_heads_by_name(tmp_path: Path) -> None:
+def test_many_heads_are_quantiles_with_the_extreme_heads_by_name(tmp_path):
     run = ap.open_run(report_runs.write_run(tmp_path / "run", errors=True, position=True))
     figure = run.plot("plasticity")
     [axes] = panels(figure)
@@ -395,7 +379,7 @@ def test_many_heads_are_quantiles_with_the_extreme_heads_by_name(tmp_path: Path)
     assert path[:, 1].max() == pytest.approx(high.max())
 
 
-def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path: Path) -> None:
+def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path):
     run = report_runs.write_run(tmp_path / "run", errors=True, position=True)
     report_runs.write_baselines(run, draws=3)
     opened = ap.open_run(run)
@@ -407,6 +391,6 @@ def test_the_line_of_a_baseline_is_the_mean_of_its_draws(tmp_path: Path) -> None
     assert "(8 texts, mean of 3 draws)" in str(caption_of(figure))
 
 
-def mean_line(run: ap.Run) -> npt.NDArray[np.float64]:
+def mean_line(run):
     """The mean over heads in the figure of one run alone."""
     return np.asarray(panels(run.plot("profile", baselines=False))[0].lines[0].get_ydata())

@@ -1,9 +1,6 @@
 """What of a run goes onto the page."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,30 +17,23 @@ from attention_plasticity.tables.intervals import (
 )
 from plain_runs import edit_info
 from qk_toolkit.errors import ConfigError
-from report_runs import (
-    HEADS,
-    LAYERS,
-    MISSING,
-    TEXT_GROUPS,
-    write_baselines,
-    write_run,
-)
+from report_runs import HEADS, LAYERS, MISSING, TEXT_GROUPS, write_baselines, write_run
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
 LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return write_run(tmp_path / "run")
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> FinishedRun:
+def measured(tmp_path):
     return FinishedRun.open(write_run(tmp_path / "measured", position=True))
 
 
-def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path: Path) -> None:
+def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_path):
     folder = write_run(tmp_path / "run", warnings=["Few texts."])
     edit_info(folder, not_captured=[list(MISSING)])
     run = FinishedRun.open(folder)
@@ -60,7 +50,7 @@ def test_selected_layers_have_their_own_counts_and_the_warnings_of_the_run(tmp_p
     assert (about["selected"], about["warnings"]) == (None, ["Few texts."])
 
 
-def test_provenance_is_all_there(run: Path) -> None:
+def test_provenance_is_all_there(run):
     about, _ = run_content(FinishedRun.open(run), "x")
     found = {name: dict(lines) for name, lines in about["provenance"]}
     assert found["Run"]["seed"] == "7"
@@ -75,7 +65,7 @@ def test_provenance_is_all_there(run: Path) -> None:
     assert found["Heads that failed"] == {"layer 4, head 9": "too few <queries>"}
 
 
-def test_rows_come_sorted_and_none_twice(run: Path) -> None:
+def test_rows_come_sorted_and_none_twice(run):
     metrics = pd.read_csv(run / "head_metrics.csv")
     metrics.iloc[::-1].to_csv(run / "head_metrics.csv", index=False)
     _, tables = run_content(FinishedRun.open(run), "x")
@@ -85,7 +75,7 @@ def test_rows_come_sorted_and_none_twice(run: Path) -> None:
         run_content(FinishedRun.open(run), "x")
 
 
-def test_means_and_profiles_of_each_type_of_layers(measured: FinishedRun) -> None:
+def test_means_and_profiles_of_each_type_of_layers(measured):
     about, tables = run_content(measured, "x")
     rows = [
         (kind["name"], kind["words"], kind["layers"], kind["heads"]) for kind in about["groups"][1:]
@@ -111,9 +101,7 @@ def test_means_and_profiles_of_each_type_of_layers(measured: FinishedRun) -> Non
     assert about["groups"][1]["means"] == about["groups"][0]["means"]
 
 
-def test_a_baseline_has_means_over_draws_and_no_profile_without_bins(
-    tmp_path: Path,
-) -> None:
+def test_a_baseline_has_means_over_draws_and_no_profile_without_bins(tmp_path):
     folder = write_run(tmp_path / "run", position=True)
     for name, place in write_baselines(folder, draws=2).items():
         edit_info(place, sha256={})

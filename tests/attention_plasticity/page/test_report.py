@@ -1,7 +1,5 @@
 """The page as text, where it is written, the verb `report`, its modules and its packed columns."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json
@@ -30,11 +28,11 @@ EVIL = "</script><script>alert(1)</script><!--\u2028&amp;"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     return write_run(tmp_path / "run")
 
 
-def test_a_title_cannot_leave_its_place(tmp_path: Path, run: Path) -> None:
+def test_a_title_cannot_leave_its_place(tmp_path, run):
     opened = [FinishedRun.open(run)]
     html = make_report(opened, title=EVIL).html
     assert EVIL not in html
@@ -43,14 +41,14 @@ def test_a_title_cannot_leave_its_place(tmp_path: Path, run: Path) -> None:
     assert not {*"<>&"} & {*data[1]}
     make_report(opened, title="\udcff").save(tmp_path / "odd.html")
     with pytest.raises(ap.ConfigError, match="title: must be text, got 3"):
-        make_report(opened, title=3)  # type: ignore[arg-type]
+        make_report(opened, title=3)
 
 
-def test_no_token_is_in_the_html(run: Path) -> None:
+def test_no_token_is_in_the_html(run):
     assert "whale" not in make_report([FinishedRun.open(add_roles(run))]).html
 
 
-def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
+def test_the_same_run_gives_the_same_bytes(run):
     assert make_report([FinishedRun.open(run)]).html == make_report([FinishedRun.open(run)]).html
 
 
@@ -59,8 +57,8 @@ def test_the_same_run_gives_the_same_bytes(run: Path) -> None:
     [("bucket", 1, None), ("bucket", 2, 1), ("local", 2, None)],
 )
 def test_the_page_opens_with_the_second_run_if_it_can_be_compared(
-    tmp_path: Path, pair_sampling: str, runs: int, beside: int | None
-) -> None:
+    tmp_path, pair_sampling, runs, beside
+):
     folders = [write_run(tmp_path / str(number), number) for number in range(runs)]
     for folder, pairs in zip(folders, ("bucket", pair_sampling), strict=False):
         edit_info(folder, config__pair_sampling=pairs)
@@ -70,7 +68,7 @@ def test_the_page_opens_with_the_second_run_if_it_can_be_compared(
     assert json.loads(data[1])["beside"] == beside
 
 
-def test_a_notebook_shows_the_page_in_a_frame(tmp_path: Path) -> None:
+def test_a_notebook_shows_the_page_in_a_frame(tmp_path):
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=200)
     run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), max_workers=1)
     report = run.report()
@@ -81,9 +79,7 @@ def test_a_notebook_shows_the_page_in_a_frame(tmp_path: Path) -> None:
     assert report.save(tmp_path / "a" / "page.html").read_text() == report.html
 
 
-def test_the_verb_writes_the_page_and_prints_its_path(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_verb_writes_the_page_and_prints_its_path(run, tmp_path, capsys, monkeypatch):
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().out == f"{run / 'report.html'}\n"
     assert (run / "report.html").read_text().startswith("<!doctype html>")
@@ -106,13 +102,7 @@ def test_the_verb_writes_the_page_and_prints_its_path(
         ([".", "--output", "."], "is a folder, not a file"),
     ],
 )
-def test_bad_input_is_one_line(
-    words: list[str],
-    phrase: str,
-    run: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bad_input_is_one_line(words, phrase, run, capsys, monkeypatch):
     monkeypatch.chdir(run)
     before = sorted(run.iterdir())
     assert main(["report", *words]) == 2
@@ -123,14 +113,14 @@ def test_bad_input_is_one_line(
     assert sorted(run.iterdir()) == before
 
 
-def test_plotly_is_the_documented_bundle_and_defines_a_global() -> None:
+def test_plotly_is_the_documented_bundle_and_defines_a_global():
     code = gzip.decompress(plotly_bundle())
     digest = hashlib.sha256(code).hexdigest()
     assert digest == "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
     assert b"\nwindow.Plotly = Plotly;\n" in code
 
 
-def test_the_page_of_the_published_run_is_small() -> None:
+def test_the_page_of_the_published_run_is_small():
     """About 6 kB a head, beside plotly. docs/figures.md tells sizes of larger runs."""
     run = ap.open_run(Path(__file__).parents[3] / "results" / "smollm2-135m")
     assert len(make_report([run]).html) < 2_400_000
@@ -140,7 +130,7 @@ PARTS = files("attention_plasticity.page") / "parts"
 MODULES = sorted(part.name for part in PARTS.iterdir() if part.name.endswith(".js"))
 
 
-def test_every_imported_name_is_exported() -> None:
+def test_every_imported_name_is_exported():
     for name in MODULES:
         source = (PARTS / name).read_text(encoding="utf-8")
         for names, module in re.findall(r'import \{([^}]+)\} from "\./(\w+\.js)";', source):
@@ -161,7 +151,7 @@ def test_every_imported_name_is_exported() -> None:
         ([], "u1"),
     ],
 )
-def test_integers_take_the_smallest_type(values: list[int], kind: str) -> None:
+def test_integers_take_the_smallest_type(values, kind):
     header, block = pack({"t": {"c": np.array(values, dtype=np.int64)}})
     assert header["t"] == {"rows": len(values), "columns": [["c", kind, 0]]}
     assert np.frombuffer(block, f"<{kind}", len(values)).tolist() == values
@@ -182,7 +172,7 @@ def test_integers_take_the_smallest_type(values: list[int], kind: str) -> None:
         min_size=1,
     )
 )
-def test_every_column_reads_back_as_it_was(columns: list[np.ndarray]) -> None:
+def test_every_column_reads_back_as_it_was(columns):
     table = {str(number): column for number, column in enumerate(columns)}
     header, block = pack({"t": table})
     for name, kind, offset in header["t"]["columns"]:
@@ -191,7 +181,7 @@ def test_every_column_reads_back_as_it_was(columns: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(read, table[name])
 
 
-def test_the_same_content_gives_the_same_text() -> None:
+def test_the_same_content_gives_the_same_text():
     content = bytes(range(256)) * 50
     assert compressed(content) == compressed(content)
     assert gzip.decompress(compressed(content)) == content

@@ -1,17 +1,11 @@
 """The text that says what a head does: every rule, and the numbers in it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
 from attention_plasticity.metrics import ROLES
-from attention_plasticity.page.sentences import (
-    Measured,
-    head_sentence,
-    order_words,
-)
+from attention_plasticity.page.sentences import Measured, head_sentence, order_words
 from attention_plasticity.roles import NAMES
 from qk_toolkit.formatting import with_half
 
@@ -24,12 +18,12 @@ THRESHOLDS = {  # as in the method
 NAMES_OF_SCORES = [metric.column for metric in ROLES.columns if metric.error]
 
 
-def sentence(role: str, likely: str | None = None, **scores: Measured) -> str:
+def sentence(role, likely=None, **scores):
     known = dict.fromkeys(NAMES_OF_SCORES, UNKNOWN) | scores
     return head_sentence(role, likely or role, known, UNKNOWN, UNKNOWN, 128, THRESHOLDS)
 
 
-def test_unsure_heads_say_so() -> None:
+def test_unsure_heads_say_so():
     found = sentence("unsure", "induction", repeated_induction=Measured(0.41, 0.03))
     assert found.startswith(
         "Unsure, likely an induction head: the 95 % interval of “induction score” contains its "
@@ -51,9 +45,7 @@ def test_unsure_heads_say_so() -> None:
         ((0.20, 0.01), (0.04, 0.01), "two keys mostly keep their order, whatever the query is"),
     ],
 )
-def test_what_decides_the_order_of_keys(
-    aligned: tuple[float, float], phase: tuple[float, float], said: str
-) -> None:
+def test_what_decides_the_order_of_keys(aligned, phase, said):
     found = order_words(Measured(*aligned), Measured(*phase), 128)
     assert found.startswith(f"Inside a bin of 128 tokens, {said}")
     if math.isfinite(aligned[1]):
@@ -64,7 +56,7 @@ def test_what_decides_the_order_of_keys(
 
 @pytest.mark.parametrize("likely", NAMES)
 @pytest.mark.parametrize("unsure", [False, True])
-def test_every_role_has_a_sentence(likely: str, unsure: bool) -> None:
+def test_every_role_has_a_sentence(likely, unsure):
     scores = dict.fromkeys(NAMES_OF_SCORES, Measured(0.25, 0.02))
     found = head_sentence(
         "unsure" if unsure else likely,

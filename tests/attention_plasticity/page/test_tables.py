@@ -1,10 +1,5 @@
 """Tables of a run as the page gets them, with half widths; profiles of heads and their mean."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,26 +24,26 @@ LEVEL, DROP = "ap_aligned", "ap_aligned_drop"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return write_run(tmp_path / "run", position=True)
 
 
 @pytest.fixture
-def run(folder: Path) -> FinishedRun:
+def run(folder):
     return FinishedRun.open(folder)
 
 
-def tables_of(folder: Path) -> dict[str, dict[str, Any]]:
+def tables_of(folder):
     return run_content(FinishedRun.open(folder), "x")[1]
 
 
-def with_error(run: FinishedRun) -> list[str]:
+def with_error(run):
     """The columns of the table of heads whose errors are known."""
     known = run.head_metrics.dropna(axis="columns", how="all")
     return [name for name in HEAD_METRICS.with_error if f"{name}_se" in known]
 
 
-def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
+def test_heads_have_intervals_and_groups(run):
     tables = run_content(run, "x")[1]
     estimates, names = tables["heads"], with_error(run)
     assert {LEVEL, DROP, "ap_phase"} <= set(names)
@@ -63,7 +58,7 @@ def test_heads_have_intervals_and_groups(run: FinishedRun) -> None:
     assert {kinds[f"{name}_groups"] for name in names} == {"u1"}
 
 
-def test_masses_without_sinks_are_rounded_to_four_digits(folder: Path) -> None:
+def test_masses_without_sinks_are_rounded_to_four_digits(folder):
     table = pd.read_csv(add_attention(folder) / "head_attention.csv")
     table.loc[5, ["mass_1", "mass_1_se"]] = np.nan
     table.iloc[::-1].to_csv(folder / "head_attention.csv", index=False)
@@ -87,7 +82,7 @@ def test_masses_without_sinks_are_rounded_to_four_digits(folder: Path) -> None:
     assert about["distant_from"] == DISTANT
 
 
-def test_a_table_without_masses_is_left_out_and_rows_are_single(folder: Path) -> None:
+def test_a_table_without_masses_is_left_out_and_rows_are_single(folder):
     table = pd.read_csv(add_attention(folder) / "head_attention.csv")
     pd.concat([table, table.head(1)]).to_csv(folder / "head_attention.csv", index=False)
     with pytest.raises(ConfigError, match=r"head_attention\.csv: holds two rows for layer 0"):
@@ -96,7 +91,7 @@ def test_a_table_without_masses_is_left_out_and_rows_are_single(folder: Path) ->
     assert "attention" not in tables_of(folder)
 
 
-def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -> None:
+def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path):
     values = [0.3, 0.1, 0.2, 0.4, 0.05, 0.35]
     own = add_key_heads(run_tables.write_run(tmp_path / "run"), {"aligned_plasticity": values})
     heads = len(values) // 3
@@ -115,13 +110,13 @@ def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path: Path) -
     assert "kept_50" not in tables_of(lacking)["key_heads"]
 
 
-def bins_of(run: FinishedRun) -> pd.DataFrame:
+def bins_of(run):
     assert run.influences is not None
     rows = run.influences[run.influences["quantity"] == BIN_QUANTITY]
     return rows.sort_values(["layer", "q_head", "bin"], ignore_index=True)
 
 
-def test_profiles_of_bins_have_intervals(run: FinishedRun) -> None:
+def test_profiles_of_bins_have_intervals(run):
     tables, rows = run_content(run, "x")[1], bins_of(run)
     shares = rows[list(GROUP_COLUMNS)].to_numpy()  # (rows, groups)
     profiles, half = tables["profiles"], FACTOR * np.sqrt((shares**2).sum(axis=1))
@@ -139,7 +134,7 @@ def test_profiles_of_bins_have_intervals(run: FinishedRun) -> None:
     assert not any(name.startswith("group_") for table in tables.values() for name in table)
 
 
-def test_a_bin_without_a_value_takes_part_in_no_mean(run: FinishedRun) -> None:
+def test_a_bin_without_a_value_takes_part_in_no_mean(run):
     assert run.influences is not None
     last = run.table("bins")["q_bin"].max()
     values = ["plasticity", "plasticity_se", "pooled", "pooled_se"]
@@ -162,7 +157,7 @@ def test_a_bin_without_a_value_takes_part_in_no_mean(run: FinishedRun) -> None:
     assert profiles.loc[last, "n_texts"].notna().all()
 
 
-def test_a_head_without_influences_leaves_the_mean_without_an_interval(run: FinishedRun) -> None:
+def test_a_head_without_influences_leaves_the_mean_without_an_interval(run):
     assert run.influences is not None
     first = (run.influences["layer"] == 0) & (run.influences["q_head"] == 0)
     vars(run)["influences"] = run.influences[~first]

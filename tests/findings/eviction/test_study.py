@@ -1,7 +1,5 @@
 """The study of evictions: outcomes on disk, the choice of the rule, budgets, published tables."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import replace
@@ -50,7 +48,7 @@ ROOT = Path(__file__).parents[3]
 SHAPE = (4, 3)
 
 
-def test_outcomes_survive_a_kill_and_other_sizes_are_refused(tmp_path: Path) -> None:
+def test_outcomes_survive_a_kill_and_other_sizes_are_refused(tmp_path):
     one, two = (Condition(REPORT, 256, "snapkv", 0.5, name) for name in (FLAT, "own"))
     Results(tmp_path, SMALL).add(one, [(0.1, 0.2, 0.3), (0.4, 0.5, 0.6)])
     with (tmp_path / "outcomes-0.jsonl").open("a") as file:
@@ -74,7 +72,7 @@ def test_outcomes_survive_a_kill_and_other_sizes_are_refused(tmp_path: Path) -> 
     assert path.read_bytes() == first
 
 
-def test_conditions_of_a_list_have_the_same_texts_and_come_once() -> None:
+def test_conditions_of_a_list_have_the_same_texts_and_come_once():
     plan, rules = Plan(), tuple(RULES)
     lists = [*choice_conditions(plan, rules), *report_conditions(plan, rules[:2])]
     names = [one.name for conditions in lists for one in conditions]
@@ -88,7 +86,7 @@ def test_conditions_of_a_list_have_the_same_texts_and_come_once() -> None:
     assert needed == {source_name(*one) for one in sources(plan)} - {main_source(plan)}
 
 
-def outcomes(folder: Path, plan: Plan, kl: dict[str, float], found: dict[str, float]) -> Results:
+def outcomes(folder, plan, kl, found):
     """Outcomes of the choice, by rule; all others are those of equal budgets."""
     results = Results(folder, plan)
     for conditions in choice_conditions(plan, tuple(RULES)):
@@ -100,7 +98,7 @@ def outcomes(folder: Path, plan: Plan, kl: dict[str, float], found: dict[str, fl
     return results
 
 
-def test_the_rule_with_small_kl_and_many_numbers_is_chosen(tmp_path: Path) -> None:
+def test_the_rule_with_small_kl_and_many_numbers_is_chosen(tmp_path):
     names = [name for name in RULES if name not in BASELINES]
     kl = {names[0]: 0.5, names[1]: 0.4, "ramp": 0.01}
     one = outcomes(tmp_path / "one", SMALL, kl, {})
@@ -116,20 +114,20 @@ def test_the_rule_with_small_kl_and_many_numbers_is_chosen(tmp_path: Path) -> No
     }
 
 
-def test_a_model_that_finds_few_numbers_has_no_task(tmp_path: Path) -> None:
+def test_a_model_that_finds_few_numbers_has_no_task(tmp_path):
     plan = replace(SMALL, answered=1.1)
     found = outcomes(tmp_path, plan, {}, dict.fromkeys(RULES, 0.5))
     assert np.isnan(mark([found], plan, next(iter(RULES))).needles)
 
 
-def test_statistics_against_plain_numbers() -> None:
+def test_statistics_against_plain_numbers():
     assert holm(np.array([0.01, 0.04, 0.03])) == pytest.approx([0.03, 0.06, 0.06])
     found = text_interval(np.array([1.0, 2.0, 3.0, 4.0]))
     half = 3.182446 * np.sqrt(5 / 3) / 2  # Student's quantile with three degrees of freedom
     assert found == pytest.approx((2.5, 2.5 - half, 2.5 + half), rel=1e-5)
 
 
-def test_the_hash_of_weights_covers_all_their_files(tmp_path: Path) -> None:
+def test_the_hash_of_weights_covers_all_their_files(tmp_path):
     (tmp_path / "b.safetensors").write_bytes(b"two")
     (tmp_path / "a.safetensors").write_bytes(b"one")
     (tmp_path / "config.json").write_bytes(b"{}")
@@ -144,7 +142,7 @@ VALUES = st.lists(
 
 @settings(max_examples=15)
 @given(VALUES, st.sampled_from(sorted(RULES)))
-def test_every_rule_keeps_the_total_and_the_order(values: np.ndarray, rule: str) -> None:
+def test_every_rule_keeps_the_total_and_the_order(values, rule):
     found = curves(values, rule)
     assert found.shape == (99, *SHAPE)
     assert found.mean(axis=(1, 2)) == pytest.approx(PERCENTS, abs=1e-9)
@@ -152,7 +150,7 @@ def test_every_rule_keeps_the_total_and_the_order(values: np.ndarray, rule: str)
     assert (np.diff(found.reshape(99, -1)[:, np.argsort(values, axis=None)], axis=1) <= 1e-9).all()
 
 
-def drawn_values(plan: Plan) -> dict[str, dict[str, np.ndarray]]:
+def drawn_values(plan):
     rng = np.random.default_rng(0)
     names = [source_name(*one) for one in sources(plan)]
     return {
@@ -161,7 +159,7 @@ def drawn_values(plan: Plan) -> dict[str, dict[str, np.ndarray]]:
     }
 
 
-def test_values_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_values_are_read_as_they_were_written(tmp_path):
     values = drawn_values(SMALL)
     write_values(tmp_path / "values.csv", values)
     found = read_values(tmp_path / "values.csv")
@@ -171,7 +169,7 @@ def test_values_are_read_as_they_were_written(tmp_path: Path) -> None:
             assert found[name][one] == pytest.approx(table, rel=1e-5)
 
 
-def test_budgets_of_every_allocation() -> None:
+def test_budgets_of_every_allocation():
     values, rule = drawn_values(SMALL), "100, value"
     own = curves_of(PLASTICITY, values, rule, SMALL)
     assert (own == curves(values[main_source(SMALL)][PLASTICITY], rule)).all()
@@ -186,7 +184,7 @@ def test_budgets_of_every_allocation() -> None:
         curves_of("nothing", values, rule, SMALL)
 
 
-def test_windows_go_to_the_heads_with_the_smallest_values() -> None:
+def test_windows_go_to_the_heads_with_the_smallest_values():
     values = drawn_values(SMALL)
     main = values[main_source(SMALL)]
     for order in (PLASTICITY, FAR, BOTH, f"{RANDOM}:0"):
@@ -200,13 +198,11 @@ def test_windows_go_to_the_heads_with_the_smallest_values() -> None:
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
+def study():
     return Study.read([HERE / name for name in NAMES], Plan())
 
 
-def test_the_pages_have_the_tables_of_the_published_outcomes(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pages_have_the_tables_of_the_published_outcomes(study, monkeypatch):
     monkeypatch.chdir(ROOT)
     tables = dict(study.tables())
     assert sorted(tables) == sorted(name for names in PAGES.values() for name in names)
@@ -215,7 +211,7 @@ def test_the_pages_have_the_tables_of_the_published_outcomes(
         assert with_tables(text, {name: tables[name] for name in names}) == text, path
 
 
-def test_the_default_rule_is_the_chosen_one(study: Study) -> None:
+def test_the_default_rule_is_the_chosen_one(study):
     found = preferred([model.results for model in study.models], study.plan)
     values = np.random.default_rng(0).uniform(0.1, 0.9, SHAPE)
     expected = prune_curves(values.ravel(), np.ones(12, bool)).reshape(99, *SHAPE)
@@ -225,7 +221,7 @@ def test_the_default_rule_is_the_chosen_one(study: Study) -> None:
         assert json.loads((HERE / folder / "plan.json").read_text()) == study.plan.settings
 
 
-def test_the_evidence_of_exports_counts_as_the_outcomes_do(study: Study) -> None:
+def test_the_evidence_of_exports_counts_as_the_outcomes_do(study):
     for name in (PLASTICITY, STATIC):
         better, number = 0, 0
         for model in study.models:

@@ -1,7 +1,5 @@
 """Counts of plasticity at one position, and the published tables of the pages."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from findings.tables import with_tables
 from simulated_rope import equal_cells, split
 
 
-def _rows(seed: int, share: float) -> Rows:
+def _rows(seed, share):
     """Rows of six texts of 48 tokens, of which some positions are kept."""
     rng = np.random.default_rng(seed)
     text, position = np.nonzero(rng.random((6, 48)) < share)
@@ -29,7 +27,7 @@ def _rows(seed: int, share: float) -> Rows:
     return Rows(vectors, position, text)
 
 
-def test_the_count_is_that_of_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_count_is_that_of_plain_loops(monkeypatch):
     """All pairs of keys are used, so nothing is drawn for the count at one position."""
     monkeypatch.setattr(counts, "KEY_PAIRS", 10**6)
     queries, keys = _rows(0, 0.5), _rows(1, 0.4)
@@ -40,7 +38,7 @@ def test_the_count_is_that_of_plain_loops(monkeypatch: pytest.MonkeyPatch) -> No
     assert exact.error == pytest.approx(error)
 
 
-def _counted(queries: Rows, keys: Rows, leave_out: int) -> float:
+def _counted(queries, keys, leave_out):
     pairs = [
         (i, j)
         for i, j in combinations(range(len(queries.text)), 2)
@@ -67,7 +65,7 @@ def _counted(queries: Rows, keys: Rows, leave_out: int) -> float:
     return float(np.mean(bins))
 
 
-def test_a_head_that_only_turns_has_plasticity_over_a_bin_alone() -> None:
+def test_a_head_that_only_turns_has_plasticity_over_a_bin_alone():
     """All queries at a position are equal; the winner changes with the position."""
     keys = _rows(1, 0.4)
     turning = _rows(0, 0.5)
@@ -79,7 +77,7 @@ def test_a_head_that_only_turns_has_plasticity_over_a_bin_alone() -> None:
     assert over.value == pytest.approx(1, abs=0.1)
 
 
-def test_the_parts_of_the_drop_are_those_of_loops() -> None:
+def test_the_parts_of_the_drop_are_those_of_loops():
     """In 20 bins every fifth has four, and in 16 bins some bins are in two fifths."""
     values = np.random.default_rng(3).random((20, 20))
     cells = [values[None, query, :query] for query in range(1, 20)]
@@ -105,7 +103,7 @@ OTHER_RUNS = {"levels"}
 """Tables that need more runs than the published one."""
 
 
-def test_the_tables_of_heads_are_those_of_the_published_run() -> None:
+def test_the_tables_of_heads_are_those_of_the_published_run():
     run, counts = ap.open_run(RUN), pd.read_csv(RUN / "head_counts.csv")
     pages = {
         "findings-smollm2": [*head_tables({}, run), *role_tables(run)],
