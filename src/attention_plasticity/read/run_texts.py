@@ -10,12 +10,7 @@ import numpy as np
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.read.bins import Bins, ExpectedQueries, bin_size, grid, texts_at
-from attention_plasticity.read.texts import (
-    DumpTexts,
-    TextList,
-    text_lengths,
-    texts_of_dump,
-)
+from attention_plasticity.read.texts import DumpTexts, TextList, texts_of_dump
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.positions import keep_probabilities
@@ -31,21 +26,21 @@ def run_texts(
     show: Callable[[int, int], object] = lambda done, total: None,
 ) -> DumpTexts:
     """The texts and bins of a dump for a run."""
+    listed, problem = TextList.of(dump)
     if config.single_example:
-        listed, _ = TextList.of(dump)
         texts = DumpTexts(listed=None if listed is None else listed.summary())
     else:
-        texts = texts_of_dump(dump, layers, show=show)
-    return replace(texts, bins=bins_of_dump(dump, config))
+        texts = texts_of_dump(dump, layers, found=(listed, problem), show=show)
+    lengths = None if listed is None else listed.usable_lengths
+    return replace(texts, bins=bins_of_dump(dump, config, lengths))
 
 
-def bins_of_dump(dump: Dump, config: RunnerConfig) -> Bins | None:
+def bins_of_dump(dump: Dump, config: RunnerConfig, lengths: Ints | None) -> Bins | None:
     """The bins of all heads of a run. They do not depend on the heads that are analysed.
 
     The lengths of texts are in `examples.parquet`, and the sampler is in `dump.json`. If one of
     them is missing, the rows of the first query head are used; None if no query head can be read.
     """
-    lengths = text_lengths(dump)
     rows = None
     if lengths is None or not _sampler_is_known(dump):
         rows = _first_queries(dump, config)

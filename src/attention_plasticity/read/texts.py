@@ -175,21 +175,29 @@ class TextList:
         digest = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
         return {"count": len(pairs), "digest": digest}
 
+    @property
+    def usable_lengths(self) -> Ints | None:
+        """(texts,) tokens of the texts; None if they are not known, or are none of a text."""
+        if self.lengths is None or not len(self.ids):
+            return None
+        return self.lengths if 1 <= self.lengths.max() <= MOST_POSITIONS else None
+
 
 def texts_of_dump(
     dump: Dump,
     layers: Iterable[int],
     *,
+    found: tuple[TextList | None, str | None] | None = None,
     show: Callable[[int, int], object] = lambda done, total: None,
 ) -> DumpTexts:
-    """The texts of a dump, for the heads of some layers.
+    """The texts of a dump, for the heads of some layers. `found` is `TextList.of` the dump.
 
     One query head and one key head of each layer are compared with `examples.parquet`. If the file
     cannot be used, or does not name one of their texts, the texts are those that are found in the
     heads of the whole dump; `show` gets the number of heads that are read and of all heads. Without
     the file, the id of a text is used as its rank.
     """
-    listed, problem = TextList.of(dump)
+    listed, problem = TextList.of(dump) if found is None else found
     if listed is None and problem is None:
         return UNKNOWN_TEXTS
     if listed is not None:
@@ -197,17 +205,14 @@ def texts_of_dump(
         if not len(unknown):
             return DumpTexts(listed.ids, listed.summary(), lengths=listed.lengths)
         problem = f"{dump.path / EXAMPLES_FILE}: does not name {_ids_as_text(unknown)} of the dump"
-    found = texts_of_heads(dump, show)
-    return DumpTexts(found, {"count": len(found), "digest": None}, problem)
+    ids = texts_of_heads(dump, show)
+    return DumpTexts(ids, {"count": len(ids), "digest": None}, problem)
 
 
 def text_lengths(dump: Dump) -> Ints | None:
     """(texts,) tokens of the texts; None if `examples.parquet` does not have them."""
     listed, _ = TextList.of(dump)
-    if listed is None or listed.lengths is None or not len(listed.ids):
-        return None
-    lengths = listed.lengths
-    return lengths if 1 <= lengths.max() <= MOST_POSITIONS else None
+    return None if listed is None else listed.usable_lengths
 
 
 def _integers(table: pa.Table, name: str) -> Ints | None:

@@ -108,6 +108,7 @@ class _Process:
 
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
+        self._first: Any = None  # argument of the last call
         self._printed: IO[bytes] = tempfile.TemporaryFile("a+b")  # noqa: SIM115 (closed by close)
         with theirs:
             number = theirs.fileno()
@@ -122,9 +123,14 @@ class _Process:
             )
 
     def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """The result of a call. Raises a `WorkerDiedError` if the process dies."""
+        """The result of a call. Raises a `WorkerDiedError` if the process dies.
+
+        The first argument is not sent again if it is that of the last call: a job has all texts.
+        """
+        first, *others = arguments or (None,)
+        is_known, self._first = first is not None and first is self._first, first
         try:
-            self._connection.send((function, arguments))
+            self._connection.send((function, others if is_known else arguments, is_known))
             return self._connection.recv()
         except (EOFError, OSError) as error:
             raise WorkerDiedError(self._why_it_died()) from error

@@ -25,6 +25,8 @@ class RayTasks(Engine):
         self._note = note
         self._running: dict[Future[Any], Any] = {}  # references of Ray
         self._remote: dict[Callable[..., Any], Any] = {}  # functions as Ray has them
+        self._first: Any = None  # argument of the last call
+        self._stored: Any = None  # its reference
         self._next_count = 0.0
         self._note_at: float | None = None
         variables = {**MEMORY_VARIABLES, **dict.fromkeys(THREAD_VARIABLES, "1")}
@@ -40,7 +42,10 @@ class RayTasks(Engine):
             self._note_at = time.monotonic() + _SECONDS_BEFORE_NOTE
         if fn not in self._remote:
             self._remote[fn] = self._ray.remote(**self._options)(fn)
-        reference = self._remote[fn].remote(*args, **kwargs)
+        if args and args[0] is not self._first:
+            self._first, self._stored = args[0], self._ray.put(args[0])  # a job has all texts
+        stored = [self._stored] if args else []
+        reference = self._remote[fn].remote(*stored, *args[1:], **kwargs)
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         self._running[future] = reference

@@ -128,10 +128,13 @@ def main() -> None:
     """Run the calls that arrive on a connection, until it is closed."""
     import attention_plasticity.head_analysis  # noqa: F401 (imported while the main process plans)
 
-    connection = Connection(int(sys.argv[1]))
+    connection, first = Connection(int(sys.argv[1])), None
     while True:
-        function, arguments = connection.recv()
+        function, arguments, is_known = connection.recv()
+        if is_known:
+            arguments = (first, *arguments)
         connection.send(function(*arguments))
+        first = arguments[0] if arguments else None
 
 
 if __name__ == "__main__":

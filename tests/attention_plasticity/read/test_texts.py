@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import attention_plasticity as ap
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.rows import read_keys
-from attention_plasticity.read.run_texts import bins_of_dump, run_texts
+from attention_plasticity.read.run_texts import run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
     texts_of_dump,
@@ -83,15 +83,19 @@ def test_bins_of_a_run_follow_from_lengths_and_sampler(tmp_path: Path) -> None:
     root = make_dump(tmp_path, layers=1, q_heads=2, k_heads=1, n=400, context=1000)
     config = ap.make_config()
     last = analyzed_positions(root)
-    assert bins_of_dump(ap.open_dump(root), config) == Bins(64, last + 1)
+    assert bins_of_run(root, config) == Bins(64, last + 1)
     write_examples(root, [Example(i, f"t{i}", 4096, "0") for i in range(4)])
-    assert bins_of_dump(ap.open_dump(root), config) == Bins(512, 4096)  # few queries are found
+    assert bins_of_run(root, config) == Bins(512, 4096)  # few queries are found
     sampler = {"type": "uniform", "base_rate": 64.0}
     write_manifest(root, DumpManifest(bucket_type="uniform", min_bucket_size=128, sampler=sampler))
-    assert bins_of_dump(ap.open_dump(root), config) == Bins(256, 4096)
+    assert bins_of_run(root, config) == Bins(256, 4096)
     few = ap.make_config(max_tokens_per_head=300)  # 19 in a bin of 256
-    assert bins_of_dump(ap.open_dump(root), few) == Bins(512, 4096)
-    assert bins_of_dump(ap.open_dump(root), ap.make_config(bin_size=100)) == Bins(100, 4096)
+    assert bins_of_run(root, few) == Bins(512, 4096)
+    assert bins_of_run(root, ap.make_config(bin_size=100)) == Bins(100, 4096)
+
+
+def bins_of_run(root: Path, config: ap.RunnerConfig) -> Bins | None:
+    return run_texts(ap.open_dump(root), [0], config).bins
 
 
 def analyzed_positions(root: Path) -> int:

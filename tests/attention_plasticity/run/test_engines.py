@@ -15,7 +15,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment
+from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment, _Process
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from dumps import make_dump
 from planted import Planted
@@ -67,6 +67,22 @@ def _words(process: psutil.Process) -> list[str]:
 def run_with_processes(dump: Path, out: Path, workers: int = 1, **fields: Any) -> Any:
     with LocalProcesses(workers) as engine:
         return analyse(dump, out, engine=engine, max_workers=workers, **fields)
+
+
+def test_a_worker_gets_the_job_once() -> None:
+    """A job has all texts of the dump, which can be a megabyte."""
+    process = _Process()
+    try:
+        job = "t" * 1000
+        for word in ("ta", "tb"):
+            assert process.call(str.count, (job, word[0])) == 1000
+            assert process.call(os.path.basename, (job,)) == job
+        assert process.call(os.getpid, ()) == process.call(os.getpid, ()) != os.getpid()
+        assert process.call(str.count, ("other", "t")) == 1
+        assert process.call(str.count, (job, "t")) == 1000
+    finally:
+        process.kill()
+        process.close()
 
 
 def test_processes_give_the_results_of_this_process_and_end(
