@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -250,8 +249,6 @@ class Tap:
         self._forwards: list[TakenRows] = []
         self._lengths_now: list[int] = []  # of the sequences in the current forward
         self._model_arguments: Mapping[str, Any] | None = None  # None if the decoder runs alone
-        self._thread: int | None = None  # the thread of the current forward
-        self._thread_lock = threading.Lock()
         self._stack = ExitStack()
 
     def __repr__(self) -> str:
@@ -391,10 +388,8 @@ class Tap:
         self, module: nn.Module, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> None:
         if is_probe_running(self._decoder):
-            if self._thread in (None, threading.get_ident()):
-                self._expect(None)
+            self._expect(None)
             return
-        self._require_one_thread()
         self._expect(None)
         given = arguments_by_name(module, arguments, options)
         whole_model = given if self._model_arguments is None else self._model_arguments
@@ -427,16 +422,6 @@ class Tap:
         plan = replace(self.plan, sampler=sampler)
         return texts_of_forward(plan, examples, texts, known=ids is not None)
 
-    def _require_one_thread(self) -> None:
-        thread = threading.get_ident()
-        with self._thread_lock:
-            if self._thread not in (None, thread):
-                raise ConfigError(
-                    "two threads run the model at the same time in one tap, which would mix the "
-                    "rows of their texts; run one thread after the other"
-                )
-            self._thread = thread
-
     def _require_independent_angles(self) -> None:
         """Refuse a forward in which a text's rotary angles depend on other texts."""
         tables = self.layout.rotary_tables
@@ -455,12 +440,10 @@ class Tap:
 
     def _decoder_ended(self, *_: object) -> None:
         """Runs after every forward, also after a failed one."""
-        if self._thread == threading.get_ident():
-            self._thread = None
-            self._model_arguments = None
+        self._model_arguments = None
 
     def _after_decoder(self, module: nn.Module, arguments: object, output: object) -> None:
-        if not self._lengths_now or self._thread != threading.get_ident():
+        if not self._lengths_now:
             return
         taken = self._taker.take()
         if taken.missing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import threading
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -356,55 +355,6 @@ def test_a_training_step_under_a_tap_has_the_same_gradients(checkpointing: bool)
     assert all(map(torch.equal, *gradients))
     assert tapped.lengths == [24]
     assert len(tapped.queries(0, 0)) == 24
-
-
-def meanwhile(model: Any, work: Any) -> list[BaseException]:
-    """Do some work in another thread while the model is inside its third layer; its errors."""
-    errors: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    def elsewhere(*_: object) -> None:
-        hook.remove()
-        thread = threading.Thread(target=guarded)
-        thread.start()
-        thread.join()
-
-    hook = model.model.layers[2].mlp.register_forward_pre_hook(elsewhere)
-    model(input_ids=tokens(1, 20, seed=1))
-    return errors
-
-
-def test_another_thread_mixes_no_rows() -> None:
-    """It may make a tap, but it may not run the model at the same time."""
-    model = ARCHITECTURES["llama"].model()
-    taps = [qk_sniffer.tap(model, sampler="all", pre_rope=True) for _ in range(3)]
-    with taps[0]:
-        model(input_ids=tokens(1, 20, seed=1))
-    with taps[1]:
-        assert meanwhile(model, lambda: qk_sniffer.tap(model, sampler="all")) == []
-    with taps[2]:
-        (error,) = meanwhile(model, lambda: model(input_ids=tokens(1, 20, seed=2)))
-    assert isinstance(error, ConfigError)
-    assert "two threads run the model at the same time" in str(error)
-    for head in taps[0].heads:
-        assert all(same(tapped.rows(head), taps[0].rows(head)) for tapped in taps[1:])
-
-
-def test_threads_may_take_turns_under_a_tap() -> None:
-    model = some_model()
-    with qk_sniffer.tap(model, sampler="all") as tapped:
-        for length in (5, 6):
-            thread = threading.Thread(target=model, args=(tokens(1, length),))
-            thread.start()
-            thread.join()
-            with pytest.raises(RuntimeError):
-                model(input_ids=tokens(1, 3).float())
-    assert tapped.lengths == [5, 6]
 
 
 def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:

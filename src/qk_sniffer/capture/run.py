@@ -32,8 +32,7 @@ from qk_sniffer.capture.refusals import refuse_other_settings, refuse_used_folde
 from qk_sniffer.capture.result import CaptureResult
 from qk_sniffer.capture.segments import read_segments, saved_chunks
 from qk_sniffer.capture.send import UrlTarget, publish, require_publishable
-from qk_sniffer.capture.setup import Setup, prepare
-from qk_sniffer.capture.setup_notes import note_setup
+from qk_sniffer.capture.setup import Setup, note_setup, prepare
 from qk_sniffer.capture.threads import BackgroundWriter, prepared_ahead
 from qk_sniffer.capture.work import Batch, Step, Work, chunk_size
 from qk_sniffer.config import CaptureConfig

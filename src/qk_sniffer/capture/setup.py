@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from qk_sniffer.capture.opening import Model, open_model, row_source, unloaded_model
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.config import CaptureConfig, CaptureSettings
-from qk_sniffer.engines.engine import ModelLayout
-from qk_sniffer.engines.hf.loading import load_tokenizer
+from qk_sniffer.engines.engine import ModelLayout, rotary_problems
+from qk_sniffer.engines.hf.layout import decoder_of
+from qk_sniffer.engines.hf.loading import LoadedModel, load_model, load_tokenizer
+from qk_sniffer.engines.hf.unloaded import shape_of
 from qk_sniffer.rows.plan import RowPlan
-from qk_sniffer.rows.source import RowSource
+from qk_sniffer.rows.source import HfRows, RowSource
 from qk_sniffer.sampling.attended_keys import AttendedSampler, default_number, recorded_number
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
 from qk_sniffer.sampling.heads import WantedLayer, choose_heads
@@ -22,8 +23,13 @@ from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.texts.encoding import TextEncoder
 from qk_sniffer.texts.sources import tokenize
 from qk_sniffer.texts.synthetic import TextSource, open_source
+from qk_sniffer.vllm.model import VllmModel, open_vllm
 from qk_toolkit.errors import ConfigError
+from qk_toolkit.formatting import index_ranges
 from qk_toolkit.model_files import Note
+from qk_toolkit.watcher import Watcher
+
+Model = LoadedModel | VllmModel
 
 _MOST_SPECIAL = 64  # special tokens that a tokenizer adds to a text
 
@@ -60,7 +66,15 @@ class Setup:
     @cached_property
     def row_source(self) -> RowSource:
         """What runs the model and takes rows."""
-        return row_source(self.loaded, self.row_plan, self.config.capture, self._padding)
+        if isinstance(self.loaded, VllmModel):
+            return self.loaded.row_source(self.row_plan)
+        return HfRows(
+            decoder_of(self.loaded.model),
+            self.loaded.layout,
+            self.row_plan,
+            pre_rope=self.config.capture.capture_pre_rope,
+            padding=self._padding,
+        )
 
     @property
     def half(self) -> bool:
@@ -135,6 +149,28 @@ def prepare(
         attended_layers=attended_layers(wanted),
         choice=choice,
     )
+
+
+def open_model(
+    config: CaptureConfig, device: str, note: Note, *, processes: int, most_tokens: int | None
+) -> Model:
+    """The model of the settings, on `device` unless they name another one.
+
+    `processes` share the capture. `most_tokens` is more than any text has, if that is known.
+    """
+    if config.engine != "vllm":
+        return load_model(config.model, device, note)
+    if processes > 1:
+        raise ConfigError(
+            "engine: vllm starts its own processes; start this command once, without torchrun, "
+            "accelerate or srun"
+        )
+    return open_vllm(config, note, most_tokens)
+
+
+def unloaded_model(config: CaptureConfig) -> LoadedModel:
+    """The model of the settings without the values of its weights."""
+    return LoadedModel(shape_of(config.model)[0], commit=None)
 
 
 def texts_and_encoder(config: CaptureConfig) -> tuple[TextSource, TextEncoder]:
@@ -218,3 +254,59 @@ def attended_sampler_of(
 def attended_layers(wanted: Sequence[WantedLayer]) -> frozenset[int]:
     """Layers of which keys can be drawn by attention: those whose logits are known."""
     return frozenset(layer.facts.layer for layer in wanted if layer.facts.logits is not None)
+
+
+def note_setup(setup: Setup, watcher: Watcher) -> None:
+    """Say which model, heads and texts the capture has, and what is special about them."""
+    layers = [layer.facts.layer for layer in setup.wanted]
+    q = sum(len(layer.q) for layer in setup.wanted)
+    k = sum(len(layer.k) for layer in setup.wanted)
+    context = f"{setup.max_length:,} tokens" if setup.max_length else "whole texts"
+    watcher.note(
+        f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
+        f"{q} query and {k} key heads of layers {index_ranges(layers)}; {context}; "
+        f"{setup.special_tokens}"
+    )
+    for note in _notes(setup):
+        watcher.note(note)
+
+
+def _notes(setup: Setup) -> Iterator[str]:
+    layout = setup.layout
+    if setup.texts.total is not None:
+        yield from setup.texts.notes
+        cut = setup.encoder.cut(islice(setup.texts, TEXTS_LOOKED_AT))
+        if cut is not None:
+            yield cut.describe()
+    if setup.choice is not None:
+        yield setup.choice.describe(setup.config.capture.min_bucket_size)
+    silent, compressed = layout.layers_without_attention, layout.compressed_layers
+    selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
+    if silent:
+        yield f"layers {index_ranges(silent)} have no self-attention and are left out"
+    if compressed:
+        yield (
+            f"layers {index_ranges(compressed)} attend to compressed keys, which are not tokens, "
+            "and are left out"
+        )
+    if selective:
+        yield (
+            f"layers {index_ranges(selective)} choose by content which keys a query sees; "
+            "dump.json records them as selective"
+        )
+    facts = [layer.facts for layer in setup.wanted]
+    for problem, layers in rotary_problems(facts, setup.config.capture.capture_pre_rope).items():
+        yield f"layers {index_ranges(layers)} have no rotary record: {problem}"
+    unknown = [layer.facts.layer for layer in setup.wanted if layer.facts.logits is None]
+    is_eager = setup.loaded.attention == "eager"
+    remedy = "" if is_eager else "; try model.attn_implementation: eager"
+    if unknown and setup.config.capture.attention:
+        yield (
+            f"layers {index_ranges(unknown)}: the attention function computes its weights in an "
+            f"unknown way ({setup.loaded.attention}), so the attention columns are null{remedy}"
+        )
+    if setup.batch_size < setup.config.inference.batch_size:
+        yield (
+            "rotary angles of this model depend on the longest text of a batch; texts are run one "
+            "at a time, and inference.batch_size has no effect"
+        )

@@ -21,7 +21,7 @@ from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.engines.hf.loading import (
     built_model,
     load_model_config,
-    loading_model,
+    loading_errors,
     precision_of,
 )
 
@@ -78,7 +78,7 @@ def _measured(shape: str, device: str, tokens: int) -> tuple[int, float]:
 
 def _first_layers(settings: ModelSettings, device: str) -> nn.Module:
     """The decoder with its first layers alone, on a device."""
-    with loading_model(settings):
+    with loading_errors("model.name", settings.name):
         config = load_model_config(settings)
         with torch.device("meta"):
             model = built_model(settings, config, precision_of(settings, config))

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -34,25 +33,6 @@ from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
 LENGTHS = [100, 8, 50, 1, 520, 20]  # characters; a begin token comes before them
 CONTEXT = 512
 SAMPLER = PositionSampler("uniform", 16, 8.0)
-
-
-def test_a_slow_precision_is_told(
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """How slow bfloat16 is depends on the processor, so the measurement is put in its place."""
-    monkeypatch.setattr(
-        "qk_sniffer.engines.hf.loading._product_seconds",
-        lambda dtype: 1.0 if dtype == torch.float32 else 20.0,
-    )
-    options = {"model__dtype": "bfloat16", "dataset__max_samples": 1}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "mkldnn_matmul failed")  # without bfloat16
-        assert sniff(model, texts, tmp_path, **options) == 0
-    assert "bfloat16 is about 20 times slower than float32 on this CPU" in capsys.readouterr().err
 
 
 def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoConfig
 
 from fake_engine import facts_of
-from qk_sniffer.capture.opening import open_model
+from qk_sniffer.capture.setup import open_model
 from qk_sniffer.cli import main
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.engines.engine import Logits, ModelLayout

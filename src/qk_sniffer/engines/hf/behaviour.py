@@ -6,7 +6,6 @@ all positions shows whether queries and keys depend on position. The config is n
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -28,7 +27,6 @@ _LENGTH = 13
 _COMPARED = 3  # last positions; a short convolution there does not include the start of the text
 ROUNDING = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest rounding difference of two equal vectors, relative to their largest value."""
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,6 @@ class Behaviour:
 
 def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
     """The behaviour of every attention call of a forward, in the order of the calls."""
-    decoder = copy_without_hooks(decoder)
     with probe_mode(decoder):
         limits = limits_of(decoder)
         with small_limits(decoder, limits):
@@ -70,25 +67,6 @@ def behaviour_of(decoder: nn.Module) -> list[Behaviour]:
             )
         )
     return found
-
-
-def copy_without_hooks(decoder: nn.Module) -> nn.Module:
-    """A copy that shares the weights, so that another thread can run the model at the same time.
-
-    The decoder itself is returned where accelerate has put hooks into its modules: copies of these
-    hooks would hold copies of the weights.
-    """
-    modules = list(decoder.modules())
-    if any(hasattr(module, "_hf_hook") for module in modules):
-        return decoder
-    shared = [*decoder.parameters(), *decoder.buffers()]
-    memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
-    for hooks in (vars(module)[name] for module in modules for name in _HOOKS):
-        memo[id(hooks)] = type(hooks)()
-    try:
-        return copy.deepcopy(decoder, memo)
-    except (TypeError, RuntimeError, AttributeError):  # an attribute cannot be copied
-        return decoder
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
@@ -21,8 +20,8 @@ from qk_sniffer.engines.hf.logits import HIDDEN_BELOW, mask_of, sinks_of, sum_of
 class HfCalls:
     """Gives a receiver the attention calls of some layers, while it is open.
 
-    `expect` tells the lengths of the texts of the next forward, which runs in the same thread.
-    Forwards of other threads, and calls with a cache or of cross-attention, are left out.
+    `expect` tells the lengths of the texts of the next forward. Calls with a cache or of
+    cross-attention are left out.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class HfCalls:
         self._pre_rope = pre_rope
         self._rules = rules
         self._stack = ExitStack()
-        self._thread = threading.get_ident()
         self._lengths: Sequence[int] = ()
         self._calls: Counter[nn.Module] = Counter()  # attention calls of the forward so far
         self._rotary_inputs: list[tuple[Tensor, ...]] = []  # of the module that is running
@@ -83,24 +81,20 @@ class HfCalls:
 
     def expect(self, lengths: Sequence[int]) -> None:
         """Set the lengths of the texts of the next forward; without any, it is left out."""
-        self._thread = threading.get_ident()
         self._lengths = tuple(lengths)
         self._calls.clear()
         self._rotary_inputs = []
 
     def _on_module(self, module: nn.Module, arguments: object) -> None:
-        if threading.get_ident() == self._thread:
-            self._rotary_inputs = []
+        self._rotary_inputs = []
 
     def _on_rotary(self, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
-        if self._lengths and threading.get_ident() == self._thread:
+        if self._lengths:
             self._rotary_inputs.append(tuple(tensor.detach() for tensor in before))
 
     def _on_attention(self, call: AttentionCall) -> None:
         module = call.module
         if module not in self._modules or not call.is_self_attention or not self._lengths:
-            return
-        if threading.get_ident() != self._thread:
             return
         number = self._layers.get((module, self._calls[module]))
         self._calls[module] += 1

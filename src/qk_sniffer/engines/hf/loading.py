@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from qk_sniffer.config import ModelSettings, TokenizerSettings
 from qk_sniffer.engines.hf.gguf import (
@@ -35,14 +34,13 @@ from qk_sniffer.engines.hf.layout import (
     text_config,
     vocabulary_of,
 )
-from qk_sniffer.engines.hf.overrides import checked_overrides
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.random_weights import random_model, spread_over
-from qk_toolkit.errors import ConfigError, SettingError, in_short
+from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
 from qk_toolkit.model_files import Note, files_hash, require_unchanged
 from qk_toolkit.raised_in import is_our_bug
-from qk_toolkit.settings import merged
+from qk_toolkit.settings import merged, nearest
 
 _MULTI_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
@@ -65,13 +63,6 @@ class LoadedModel:
     def dtype(self) -> str:
         """Precision of the weights."""
         return str(self.model.dtype).removeprefix("torch.")
-
-    def slower_than_float32(self) -> float:
-        """Time of a CPU matrix product relative to float32; 1 on other devices."""
-        dtype = self.model.dtype
-        if self.model.device.type != "cpu" or dtype == torch.float32:
-            return 1.0
-        return _product_seconds(dtype) / _product_seconds(torch.float32)
 
     @property
     def attention(self) -> str:
@@ -109,19 +100,6 @@ class LoadedModel:
         return context_of(self.text_config)
 
 
-def _product_seconds(dtype: torch.dtype) -> float:
-    """The shortest of five measured times of a small matrix product on the CPU."""
-    left, right = torch.ones(64, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
-    seconds = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns about a slower implementation
-        for _ in range(5):
-            began = time.perf_counter()
-            left @ right
-            seconds.append(time.perf_counter() - began)
-    return min(seconds)
-
-
 def context_of(config: Any) -> int | None:
     """The context length in a decoder's config."""
     positions = getattr(config, "max_position_embeddings", None)
@@ -144,13 +122,13 @@ def precision_of(settings: ModelSettings, config: Any) -> torch.dtype:
 def load_model_config(settings: ModelSettings) -> Any:
     """The model's config with the overrides merged in."""
     _require_files(settings)
-    with _loading_errors("model.name", settings.name):
+    with loading_errors("model.name", settings.name):
         auto = transformers.AutoConfig
         config = auto.from_pretrained(_model_source(settings), **_options(settings))
     if not settings.config_overrides:
         return config
-    overrides = checked_overrides(config, settings.config_overrides, settings.name)
-    with _loading_errors("model.config_overrides", str(settings.config_overrides)):
+    overrides = _checked_overrides(config, settings.config_overrides, settings.name)
+    with loading_errors("model.config_overrides", in_short(settings.config_overrides)):
         return type(config).from_dict(merged(config.to_dict(), overrides))
 
 
@@ -159,7 +137,6 @@ def load_model(settings: ModelSettings, device: str, note: Note = lambda text: N
 
     `note` is called with a message before each slow step.
     """
-    _require_device(settings.device_map)
     _require_files(settings)
     folder = user_path(settings.name)
     files = files_hash(folder, settings.gguf_file, note)
@@ -171,10 +148,10 @@ def load_model(settings: ModelSettings, device: str, note: Note = lambda text: N
         note(f"{settings.gguf_file}: unpacking its weights to {_dtype(settings)}")
     if settings.random_weights:
         title += " (random weights)"
-        with quiet_transformers(), loading_model(settings):
+        with quiet_transformers(), loading_errors("model.name", settings.name):
             model = _random_model(settings, config, device)
     else:
-        with quiet_transformers(), loading_model(settings):
+        with quiet_transformers(), loading_errors("model.name", settings.name):
             model = _with_weights(settings, config, device)
     require_unchanged(folder, settings.gguf_file, files)
     return LoadedModel(model.eval(), commit_of(settings), files, title)
@@ -220,64 +197,6 @@ def _require_files(settings: ModelSettings) -> None:
             if found
             else f"model.name: {settings.name}: holds no model (config.json)"
         )
-
-
-def _require_device(device_map: str | None) -> None:
-    """Refuse a device that does not exist on this machine."""
-    if device_map is None or device_map in _MULTI_DEVICE_MAPS:
-        return
-    try:
-        torch.empty(0, device=device_map)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"model.device_map: {device_map}: cannot be used on this machine; expected cpu, cuda, "
-            f"cuda:1 or auto ({' '.join(str(error).split())[:100]})"
-        ) from error
-
-
-class LoadingError(SettingError):
-    """An error of transformers, or of the code of a model, while a model is loaded."""
-
-    def __init__(self, setting: str, value: str, reason: str) -> None:
-        super().__init__(setting, f"{value}: {reason}")
-        self.reason = reason
-
-
-@contextmanager
-def loading_model(settings: ModelSettings) -> Iterator[None]:
-    """Name the setting in a loading error.
-
-    It is model.name, model.attn_implementation or model.config_overrides.
-    """
-    attention, overrides = settings.attn_implementation, settings.config_overrides
-    try:
-        with _loading_errors("model.name", settings.name):
-            yield
-    except LoadingError as error:
-        message = error.reason
-        if error.setting != "model.name":
-            raise
-        if attention is not None and re.search("attn_implementation|FlashAttention", message):
-            raise ConfigError(f"model.attn_implementation: {attention}: {message}") from error
-        if overrides and _fails_only_with_overrides(settings):
-            shown = in_short(overrides)
-            raise ConfigError(f"model.config_overrides: {shown}: {message}") from error
-        raise
-
-
-def _fails_only_with_overrides(settings: ModelSettings) -> bool:
-    """Whether the model can be built, without its weights, only if the overrides are left out."""
-    without = settings.model_copy(update={"config_overrides": {}})
-    return not _can_be_built(settings) and _can_be_built(without)
-
-
-def _can_be_built(settings: ModelSettings) -> bool:
-    try:
-        with quiet_transformers(), torch.device("meta"):
-            built_model(settings, load_model_config(settings), torch.bfloat16)
-    except Exception:  # of any code of the model; the caller raises the first error
-        return False
-    return True
 
 
 def _attention(settings: ModelSettings, config: Any) -> dict[str, Any]:
@@ -347,7 +266,7 @@ def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:
         options = {"revision": settings.revision, "trust_remote_code": model.trust_remote_code}
     is_tokenizer_fault = settings.name or settings.revision or user_path(name).is_dir()
     setting = "tokenizer.name" if is_tokenizer_fault else "model.name"
-    with _loading_errors(setting, name):
+    with loading_errors(setting, name):
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             _source(name, setting),
             **{key: value for key, value in options.items() if value is not None},
@@ -388,7 +307,7 @@ def _source(name: str, setting: str) -> str:
 
 
 @contextmanager
-def _loading_errors(setting: str, value: str) -> Iterator[None]:
+def loading_errors(setting: str, value: str) -> Iterator[None]:
     """Turn a loading error into one line that names the setting and its value."""
     try:
         yield
@@ -402,4 +321,62 @@ def _loading_errors(setting: str, value: str) -> Iterator[None]:
             message = "needs its own code; if you trust this code, set model.trust_remote_code"
         elif isinstance(error, OSError) and not user_path(value).exists():
             message = f"is neither a local folder nor a model that can be fetched: {message}"
-        raise LoadingError(setting, value, message[:400]) from error
+        raise ConfigError(f"{setting}: {value}: {message[:400]}") from error
+
+
+def _checked_overrides(config: Any, overrides: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """The overrides with the current names of their fields.
+
+    Unknown fields, texts in place of numbers, and invalid rope parameters are refused.
+    """
+    renamed = _standard_names(overrides)
+    _check_overrides(config, renamed, model)
+    return renamed
+
+
+def _check_overrides(
+    config: Any, overrides: Mapping[str, Any], model: str, prefix: str = ""
+) -> None:
+    values = config.to_dict()
+    for name, change in overrides.items():
+        if name not in values and not hasattr(config, name):
+            raise ConfigError(
+                f"model.config_overrides: {prefix}{name}: the config of {model} has no such field"
+                f"{nearest(name, values, prefix)}"
+            )
+        old = getattr(config, name, None)
+        if isinstance(old, transformers.PreTrainedConfig) and isinstance(change, Mapping):
+            _check_overrides(old, change, model, f"{prefix}{name}.")
+        if isinstance(old, int | float) and isinstance(change, str):
+            raise ConfigError(
+                f"model.config_overrides: {prefix}{name}: {change!r} given, "
+                f"expected something like {old!r}"
+            )
+        if name == "rope_parameters" and isinstance(change, Mapping):
+            _check_rope(old, change, prefix)
+
+
+def _check_rope(old: Any, change: Mapping[str, Any], prefix: str) -> None:
+    kinds = [kind for kind, values in (old or {}).items() if isinstance(values, Mapping)]
+    unknown = [key for key in change if kinds and key not in kinds]
+    if unknown:
+        raise ConfigError(
+            f"model.config_overrides: {prefix}rope_parameters.{unknown[0]}: this model has one set "
+            f"of rope parameters per type of layer; put it under {' or '.join(kinds)}"
+        )
+    for values in [change[kind] for kind in kinds if kind in change] or [change]:
+        kind = values.get("rope_type")
+        if kind not in (None, "default", *ROPE_INIT_FUNCTIONS):
+            raise ConfigError(
+                f"model.config_overrides: {prefix}rope_parameters.rope_type: {kind!r} given, "
+                f"expected one of {', '.join(sorted({'default', *ROPE_INIT_FUNCTIONS}))}"
+            )
+
+
+def _standard_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename `rope_scaling`, the older name of `rope_parameters`."""
+    names = {"rope_scaling": "rope_parameters"}
+    return {
+        names.get(key, key): _standard_names(value) if isinstance(value, Mapping) else value
+        for key, value in overrides.items()
+    }

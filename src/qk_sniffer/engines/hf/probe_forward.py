@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,25 +24,24 @@ from qk_toolkit.raised_in import is_our_bug
 RotaryCall = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """The input tensors of a rotary function, and its results."""
 
-_running_probes: set[tuple[nn.Module, int]] = set()  # (decoder, thread that probes it)
+_probed: set[nn.Module] = set()  # decoders
 
 
 def is_probe_running(decoder: nn.Module) -> bool:
-    """Whether this thread is probing the decoder; the tokens of a probe are no user's text."""
-    return (decoder, threading.get_ident()) in _running_probes
+    """Whether the decoder is probed; the tokens of a probe are no user's text."""
+    return decoder in _probed
 
 
 @contextmanager
 def probe_mode(decoder: nn.Module) -> Iterator[None]:
-    """Mark the forwards of this thread as probes, and switch dropout off."""
-    probe = (decoder, threading.get_ident())
+    """Mark forwards as probes, and switch dropout off."""
     training = {module: module.training for module in decoder.modules()}
-    _running_probes.add(probe)
+    _probed.add(decoder)
     decoder.eval()
     try:
         yield
     finally:
-        _running_probes.discard(probe)
+        _probed.discard(decoder)
         for module, flag in training.items():
             module.training = flag
 
@@ -167,12 +165,9 @@ def probe_forward(
     recorder = LayerRecorder(decoder)
 
     def on_rotary(before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> None:
-        if is_probe_running(decoder):
-            pending.append((recorder.current, (before, after)))
+        pending.append((recorder.current, (before, after)))
 
     def on_attention(call: AttentionCall) -> None:
-        if not is_probe_running(decoder):  # a forward of another thread
-            return
         rotary = [rotary_call for run, rotary_call in pending if run == recorder.current]
         pending.clear()
         module, query, key = call.module, call.query, call.key

@@ -21,7 +21,7 @@ from qk_dump.heads import Kind
 from qk_dump.layers import Pairing, RotaryRecord
 from qk_dump.rotary import pair_dimensions, rotate
 from qk_sniffer.engines.engine import Rotation, Rotations
-from qk_sniffer.engines.hf.behaviour import ROUNDING, copy_without_hooks, replaced_states
+from qk_sniffer.engines.hf.behaviour import ROUNDING, replaced_states
 from qk_sniffer.engines.hf.layout import HfLayout, text_config
 from qk_sniffer.engines.hf.probe_forward import (
     ForwardFailedError,
@@ -96,7 +96,7 @@ class _Shifted(NamedTuple):
     """An attention call of a run whose tokens begin at position `shift`."""
 
     shift: int
-    module: nn.Module | None  # of the decoder itself, not of its copy; None for other modules
+    module: nn.Module
     call: ProbedCall
 
 
@@ -107,9 +107,6 @@ def _shifted_runs(
     choose_shifts: Callable[[nn.Module, list[FrequencyTable]], list[int]],
 ) -> tuple[list[list[_Shifted]], list[FrequencyTable]]:
     """Forwards of the same tokens at shifted positions, the first without a shift."""
-    names = {module: name for name, module in decoder.named_modules()}
-    copy = copy_without_hooks(decoder)
-    original = {copy.get_submodule(names[module]): module for module in attention}
     first: dict[tuple[nn.Module, int], Tensor] = {}  # (module, number of its call) → hidden states
     number: Counter[nn.Module] = Counter()
 
@@ -117,20 +114,20 @@ def _shifted_runs(
         number[module] += 1
         return first.setdefault((module, number[module]), states)
 
-    with probe_mode(copy), replaced_states(original, same_states):
+    with probe_mode(decoder), replaced_states({*attention}, same_states):
 
         def run(shift: int) -> list[_Shifted]:
             for module in rotary:
                 module.restore()
             number.clear()
-            calls = probe_forward(copy, tokens, first_position=shift).calls
-            return [_Shifted(shift, original.get(call.site.module), call) for call in calls]
+            calls = probe_forward(decoder, tokens, first_position=shift).calls
+            return [_Shifted(shift, call.site.module, call) for call in calls]
 
-        with recorded_modules(copy) as rotary:
+        with recorded_modules(decoder) as rotary:
             runs = [run(0)]
         tables = frequency_tables(rotary)
         failure = None
-        for shift in choose_shifts(copy, tables):
+        for shift in choose_shifts(decoder, tables):
             try:
                 runs.append(run(shift))
             except ForwardFailedError as error:  # a table of positions ends before it

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from qk_sniffer.config import ModelSettings
 from qk_sniffer.engines.hf.layout import HfLayout, decoder_config, decoder_of
-from qk_sniffer.engines.hf.loading import built_model, load_model_config, loading_model
+from qk_sniffer.engines.hf.loading import built_model, load_model_config, loading_errors
 from qk_sniffer.engines.hf.probe_forward import ForwardFailedError
 from qk_sniffer.engines.hf.probing import WeightsNeededError, probe
 from qk_toolkit.errors import ConfigError
@@ -40,7 +40,7 @@ def shape_of(settings: ModelSettings, *, heads_only: bool = False) -> tuple[nn.M
     """
 
     def unloaded(dtype: torch.dtype, context: Any) -> nn.Module:
-        with loading_model(settings):
+        with loading_errors("model.name", settings.name):
             config = load_model_config(settings)
             if heads_only:
                 _make_others_small(decoder_config(config))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,15 +15,12 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.models.llama import modeling_llama
 
 import qk_sniffer
-from qk_sniffer.engines.hf.behaviour import behaviour_of
 from qk_sniffer.engines.hf.layer_numbers import CallSite, LayerRun, number_layers
-from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.logits import allowed
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.reach import FULL, Limits, Reach, reach_of
 from qk_toolkit.errors import ConfigError
-from tiny_models import ARCHITECTURES, VOCABULARY
-from waiting import wait_for
+from tiny_models import ARCHITECTURES
 
 
 def with_renamed_rotary_function() -> Any:
@@ -55,30 +51,6 @@ def test_a_rotary_function_that_is_not_heard_is_noticed() -> None:
         model(input_ids=ids)
         plain(input_ids=ids)
     assert (odd.queries(2, 1).vectors == usual.queries(2, 1).vectors).all()  # after RoPE
-
-
-def test_the_model_can_run_in_another_thread_meanwhile() -> None:
-    model = ARCHITECTURES["gemma3_text"].model()
-    ids = torch.randint(3, VOCABULARY, (1, 60), generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = model(input_ids=ids, use_cache=False).logits
-    stop, seen = threading.Event(), []
-
-    def others() -> None:
-        with torch.inference_mode():
-            while not stop.is_set():
-                seen.append(torch.equal(model(input_ids=ids, use_cache=False).logits, expected))
-
-    thread = threading.Thread(target=others)
-    thread.start()
-    try:
-        for _ in range(6):
-            assert len(behaviour_of(decoder_of(model))) == 4
-        wait_for("two forwards of the other thread", lambda: len(seen) > 1)
-    finally:
-        stop.set()
-        thread.join()
-    assert all(seen)
 
 
 @pytest.mark.parametrize("length", [12, 13])
