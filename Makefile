@@ -103,13 +103,13 @@ columns: $(VENV)/.base
 
 # Runs every case of docs/evidence.md (half an hour) and writes its table. ARGS="--only Hub" runs a part.
 reliability: $(VENV)/.dev
-	PYTHONPATH=tests:tests/qk_toolkit:tests/qk_dump:tests/qk_dump/hub:tests/qk_sniffer:tests/qk_sniffer/capture:tests/attention_plasticity:tests/attention_plasticity/run \
+	PYTHONPATH=tests:tests/qk_toolkit:tests/qk_dump:tests/qk_dump/hub:tests/qk_sniffer:tests/qk_sniffer/capture:tests/attention_plasticity/run \
 		$(BIN)/python -m reliability.table $(ARGS)
 
 # Writes the tables of docs/evidence.md: how often intervals contain the truth, on simulated heads.
 coverage: $(VENV)/.dev
-	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python -m interval_coverage
-	PYTHONPATH=tests/laws OPENBLAS_NUM_THREADS=1 $(BIN)/python -m rope_coverage
+	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python -m helpers.interval_coverage
+	PYTHONPATH=tests OPENBLAS_NUM_THREADS=1 $(BIN)/python -m helpers.rope_coverage
 
 clean:
 	rm -rf $(VENV) $(OLDEST) $(VLLM) site demo demo-smollm2 .pytest_cache .mypy_cache .ruff_cache .hypothesis

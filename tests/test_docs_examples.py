@@ -18,24 +18,20 @@ from typing import Any
 import pytest
 import yaml
 
-import report_runs
-import run_tables
 from attention_plasticity.cli import main as attention_plasticity
 from attention_plasticity.config import make_config as analysis_config
 from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.figures import style
-from attention_runs import add_attention
-from drift_runs import add_drift
 from dumps import make_dump
-from key_head_runs import add_key_heads, name_layout
+from helpers import report_runs, run_tables
+from helpers.added_tables import add_attention, add_drift, add_key_heads, add_roles, name_layout
+from helpers.run_tables import add_bins
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_sniffer.cli import main as sniff_qk
 from qk_sniffer.config import make_config as capture_config
 from qk_study.plan import make_plans
 from qk_study.reading import read_study
 from qk_toolkit.errors import ConfigError
-from role_runs import add_roles
-from run_tables import add_bins
 
 ROOT = Path(__file__).parents[1]
 STUDY = ROOT / "docs" / "first-study.md"  # end_to_end/test_first_study.py runs its commands

@@ -12,10 +12,10 @@ import attention_plasticity as ap
 from attention_plasticity.compare.writers import csv_text
 from attention_plasticity.figures import caption_of
 from attention_plasticity.tables.labels import labels_of
-from plain_runs import edit_info, small_models
+from helpers.plain_runs import edit_info, small_models
+from helpers.report_runs import write_baselines, write_run
+from helpers.run_tables import write_run as write_old_run
 from qk_toolkit.errors import ConfigError
-from report_runs import write_baselines, write_run
-from run_tables import write_run as write_old_run
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import DumpError, analyze_head, make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.measure import seed_scores
 from dumps import head_rows, make_dump
 from head_pairs import analyze, small_head, write_pair
+from helpers.attention_dumps import Layer, make_attention_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from reference import analyse, write_rows
 from reference_checks import assert_equals_reference

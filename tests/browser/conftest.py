@@ -11,11 +11,9 @@ from playwright.sync_api import expect, sync_playwright
 
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_runs import add_attention
-from drift_runs import add_drift
-from key_head_runs import add_key_heads
-from plain_runs import edit_info, edit_table
-from report_pages import (
+from helpers.added_tables import add_attention, add_drift, add_key_heads, add_roles
+from helpers.plain_runs import edit_info, edit_table
+from helpers.report_pages import (
     EVIL,
     FEW,
     HOSTILE,
@@ -26,8 +24,7 @@ from report_pages import (
     show,
     without_errors,
 )
-from report_runs import write_baselines, write_run
-from role_runs import add_roles
+from helpers.report_runs import write_baselines, write_run
 from waiting import PATIENCE
 
 ARGUMENTS = (

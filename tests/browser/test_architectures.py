@@ -5,9 +5,9 @@ from playwright.sync_api import expect
 
 from attention_plasticity.page import make_report
 from attention_plasticity.tables.finished_run import FinishedRun
-from plain_runs import edit_info, edit_table
-from report_pages import open_report, show, without_errors
-from report_runs import HEADS, write_run
+from helpers.plain_runs import edit_info, edit_table
+from helpers.report_pages import open_report, show, without_errors
+from helpers.report_runs import HEADS, write_run
 
 MAP = "document.querySelector('.map-plot')"
 MANY = ["full_attention", "sliding_attention", "chunked_attention", "mamba", "odd<b>&_attention"]

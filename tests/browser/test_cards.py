@@ -8,9 +8,9 @@ from playwright.sync_api import expect
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.attention_masses import mass_bins, masses_without_sinks
 from attention_plasticity.tables.intervals import half_width
-from attention_runs import DISTANT
-from report_pages import data_of, mean_text, of_head, settled, show, with_half
-from report_runs import BIN_SIZE
+from helpers.added_tables import DISTANT
+from helpers.report_pages import data_of, mean_text, of_head, settled, show, with_half
+from helpers.report_runs import BIN_SIZE
 
 
 def head_masses(run, table):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from report_pages import new_page
+from helpers.report_pages import new_page
 
 ROOT = Path(__file__).parents[2]
 SOURCE = re.compile(r"\\[(\[]|\\[a-zA-Z]{2,}|\$[^\s$]([^$\n]*[^\s$])?\$")  # of a formula

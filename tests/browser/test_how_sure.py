@@ -6,8 +6,8 @@ from playwright.sync_api import expect
 
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.intervals import benjamini_hochberg, head_half_width, p_values
-from report_pages import FEW, data_of, mean_text, of_head, settled, show, with_half
-from report_runs import REASON, TEXT_GROUPS
+from helpers.report_pages import FEW, data_of, mean_text, of_head, settled, show, with_half
+from helpers.report_runs import REASON, TEXT_GROUPS
 
 LEVEL, DROP, FIRST = "ap_aligned", "ap_aligned_drop", "ap_aligned_first20"
 

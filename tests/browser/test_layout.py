@@ -8,8 +8,8 @@ from attention_plasticity import open_run
 from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
-from report_pages import READY, new_page, open_report, settled, show, without_errors
-from report_runs import write_run
+from helpers.report_pages import READY, new_page, open_report, settled, show, without_errors
+from helpers.report_runs import write_run
 
 FEW = [0, 14, 29]  # captured layers of 30
 MAP = "document.querySelector('.map-plot')"

@@ -8,8 +8,18 @@ import pytest
 from playwright.sync_api import expect
 
 from attention_plasticity.tables.profiles import head_profiles, profiles_of
-from report_pages import EVIL, READY, WARNINGS, data_of, first_rows, of_head, settled, show, singles
-from report_runs import BUCKETS, HEADS, LAYERS
+from helpers.report_pages import (
+    EVIL,
+    READY,
+    WARNINGS,
+    data_of,
+    first_rows,
+    of_head,
+    settled,
+    show,
+    singles,
+)
+from helpers.report_runs import BUCKETS, HEADS, LAYERS
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 from playwright.sync_api import expect
 
 from attention_plasticity.tables.head_roles import COLOURS
-from report_pages import EVIL, data_of, first_rows, show
-from report_runs import MISSING
-from role_runs import ROLE_OF_LAYER, UNSURE_HEAD
+from helpers.added_tables import ROLE_OF_LAYER, UNSURE_HEAD
+from helpers.report_pages import EVIL, data_of, first_rows, show
+from helpers.report_runs import MISSING
 
 T_11 = 2.200985  # of a table of Student's t: 97.5 %, 11 degrees of freedom
 

@@ -10,10 +10,18 @@ from attention_plasticity.page import make_report
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import head_half_width
-from attention_runs import add_attention
-from plain_runs import edit_info, edit_table
-from report_pages import data_of, first_rows, mean_text, open_report, settled, show, without_errors
-from report_runs import HEADS, write_run
+from helpers.added_tables import add_attention
+from helpers.plain_runs import edit_info, edit_table
+from helpers.report_pages import (
+    data_of,
+    first_rows,
+    mean_text,
+    open_report,
+    settled,
+    show,
+    without_errors,
+)
+from helpers.report_runs import HEADS, write_run
 
 WIDE = "one & only/ü"  # a label that a link must escape
 HALF = "half-the-context-of-a-model-with-a-long-name"

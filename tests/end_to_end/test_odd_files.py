@@ -11,10 +11,10 @@ import pytest
 from attention_plasticity.api import open_run
 from attention_plasticity.cli import main
 from dumps import make_dump
+from helpers.run_tables import write_run
 from lasting_workers import workers as workers  # a fixture of all tests here
 from odd_files import NOT_REGULAR, replace_by
 from qk_toolkit.errors import ConfigError
-from run_tables import write_run
 
 PIPE = "is not a regular file"
 

@@ -9,10 +9,10 @@ import pytest
 from attention_plasticity.cli import main
 from commands_here import analyze_here
 from dumps import make_dump
+from helpers.run_tables import write_run
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.side_files import Example, write_examples
-from run_tables import write_run
 
 
 def make_whole_dump(root, n=40):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dumps import make_dump
-from run_tables import write_run
+from helpers.run_tables import write_run
 from waiting import PATIENCE, wait_for
 
 BIN = Path(sys.executable).parent

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from rope_coverage import FALLS, PARTS, measure_parts
-from simulated_rope import equal_cells, split
+from helpers.rope_coverage import FALLS, PARTS, measure_parts
+from helpers.simulated_rope import equal_cells, split
 
 POSITION, DISTANCE, DROP = PARTS
 

@@ -8,10 +8,10 @@ import pytest
 
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, difference_of_means, mean_half_width
-from interval_coverage import QUANTITIES, measure
-from rope_coverage import COLUMNS, MEAN, POOLED_INSTEAD, measure_rope
-from simulated_heads import Population
-from simulated_rope import RopePopulation
+from helpers.interval_coverage import QUANTITIES, measure
+from helpers.rope_coverage import COLUMNS, MEAN, POOLED_INSTEAD, measure_rope
+from helpers.simulated_heads import Population
+from helpers.simulated_rope import RopePopulation
 
 
 @pytest.fixture(scope="module")

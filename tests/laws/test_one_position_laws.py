@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attention_plasticity.measure.plasticity import COLUMNS
 from attention_plasticity.metrics import ALIGNED, ALIGNED_LAST, ATTENDED, PHASE, POOLED
 from attention_plasticity.read.pool import KeyPool
-from simulated_rope import RopeHead, RopePopulation, draw_rope_head
+from helpers.simulated_rope import RopeHead, RopePopulation, draw_rope_head
 
 ALL_PAIRS = 10**5
 

@@ -22,13 +22,13 @@ from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from commands_here import analyze_here
+from helpers.small_study import study_in
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_study.baselines import baseline_plans, baseline_values
 from qk_study.reading import read_study
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import with_half
 from qk_toolkit.model_files import files_hash
-from small_study import study_in
 from sniffing import sniff
 from tiny_texts import save_texts, save_tiny_model
 

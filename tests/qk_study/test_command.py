@@ -12,11 +12,8 @@ import pandas as pd
 import pytest
 
 from attention_plasticity.cli import main
-from lasting_workers import workers as workers  # a fixture of all tests here
-from qk_toolkit.files import try_lock
-from rank_processes import Forwards, ended, start_alone
-from report_runs import write_run
-from small_study import (
+from helpers.report_runs import write_run
+from helpers.small_study import (
     CAPTURE,
     FOLDERS,
     MODELS,
@@ -27,6 +24,9 @@ from small_study import (
     study_in,
     write_study,
 )
+from lasting_workers import workers as workers  # a fixture of all tests here
+from qk_toolkit.files import try_lock
+from rank_processes import Forwards, ended, start_alone
 
 LABELS = [model["label"] for model in MODELS]
 

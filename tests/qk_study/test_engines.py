@@ -6,8 +6,8 @@ import os
 import pytest
 
 from dumps import add_rotary, make_dump
+from helpers.small_study import CAPTURE, study_in, write_study
 from lasting_workers import workers as workers  # a fixture of all tests here
-from small_study import CAPTURE, study_in, write_study
 from sniffing import ONE_THREAD, same_bytes
 from tiny_texts import save_texts, save_tiny_model
 

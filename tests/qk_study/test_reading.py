@@ -5,11 +5,11 @@ from contextlib import chdir
 import pytest
 
 from dumps import make_dump
+from helpers.report_runs import write_run
 from qk_study.command import run_study, settings_of
 from qk_study.plan import make_plans
 from qk_study.reading import kind_of
 from qk_toolkit.errors import ConfigError
-from report_runs import write_run
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from commands_here import analyze_here
 from dumps import add_rotary, make_dump
+from helpers.small_study import made_files, study_in, write_study
 from hub_server import CLIENT_WARNINGS, WRITER, reset_before, running_hub
 from hubs import REPO, client_of, downloads, upload
 from lasting_workers import workers as workers  # a fixture of all tests here
@@ -15,7 +16,6 @@ from qk_dump.side_files import Example, write_examples
 from qk_study.plan import make_plans
 from qk_study.reading import read_study
 from qk_study.steps import study_models
-from small_study import made_files, study_in, write_study
 
 pytestmark = pytest.mark.filterwarnings(CLIENT_WARNINGS)
 SECRETS = (b"secret-of-the-test", WRITER.encode())

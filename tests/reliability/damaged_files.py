@@ -13,8 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.metrics import KEY_HEADS
+from helpers.attention_dumps import Layer, make_attention_dump
 from odd_files import NOT_REGULAR, replace_by
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.side_files import Example, write_examples

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head
 from attention_plasticity.config import make_config
 from attention_plasticity.run.preparation import prepare
 from captures import opened, save, segments, tables
 from dumps import make_dump
+from helpers.attention_dumps import Layer, make_attention_dump
 from qk_dump.columns import COLUMNS
 from qk_dump.reader import read_head
 from qk_sniffer.capture.segments import head_groups, read_segment

@@ -9,8 +9,8 @@ from attention_plasticity.compare.cautions import (
     run_cautions,
 )
 from attention_plasticity.compare.runs import NamedRun, minus_first
-from plain_runs import edit_info, edit_table, opened, small_models
-from run_tables import metrics_table, write_run
+from helpers.plain_runs import edit_info, edit_table, opened, small_models
+from helpers.run_tables import metrics_table, write_run
 
 LAYOUT = {"num_layers": 5, "num_q_heads": 6, "num_k_heads": 2}
 

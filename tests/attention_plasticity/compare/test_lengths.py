@@ -11,9 +11,17 @@ from attention_plasticity.compare.bands import NOT_TURNED, wavelengths
 from attention_plasticity.compare.lengths import fifth_parts, length_parts, part_start
 from attention_plasticity.compare.summary import summary
 from attention_plasticity.metrics import GROUP_COLUMNS
-from plain_runs import STUDENT_11, edit_info, length, mean_vector, opened, rows_of, small_models
-from report_runs import NEAR
-from run_tables import add_bins, add_errors, write_run
+from helpers.plain_runs import (
+    STUDENT_11,
+    edit_info,
+    length,
+    mean_vector,
+    opened,
+    rows_of,
+    small_models,
+)
+from helpers.report_runs import NEAR
+from helpers.run_tables import add_bins, add_errors, write_run
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from scipy import stats
 
 from attention_plasticity.compare.matched import changed_counts, matched_heads, role_counts
 from attention_plasticity.compare.runs import Pair
-from plain_runs import length, opened, rows_of, small_models, values_of, vectors_of
-from role_runs import add_roles
+from helpers.added_tables import add_roles
+from helpers.plain_runs import length, opened, rows_of, small_models, values_of, vectors_of
 
 METRIC = "ap_aligned"
 

@@ -11,7 +11,8 @@ from attention_plasticity.compare.groups import DIVISIONS, layers_of_part
 from attention_plasticity.compare.runs import NamedRun, Pair, can_match, family_pairs, named_runs
 from attention_plasticity.compare.summary import SUMMARY_COLUMNS, key_head_summary, summary
 from attention_plasticity.tables.head_means import mean_estimate
-from plain_runs import (
+from helpers.added_tables import add_roles
+from helpers.plain_runs import (
     GROUPS,
     STUDENT_11,
     edit_info,
@@ -27,9 +28,8 @@ from plain_runs import (
     values_of,
     vectors_of,
 )
+from helpers.report_runs import write_run
 from qk_toolkit.errors import ConfigError
-from report_runs import write_run
-from role_runs import add_roles
 
 METRIC = "ap_aligned"
 METRICS = [METRIC, "ap_aligned_drop", "ap_phase"]

@@ -22,7 +22,7 @@ from attention_plasticity.compare.writers import (
     summary_table,
     table_files,
 )
-from plain_runs import small_models
+from helpers.plain_runs import small_models
 
 SIGNS = r"a_% & # $ ~ ^ \ { } -- < > | ` [x] * … ± †"
 WORDS = [word for sign in map(chr, range(33, 127)) for word in (sign, 2 * sign, f"a{sign}b{sign}")]

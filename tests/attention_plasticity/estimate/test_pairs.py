@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
-from plain_visible import Even
+from helpers.plain_visible import Even
 
 Law = dict[tuple[int, int], float]
 SWEEP = 120

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.estimate.visible import Visible
-from plain_visible import sees
+from helpers.plain_visible import sees
 
 
 @settings(max_examples=30)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from export_dumps import dump_of
+from helpers.export_dumps import dump_of
 from rope_types import model_of
 from tiny_models import ARCHITECTURES
 

@@ -12,9 +12,9 @@ from attention_plasticity.export.budget import EVIDENCE
 from attention_plasticity.export.division import RULES
 from commands_here import analyze_here, run_here
 from dumps import add_rotary, make_dump
-from export_dumps import provenance
-from export_runs import KEY_HEADS, VALUES, exported, give_windows, make_run, refusal
-from run_tables import LAYERS
+from helpers.export_dumps import provenance
+from helpers.export_runs import KEY_HEADS, VALUES, exported, give_windows, make_run, refusal
+from helpers.run_tables import LAYERS
 
 BUDGET, DUO = "kvpress-budget", "duo"
 COLUMNS = (

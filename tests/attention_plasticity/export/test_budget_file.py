@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attention_plasticity.export.budget_file import read_curves, read_provenance, require_model
-from export_runs import VALUES, exported, make_run
+from helpers.export_runs import VALUES, exported, make_run
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.model_files import files_hash
 

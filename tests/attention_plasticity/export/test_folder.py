@@ -7,9 +7,8 @@ import pytest
 
 from attention_plasticity.export.folder import Content, text_file, write_folder
 from commands_here import run_here
-from export_dumps import provenance
+from helpers.export_dumps import full_dump, provenance
 from qk_toolkit.errors import ConfigError, OutputError
-from test_refusals import full_dump
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,17 @@ import pandas as pd
 import pytest
 
 from commands_here import run_here
-from export_dumps import provenance
-from export_runs import KEY_HEADS, VALUES, exported, give_windows, make_run, refusal
-from role_runs import add_roles
-from run_tables import LAYERS
+from helpers.export_dumps import provenance
+from helpers.export_runs import (
+    KEY_HEADS,
+    VALUES,
+    exported,
+    give_roles,
+    give_windows,
+    make_run,
+    refusal,
+)
+from helpers.run_tables import LAYERS
 
 DUO = "duo"
 TABLE = np.reshape(VALUES, (LAYERS, KEY_HEADS))  # in order of size: [2, 4, 3, 0, 5, 1] from 0
@@ -20,18 +27,6 @@ NOISE = 1e-6  # which tools add to the gates before they cut them
 @pytest.fixture
 def run(tmp_path):
     return make_run(tmp_path / "run", static_error=VALUES[::-1])
-
-
-def give_roles(run, *copying, likely=False):
-    """Roles of all query heads: those of these key heads copy, the others are `previous`."""
-    add_roles(run)
-    roles = pd.read_csv(run / "head_roles.csv")
-    own = [(layer, head) in copying for layer, head in zip(roles.layer, roles.k_head, strict=True)]
-    roles["likely_role"] = np.where(own, "induction", "previous")
-    roles["role"] = np.where(own, "unsure", "previous") if likely else roles["likely_role"]
-    roles.loc[roles["q_head"] % 2 == 1, ["role", "likely_role"]] = "previous"  # one of the group
-    roles.to_csv(run / "head_roles.csv", index=False, na_rep="nan")
-    return run
 
 
 def gates_in(folder):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from commands_here import run_here
-from export_dumps import dump_of, read_safetensors
+from helpers.export_dumps import dump_of, read_safetensors
 from tiny_models import ARCHITECTURES
 
 HERE = Path(__file__).parent

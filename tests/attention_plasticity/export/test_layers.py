@@ -9,10 +9,9 @@ import torch
 from transformers import DynamicCache
 
 from commands_here import run_here
-from export_dumps import provenance, some_tokens
-from export_runs import KEY_HEADS, exported, give_windows, make_run, refusal
-from run_tables import LAYERS
-from test_gates import give_roles
+from helpers.export_dumps import provenance, some_tokens
+from helpers.export_runs import KEY_HEADS, exported, give_roles, give_windows, make_run, refusal
+from helpers.run_tables import LAYERS
 from tiny_models import ARCHITECTURES
 
 TO = "layer-windows"

@@ -10,9 +10,9 @@ from attention_plasticity.export.order import ordered_heads
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.finished_run import FinishedRun
 from commands_here import run_here
-from export_runs import LAYOUT, VALUES, drop_heads, make_run, refusal
-from plain_runs import edit_info
-from run_tables import add_errors, write_run
+from helpers.export_runs import LAYOUT, VALUES, drop_heads, make_run, refusal
+from helpers.plain_runs import edit_info
+from helpers.run_tables import add_errors, write_run
 
 BUDGET = "kvpress-budget"
 

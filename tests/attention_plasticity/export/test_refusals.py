@@ -6,28 +6,13 @@ import sys
 import pytest
 
 from commands_here import run_here
-from dumps import head_rows, make_dump, write_columns
-from export_dumps import provenance, read_safetensors
+from dumps import head_rows, write_columns
+from helpers.export_dumps import full_dump, provenance, read_safetensors
 from qk_dump.heads import HeadId
 from qk_dump.layers import RotaryRecord
 
 ROTARY = ("triattention", "expected-attention")
 VECTORS = (*ROTARY, "q-filters")
-
-
-def full_dump(root):
-    """Two layers with four query heads each, and everything that a file needs."""
-    make_dump(root, n=60, context=256)
-    record = RotaryRecord((1.0, 0.5, 0.1, 0.01)).to_json()
-    layers = [
-        {"layer": layer, "type": "full_attention", "rope": True, "head_dim": 8, "rotary": record}
-        for layer in range(2)
-    ]
-    facts = {"num_layers": 2, "num_q_heads": 4, "num_k_heads": 2, "head_dim": 8, "layers": layers}
-    facts |= {"bucket_type": "uniform", "min_bucket_size": 128, "model": "owner/tiny"}
-    facts["sampler"] = {"type": "uniform", "base_rate": 16.0}
-    (root / "dump.json").write_text(json.dumps(facts))
-    return root
 
 
 def change(root, edit):

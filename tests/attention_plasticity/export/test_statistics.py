@@ -9,7 +9,7 @@ import torch
 from attention_plasticity.export.queries import query_moments, top_direction
 from commands_here import run_here
 from dumps import write_columns
-from export_dumps import LENGTH, TEXTS, exported, provenance, queries_of, read_safetensors
+from helpers.export_dumps import LENGTH, TEXTS, exported, provenance, queries_of, read_safetensors
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.positions import BucketGeometry

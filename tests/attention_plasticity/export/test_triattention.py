@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from commands_here import run_here
-from export_dumps import TEXTS, dump_of, exported, queries_of
+from helpers.export_dumps import TEXTS, dump_of, exported, queries_of
 from tiny_models import ARCHITECTURES, Architecture
 
 FLAT = ("--layout", "tensorrt-llm")

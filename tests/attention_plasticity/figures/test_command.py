@@ -16,9 +16,9 @@ from attention_plasticity.figures import save_figure
 from attention_plasticity.figures.command import _drawn
 from attention_plasticity.figures.registry import figures_of, spec_of
 from attention_plasticity.figures.settings import FigureOptions, ScriptSettings
-from drawn_runs import legend, panels, title
+from helpers.drawn_runs import legend, panels, title
+from helpers.run_tables import bins_table, cells_table, write_run
 from qk_toolkit.errors import ConfigError
-from run_tables import bins_table, cells_table, write_run
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = {

@@ -11,10 +11,10 @@ from attention_plasticity.figures.captions import caption_of, short_names
 from attention_plasticity.figures.draw import draw_of_runs
 from attention_plasticity.figures.registry import left_out
 from attention_plasticity.figures.style import TEXT
-from drawn_runs import points
-from plain_runs import opened, small_models
+from helpers.added_tables import add_roles
+from helpers.drawn_runs import points
+from helpers.plain_runs import opened, small_models
 from qk_toolkit.errors import ConfigError
-from role_runs import add_roles
 
 METRICS = ["ap_aligned", "ap_aligned_drop"]
 LONG = "a-very-long-name-of-a-model-with-many-parts-and-a-$-of-the-7B-instruct-kind"

@@ -15,11 +15,10 @@ from attention_plasticity.figures.draw import draw_figure
 from attention_plasticity.figures.registry import figures_of, file_names, left_out, left_out_lines
 from attention_plasticity.figures.settings import FigureOptions
 from attention_plasticity.metrics import TABLES
-from attention_runs import add_attention
-from drawn_runs import notes, panels, title, whole_run
+from helpers.added_tables import add_attention, add_roles
+from helpers.drawn_runs import notes, panels, title, whole_run
+from helpers.run_tables import add_bins, write_run
 from qk_toolkit.errors import ConfigError
-from role_runs import add_roles
-from run_tables import add_bins, write_run
 from tools.write_figures import with_figures
 
 ROOT = Path(__file__).parents[3]

@@ -8,16 +8,26 @@ from matplotlib.colors import to_rgb
 from scipy.stats import spearmanr, t
 
 import attention_plasticity as ap
-import report_runs
 from attention_plasticity.figures import caption_of
 from attention_plasticity.figures.over_context import trend_of
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.head_roles import COLOURS
 from attention_plasticity.tables.intervals import HeadColumn, rank_intervals
-from drawn_runs import band_ends, bars, legend, notes, panels, picture, points, segments, whole_run
+from helpers import report_runs
+from helpers.drawn_runs import (
+    band_ends,
+    bars,
+    legend,
+    notes,
+    panels,
+    picture,
+    points,
+    segments,
+    whole_run,
+)
+from helpers.run_tables import add_windows, write_run
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.formatting import two_digits
-from run_tables import add_windows, write_run
 
 FACTOR = t.ppf(0.975, 7)  # 8 groups of texts
 

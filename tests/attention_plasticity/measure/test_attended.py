@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import make_config, open_dump
 from attention_plasticity.measure.head import measure_group
 from attention_plasticity.read.group import read_group
 from attention_plasticity.read.layer import NO_COMMON_TEXT, SINGLE_EXAMPLE
 from attention_plasticity.read.pool import NO_ATTENDED_KEYS, KeyPool
 from head_pairs import analyze
+from helpers.attention_dumps import Layer, make_attention_dump
 
 COLUMNS = ("ap_attended", "ap_attended_se")
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import make_config
 from attention_plasticity.measure.attention import INSIDE_LAST_BIN, NOTHING_DISTANT
 from attention_plasticity.metrics import ATTENTION_BY_BUCKET, ATTENTION_MEANS, IDS
 from attention_plasticity.read.layer import NO_COLUMNS
 from head_pairs import analyze
+from helpers.attention_dumps import Layer, make_attention_dump
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete
 from reference_groups import Expected, mean_of_rows, tokens_of

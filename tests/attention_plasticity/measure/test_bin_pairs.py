@@ -18,7 +18,7 @@ from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.read.texts import DumpTexts
-from plain_visible import sees
+from helpers.plain_visible import sees
 from qk_dump.reader import HeadRows
 
 SIZE, LENGTH, TEXTS = 8, 32, 4

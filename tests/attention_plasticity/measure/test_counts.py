@@ -21,9 +21,9 @@ import torch
 import attention_plasticity as ap
 import qk_sniffer
 from attention_plasticity.measure.plasticity import COLUMNS, FEW_VISIBLE
+from helpers.simulated_rope import Cells, split
 from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
-from simulated_rope import Cells, split
 from tiny_models import ARCHITECTURES, VOCABULARY
 
 Array = npt.NDArray[np.float64]

@@ -15,7 +15,7 @@ from attention_plasticity.measure.distance_pairs import (
     PlacedRows,
     distance_pairs,
 )
-from plain_visible import sees
+from helpers.plain_visible import sees
 
 MANY = 1 << 20
 RNG = np.random.default_rng(0)

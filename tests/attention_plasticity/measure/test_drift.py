@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_dumps import make_attention_dump
 from attention_plasticity import make_config
 from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import DRIFT, IDS, UNROTATED
 from head_pairs import SCALE, analyze, write_whole_texts
+from helpers.attention_dumps import make_attention_dump
 from qk_dump.layers import RotaryRecord
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete

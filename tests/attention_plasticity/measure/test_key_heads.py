@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import attention_plasticity as ap
-from attention_dumps import make_attention_dump
 from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.head_analysis import analyze_group
@@ -27,6 +26,7 @@ from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.read.pool import NO_ATTENDED_KEYS
 from attention_plasticity.read.rows import read_keys
 from dumps import add_rotary, make_dump
+from helpers.attention_dumps import make_attention_dump
 from listed_choices import Choices, listed_error, listed_plasticity
 from reference import Rows, read_rows
 from reference_checks import influences_of

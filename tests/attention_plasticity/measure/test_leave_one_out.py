@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import make_config
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from head_pairs import analyze
+from helpers.attention_dumps import Layer, make_attention_dump
 from reference_bins import Reference, reference_bins
 from reference_checks import (
     assert_influences,

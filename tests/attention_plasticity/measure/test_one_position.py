@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.measure import grid
 from attention_plasticity.measure.plasticity import COLUMNS, SHORT_CONTEXT
 from attention_plasticity.read.layer import NO_CHUNK_SIZE
 from dumps import head_rows
 from head_pairs import analyze, without_rope, write_pair
+from helpers.attention_dumps import Layer, make_attention_dump
 from reference_checks import assert_reasons_are_complete, influences_of
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import IDS, ROLES, WORDS
 from head_pairs import analyze
+from helpers.attention_dumps import Layer, make_attention_dump
 from qk_dump.side_files import write_tokens
 from reference_checks import assert_quantity, influences_of
 from reference_groups import mean_of_rows, tokens_of

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_dumps import make_attention_dump
 from attention_plasticity import make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.measure.streams import Purpose, Streams, pair_seed
+from helpers.attention_dumps import make_attention_dump
 
 
 def test_streams_differ_in_seed_layer_head_and_purpose() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import analyze_head, open_sample
 from attention_plasticity.measure import plasticity, seeds
 from attention_plasticity.measure.found import FEW_GROUPS
@@ -25,6 +24,7 @@ from attention_plasticity.metrics import TABLES
 from attention_plasticity.read.layer import SINGLE_EXAMPLE
 from dumps import head_rows
 from head_pairs import analyze, without_rope, write_pair
+from helpers.attention_dumps import Layer, make_attention_dump
 from reference_checks import assert_reasons_are_complete, influences_of
 
 

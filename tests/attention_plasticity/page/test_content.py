@@ -15,9 +15,9 @@ from attention_plasticity.tables.intervals import (
     mean_of_buckets,
     mean_over_heads,
 )
-from plain_runs import edit_info
+from helpers.plain_runs import edit_info
+from helpers.report_runs import HEADS, LAYERS, MISSING, TEXT_GROUPS, write_baselines, write_run
 from qk_toolkit.errors import ConfigError
-from report_runs import HEADS, LAYERS, MISSING, TEXT_GROUPS, write_baselines, write_run
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
 LEVEL, DROP = "ap_aligned", "ap_aligned_drop"

@@ -19,10 +19,10 @@ from attention_plasticity.page.html import plotly_bundle
 from attention_plasticity.page.payload import compressed, pack
 from attention_plasticity.tables.finished_run import FinishedRun
 from dumps import make_dump
+from helpers.added_tables import add_roles
+from helpers.plain_runs import edit_info
+from helpers.report_runs import write_run
 from lasting_workers import workers as workers  # a fixture of all tests here
-from plain_runs import edit_info
-from report_runs import write_run
-from role_runs import add_roles
 
 EVIL = "</script><script>alert(1)</script><!--\u2028&amp;"
 

@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-import run_tables
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, HEAD_METRICS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
@@ -13,11 +12,11 @@ from attention_plasticity.page.tables import SCALE, UNKNOWN
 from attention_plasticity.tables.attention_masses import row_masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import benjamini_hochberg, p_values
-from attention_runs import BINS, DISTANT, MASSES, add_attention
 from commands_here import run_here
-from key_head_runs import add_key_heads, name_layout
+from helpers import run_tables
+from helpers.added_tables import BINS, DISTANT, MASSES, add_attention, add_key_heads, name_layout
+from helpers.report_runs import TEXT_GROUPS, write_run
 from qk_toolkit.errors import ConfigError
-from report_runs import TEXT_GROUPS, write_run
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
 LEVEL, DROP = "ap_aligned", "ap_aligned_drop"

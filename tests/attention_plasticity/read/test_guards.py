@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
-from attention_dumps import Layer, make_attention_dump
+from helpers.attention_dumps import Layer, make_attention_dump
+from helpers.simulated_dumps import make_simulated_dump
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.side_files import read_tokens, write_tokens
 from runs_here import analyse, run_info
-from simulated_dumps import make_simulated_dump
 
 Mistake = Callable[[Path], object]
 LAYERS = [Layer(), Layer(window=14), Layer(window=16, chunked=True), Layer(softcap=2.0)]

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
-from attention_dumps import make_attention_dump
 from attention_plasticity.read.pool import KeyPool, read_pool
 from attention_plasticity.read.rows import read_keys
 from attention_plasticity.read.texts import DumpTexts
 from dumps import add_attended, write_columns
+from helpers.attention_dumps import make_attention_dump
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.positions import joint_inclusion

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import attention_plasticity as ap
-from attention_dumps import make_attention_dump
 from attention_plasticity.read import rows as package
 from attention_plasticity.read.rows import read_keys, read_queries
 from dumps import head_rows, write_columns
 from head_pairs import analyze, small_head, write_pair
+from helpers.attention_dumps import make_attention_dump
 from qk_dump.heads import HeadId
 
 KINDS = [*product([np.float16, np.float32, np.float64], [-12, 0, 9]), (np.float32, -140)]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention_dumps import Layer, make_attention_dump
 from attention_plasticity import open_run
+from helpers.attention_dumps import Layer, make_attention_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 from runs_here import analyse
 

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from attention_dumps import make_attention_dump
 from attention_plasticity.run.preparation import prepare
 from dumps import add_attended, add_rotary, head_rows, make_dump, rotary_file, write_columns
+from helpers.attention_dumps import make_attention_dump
 from qk_dump.heads import HeadId
 from qk_dump.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from qk_dump.side_files import Example, write_examples, write_tokens

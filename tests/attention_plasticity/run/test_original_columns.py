@@ -15,9 +15,9 @@ from attention_plasticity.cli import main
 from attention_plasticity.metrics import HEAD_METRICS, ORIGINAL_COLUMNS, ORIGINAL_TABLES, TABLES
 from attention_plasticity.tables.summary import print_summary
 from dumps import make_dump
+from helpers.simulated_dumps import make_simulated_dump
 from qk_toolkit.errors import ConfigError
 from runs_here import analyse, computed
-from simulated_dumps import make_simulated_dump
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from attention_plasticity.tables.csv_tables import read_table
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.labels import labels_of
 from dumps import make_dump
-from plain_runs import edit_info
+from helpers.plain_runs import edit_info
+from helpers.run_tables import cells_table, components_table, write_run
 from qk_dump.positions import BucketGeometry
 from qk_toolkit.errors import ConfigError, ToolkitError
-from run_tables import cells_table, components_table, write_run
 from runs_here import analyse
 
 

@@ -27,7 +27,7 @@ from attention_plasticity.tables.intervals import (
     row_half_width,
 )
 from attention_plasticity.tables.profiles import head_profiles, heads_with_gaps
-from report_runs import TEXT_GROUPS, write_run
+from helpers.report_runs import TEXT_GROUPS, write_run
 
 FIRST, LAST, DROP = "ap_aligned_first20", "ap_aligned_last20", "ap_aligned_drop"
 

@@ -15,8 +15,8 @@ from attention_plasticity.figures.style import figure_text
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.labels import labels_of
 from attention_plasticity.tables.names import clean
+from helpers.run_tables import write_run
 from qk_toolkit.errors import ConfigError
-from run_tables import write_run
 
 BROKEN = r"a $\frac{ b $x$"  # mathematics, if it were not taken as it stands
 

@@ -18,7 +18,7 @@ from attention_plasticity.tables.main_plasticity import (
     main_plasticity,
 )
 from attention_plasticity.tables.profiles import Profiles, over_draws, profiles_of, shown_cells
-from report_runs import TEXT_GROUPS, write_baselines, write_run
+from helpers.report_runs import TEXT_GROUPS, write_baselines, write_run
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
 QUANTITIES = {ALIGNED: "ap_bin", POOLED: "ap_bin_pooled", NEAR: "ap_bin_near"}

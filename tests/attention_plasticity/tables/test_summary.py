@@ -17,7 +17,6 @@ import pytest
 from rich.console import Console
 from scipy.stats import t
 
-import report_runs
 from attention_plasticity import RunnerConfig, open_dump
 from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.head_analysis import analyze_group
@@ -25,12 +24,12 @@ from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_over_heads
 from attention_plasticity.tables.summary import print_summary
-from attention_runs import add_attention
-from plain_runs import edit_info, edit_table
+from helpers import report_runs
+from helpers.added_tables import add_attention, add_roles
+from helpers.plain_runs import edit_info, edit_table
+from helpers.run_tables import add_bins, add_errors, add_windows, write_run
 from qk_dump.manifest import read_manifest, write_manifest
 from qk_toolkit.formatting import with_half
-from role_runs import add_roles
-from run_tables import add_bins, add_errors, add_windows, write_run
 
 GROUPS = 8
 DROP, POSITION = "ap_aligned_drop", "ap_aligned_drop_position"

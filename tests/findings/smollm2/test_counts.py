@@ -14,7 +14,7 @@ from findings.smollm2.heads import head_tables
 from findings.smollm2.phase import phase_tables
 from findings.smollm2.roles import role_tables
 from findings.tables import with_tables
-from simulated_rope import equal_cells, split
+from helpers.simulated_rope import equal_cells, split
 
 
 def _rows(seed, share):

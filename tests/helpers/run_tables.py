@@ -1,11 +1,7 @@
 """Tables of runs that nobody computed: known values, written where a run would put them."""
 
-from __future__ import annotations
-
 import csv
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -26,7 +22,6 @@ from attention_plasticity.metrics import (
     POOLED,
     POOLED_BIN_QUANTITY,
     TABLES,
-    TableKind,
 )
 
 ALIGNED_COLUMNS = (
@@ -37,7 +32,7 @@ IDS = ["layer", "q_head", "k_head"]
 LAYERS, HEADS, BUCKETS, SIZE, WIDTH = 3, 4, 6, 128, 8
 
 
-def cells_table(buckets: int = BUCKETS) -> pd.DataFrame:
+def cells_table(buckets=BUCKETS):
     """Cells whose plasticity falls with the query bucket, a little differently in each head."""
     rows = [
         {
@@ -60,7 +55,7 @@ def cells_table(buckets: int = BUCKETS) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def metrics_table(shift: float = 0.0) -> pd.DataFrame:
+def metrics_table(shift=0.0):
     """One row per head, without errors; position explains more in later layers."""
     rows = [
         {
@@ -80,7 +75,7 @@ def metrics_table(shift: float = 0.0) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def components_table() -> pd.DataFrame:
+def components_table():
     """Weights that a head gives mostly to one dimension; they do not sum to 1."""
     rows = [
         {"layer": layer, "q_head": head, "k_head": head // 2, "component": d, "weight": weight}
@@ -92,9 +87,7 @@ def components_table() -> pd.DataFrame:
     return pd.DataFrame(rows).assign(r2=lambda table: table["weight"] / 10)
 
 
-def write_run(
-    folder: Path, *, model: str = "owner/Tiny-1B", shift: float = 0.0, **config: Any
-) -> Path:
+def write_run(folder, *, model="owner/Tiny-1B", shift=0.0, **config):
     """A run's folder with three tables and run.json, without plasticity at one position."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {
@@ -121,7 +114,7 @@ def write_run(
     return folder
 
 
-def add_table(folder: Path, kind: TableKind, table: pd.DataFrame, **entries: Any) -> Path:
+def add_table(folder, kind, table, **entries):
     """Write a table of a run, and name it in run.json, where `entries` are added."""
     name = TABLES[kind].file
     quoting = csv.QUOTE_NONNUMERIC if kind == "words" else csv.QUOTE_MINIMAL
@@ -132,7 +125,7 @@ def add_table(folder: Path, kind: TableKind, table: pd.DataFrame, **entries: Any
     return folder
 
 
-def add_errors(folder: Path, groups: int = 8) -> Path:
+def add_errors(folder, groups=8):
     """Give every column of heads that can have one a standard error, and bins influences too."""
     path = folder / "head_metrics.csv"
     metrics = pd.read_csv(path).assign(n_text_groups=groups)
@@ -155,7 +148,7 @@ def add_errors(folder: Path, groups: int = 8) -> Path:
     return add_table(folder, "influences", pd.concat(tables))
 
 
-def _bin_rows(bins: pd.DataFrame) -> list[pd.DataFrame]:
+def _bin_rows(bins):
     """Rows of influences of the bins of queries, at one position and over the bin."""
     by_bin = bins.groupby([*IDS, "q_bin"], as_index=False)
     near = bins[bins["q_bin"] - bins["k_bin"] == 1].assign(quantity=NEAR_BIN_QUANTITY)
@@ -167,14 +160,14 @@ def _bin_rows(bins: pd.DataFrame) -> list[pd.DataFrame]:
     return [*found, near.rename(columns=columns)[[*IDS, "bin", "value", "quantity"]]]
 
 
-def _with_influences(rng: np.random.Generator, rows: pd.DataFrame, groups: int) -> pd.DataFrame:
+def _with_influences(rng, rows, groups):
     shares = np.zeros((len(rows), len(GROUP_COLUMNS)))
     shares[:, :groups] = rng.normal(0.0, 0.01, (len(rows), groups))
     columns = pd.DataFrame(shares, columns=list(GROUP_COLUMNS), index=rows.index)
     return rows.assign(n_groups=groups).join(columns)
 
 
-def add_windows(folder: Path) -> Path:
+def add_windows(folder):
     """Give layers 0 and 2 a sliding window of one bucket, and fewer texts to late buckets."""
     metrics = pd.read_csv(folder / "head_metrics.csv")
     cells = pd.read_csv(folder / "head_bucket_plasticity.csv")
@@ -189,7 +182,7 @@ def add_windows(folder: Path) -> Path:
     return folder
 
 
-def aligned_metrics(metrics: pd.DataFrame) -> pd.DataFrame:
+def aligned_metrics(metrics):
     """The table of heads with plasticity at one position: another order of heads than buckets.
 
     The phase grows with the number of the head. Errors are 0.01.
@@ -205,7 +198,7 @@ def aligned_metrics(metrics: pd.DataFrame) -> pd.DataFrame:
     return metrics.assign(**new, **errors).assign(n_text_groups=8)
 
 
-def bins_table() -> pd.DataFrame:
+def bins_table():
     """Bins that are twice as wide as the buckets."""
     cells = cells_table(buckets=BUCKETS // 2 + 1).drop(columns=["q_position", "k_position"])
     table = cells.rename(columns={"q_bucket": "q_bin", "k_bucket": "k_bin"})
@@ -227,7 +220,7 @@ def bins_table() -> pd.DataFrame:
     )
 
 
-def add_bins(folder: Path) -> Path:
+def add_bins(folder):
     """Give a run plasticity at one position: columns of heads, and the table of bins."""
     path = folder / "head_metrics.csv"
     aligned_metrics(pd.read_csv(path)).to_csv(path, index=False, na_rep="nan")
@@ -236,7 +229,7 @@ def add_bins(folder: Path) -> Path:
     return add_table(folder, "bins", bins, bin_size=2 * SIZE)
 
 
-def distances_table(bins: pd.DataFrame) -> pd.DataFrame:
+def distances_table(bins):
     """The means of the cells of every distance. Queries of the first fifth have only near keys."""
     size = 2 * SIZE
     number = bins["q_bin"] - bins["k_bin"]

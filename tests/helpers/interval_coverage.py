@@ -18,7 +18,7 @@ import numpy as np
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_half_width
 from findings.tables import write_tables
-from simulated_heads import Population, analyse, draw_rows, key_head
+from helpers.simulated_heads import Population, analyse, draw_rows, key_head
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "evidence.md"
 COLUMNS = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +27,7 @@ class Layer:
     window: int | None = None
     chunked: bool = False
 
-    def logits(self, Q: np.ndarray, K: np.ndarray) -> np.ndarray:
+    def logits(self, Q, K):
         """(n, n) logits of one text; −inf for keys that a query does not see."""
         logits = self.scale * (Q @ K.T)
         if self.softcap is not None:
@@ -42,7 +40,7 @@ class Layer:
             seen &= p[:, None] - p[None, :] < self.window
         return np.where(seen, logits, -np.inf)
 
-    def entry(self, layer: int) -> dict[str, Any]:
+    def entry(self, layer):
         """The layer in `dump.json`."""
         kind = "full_attention"
         if self.window is not None:
@@ -52,13 +50,16 @@ class Layer:
         return facts | ({} if self.softcap is None else {"softcap": self.softcap})
 
 
-def weights_of(logits: np.ndarray) -> np.ndarray:
+PLAIN = Layer()
+
+
+def weights_of(logits):
     """(n, n) attention weights of one text."""
     parts = np.exp(logits - logits.max(axis=1)[:, None])
     return parts / parts.sum(axis=1)[:, None]
 
 
-def attention_of(logits: np.ndarray, tokens: np.ndarray) -> Rows:
+def attention_of(logits, tokens):
     """All attention columns of all queries of one text; `tokens` (n,) are its tokens."""
     n = len(logits)
     largest = logits.max(axis=1)
@@ -81,7 +82,7 @@ def attention_of(logits: np.ndarray, tokens: np.ndarray) -> Rows:
     return Rows(dict(zip(ATTENTION_COLUMNS, columns, strict=True)))
 
 
-def _matches(logits: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _matches(logits, tokens):
     """(n, n) visible keys with the token of the query, and those whose previous token it is."""
     seen = np.isfinite(logits)
     earlier = ~np.eye(len(tokens), dtype=bool)
@@ -92,23 +93,23 @@ def _matches(logits: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def make_attention_dump(
-    root: Path,
+    root,
     *,
-    texts: int = 6,
-    length: int = 48,
-    width: int = 6,
-    q_heads: int = 1,
-    share: float = 1.0,
-    bucket_size: int = 8,
-    layer: Layer = Layer(),  # noqa: B008 (frozen)
-    without: tuple[int, ...] = (),
-    unknown: float = 0.0,
-    bins: int = MASS_BINS,
-    received: bool = False,
-    manifest: dict[str, Any] | None = None,
-    log_rate: float | None = None,
-    seed: int = 0,
-) -> Path:
+    texts=6,
+    length=48,
+    width=6,
+    q_heads=1,
+    share=1.0,
+    bucket_size=8,
+    layer=PLAIN,
+    without=(),
+    unknown=0.0,
+    bins=MASS_BINS,
+    received=False,
+    manifest=None,
+    log_rate=None,
+    seed=0,
+):
     """One layer with one key head. Query heads in `without` have no attention columns.
 
     The attention of a share `unknown` of the queries is null. With `received`, keys have the
@@ -142,7 +143,7 @@ def make_attention_dump(
         if bins != MASS_BINS:
             change_bins(root / f"l00h{head:02d}q" / "data.parquet", bins)
     _write_keys(root, K, kept_k, got if received else None, sampled, shared, seed)
-    facts: dict[str, Any] = {"num_layers": 1, "num_q_heads": q_heads, "num_k_heads": 1}
+    facts = {"num_layers": 1, "num_q_heads": q_heads, "num_k_heads": 1}
     facts["layers"] = [layer.entry(0)]
     if log_rate is not None:
         facts |= {"bucket_type": "log", "min_bucket_size": bucket_size}
@@ -151,11 +152,11 @@ def make_attention_dump(
     return root
 
 
-def change_bins(path: Path, bins: int) -> None:
+def change_bins(path, bins):
     """Write the masses as lists of another length; the last bin has the rest."""
     table = pq.read_table(path)
     place = table.schema.get_field_index(MASSES)
-    lists: list[list[float] | None] = []
+    lists = []
     for masses in table[MASSES].to_pylist():
         if masses is not None:
             masses = [*masses[: bins - 1], sum(masses[bins - 1 :])]
@@ -165,19 +166,11 @@ def change_bins(path: Path, bins: int) -> None:
     pq.write_table(table.set_column(place, MASSES, pa.array(lists, kind)), path)
 
 
-def _chosen(rng: np.random.Generator, texts: int, sampled: np.ndarray) -> np.ndarray:
+def _chosen(rng, texts, sampled):
     return rng.random((texts, len(sampled))) < sampled
 
 
-def _write_keys(
-    root: Path,
-    K: np.ndarray,
-    kept: np.ndarray,
-    got: np.ndarray | None,
-    sampled: np.ndarray,
-    shared: dict[str, Any],
-    seed: int,
-) -> None:
+def _write_keys(root, K, kept, got, sampled, shared, seed):
     """The keys of the base sample, and with `got` (texts, length, group) those drawn by it."""
     if got is None:
         _write(root, HeadId(0, 0, "k"), K, kept, **shared)
@@ -194,17 +187,7 @@ def _write_keys(
         _write(root, head, K, rows, **shared, **columns)
 
 
-def _write(
-    root: Path,
-    head: HeadId,
-    vectors: np.ndarray,
-    kept: np.ndarray,
-    *,
-    tokens: np.ndarray,
-    buckets: np.ndarray,
-    window: int | None,
-    **columns: Any,
-) -> None:
+def _write(root, head, vectors, kept, *, tokens, buckets, window, **columns):
     text, position = np.nonzero(kept)
     write_columns(
         root,

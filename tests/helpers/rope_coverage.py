@@ -13,8 +13,8 @@ import numpy as np
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.tables.intervals import half_width
 from findings.tables import write_tables
-from interval_coverage import DOCUMENT, Coverage, Influences
-from simulated_rope import RopePopulation, draw_rope_head, true_parts, true_values
+from helpers.interval_coverage import DOCUMENT, Coverage, Influences
+from helpers.simulated_rope import RopePopulation, draw_rope_head, true_parts, true_values
 
 COLUMNS = {
     "ap_aligned": "one position",

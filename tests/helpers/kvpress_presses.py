@@ -21,7 +21,7 @@ from kvpress import (
 from kvpress.presses.expected_attention_with_stats import patch_rotary_embedding
 from transformers import DynamicCache
 
-from export_dumps import some_tokens
+from helpers.export_dumps import some_tokens
 from tiny_models import ARCHITECTURES
 
 NAME = "tiny-qwen3"

@@ -1,13 +1,9 @@
 """Small runs written as tables, for the page: quick to make, every value known."""
 
-from __future__ import annotations
-
 import json
 import tempfile
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,15 +50,7 @@ _NO_FIRST_FIFTH = {
 }
 
 
-def write_run(
-    folder: Path,
-    seed: int = 0,
-    model: str = SPOKEN,
-    warnings: Sequence[str] = (),
-    errors: bool = False,
-    position: bool = False,
-    **dump: Any,
-) -> Path:
+def write_run(folder, seed=0, model=SPOKEN, warnings=(), errors=False, position=False, **dump):
     """A run of `LAYERS` × `HEADS` heads less one, with a NaN here and there.
 
     Without `errors` and `position`, the columns from `n_text_groups` on are NaN and there is no
@@ -77,9 +65,7 @@ def write_run(
 
 
 @cache
-def _files(
-    layers: int, heads: int, seed: int, errors: bool, position: bool, facts: str
-) -> dict[str, bytes]:
+def _files(layers, heads, seed, errors, position, facts):
     """The files of a run by their names; tests change the numbers of layers and heads."""
     model, warnings, dump = json.loads(facts)
     with tempfile.TemporaryDirectory() as folder:
@@ -87,15 +73,7 @@ def _files(
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-def _write_files(
-    folder: Path,
-    seed: int,
-    model: str,
-    warnings: Sequence[str],
-    errors: bool,
-    position: bool,
-    dump: dict[str, Any],
-) -> None:
+def _write_files(folder, seed, model, warnings, errors, position, dump):
     rng = np.random.default_rng(seed)
     grid = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
     heads = np.array([head for head in grid if head != MISSING])
@@ -130,7 +108,7 @@ def _write_files(
     (folder / "run.json").write_text(json.dumps(info))
 
 
-def _cells(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
+def _cells(rng, heads):
     pairs = [(q, k) for q in range(1, BUCKETS) for k in range(q)]
     rows = [(*head, head[1] // 3, q, k) for head in heads.tolist() for q, k in pairs]
     table = pd.DataFrame(rows, columns=list(BUCKET_PLASTICITY.names[:5]))
@@ -148,7 +126,7 @@ NEAR = 2  # distance in bins that queries of the first fifth have
 POSITION_COLUMNS = (*AT_ONE_POSITION.all, POOLED, PHASE)
 
 
-def _add_values(rng: np.random.Generator, metrics: pd.DataFrame, position: bool) -> None:
+def _add_values(rng, metrics, position):
     """Fill the columns before RoPE, and those of plasticity at one position."""
     for number, name in enumerate(UNROTATED):
         metrics[name] = 0.004 + 0.0001 * metrics["layer"] + 0.1 * number
@@ -162,7 +140,7 @@ def _add_values(rng: np.random.Generator, metrics: pd.DataFrame, position: bool)
     metrics.loc[4, "ap_aligned_first20"] = np.nan
 
 
-def _bins(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
+def _bins(rng, heads):
     pairs = [(q, k) for q in range(1, BINS) for k in range(q)]
     rows = [(*head, head[1] // 3, q, k) for head in heads.tolist() for q, k in pairs]
     table = pd.DataFrame(rows, columns=list(BIN_PLASTICITY.names[:5]))
@@ -178,7 +156,7 @@ def _bins(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     return table[list(BIN_PLASTICITY.names)]
 
 
-def _bin_influences(bins: pd.DataFrame) -> pd.DataFrame:
+def _bin_influences(bins):
     """Influences of the bins of queries: at one position, over the bin, and at equal distances."""
     rng = np.random.default_rng(5)
     parts = []
@@ -200,7 +178,7 @@ def _bin_influences(bins: pd.DataFrame) -> pd.DataFrame:
     return table[list(INFLUENCES.names)]
 
 
-def _influences(rng: np.random.Generator, metrics: pd.DataFrame) -> pd.DataFrame:
+def _influences(rng, metrics):
     """Influences of 12 groups, larger in later layers; other groups have none."""
     names = [name for name in (*UNROTATED, *POSITION_COLUMNS) if metrics[name].notna().any()]
     table = metrics.melt(["layer", "q_head", "k_head"], names, "quantity").assign(bin=np.nan)
@@ -212,7 +190,7 @@ def _influences(rng: np.random.Generator, metrics: pd.DataFrame) -> pd.DataFrame
     return table[list(INFLUENCES.names)]
 
 
-def _add_errors(metrics: pd.DataFrame, influences: pd.DataFrame) -> None:
+def _add_errors(metrics, influences):
     """Fill the columns of errors, in agreement with the influences."""
     for name, rows in influences.groupby("quantity"):
         squares = rows[list(GROUP_COLUMNS)].to_numpy() ** 2
@@ -220,7 +198,7 @@ def _add_errors(metrics: pd.DataFrame, influences: pd.DataFrame) -> None:
     metrics["n_text_groups"] = TEXT_GROUPS
 
 
-def _weights(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
+def _weights(rng, heads):
     rows = [(*head, head[1] // 3, number) for head in heads.tolist() for number in range(WIDTH)]
     table = pd.DataFrame(rows, columns=list(COMPONENT_WEIGHTS.names[:4]))
     weight = rng.random((len(heads), WIDTH))
@@ -229,7 +207,7 @@ def _weights(rng: np.random.Generator, heads: np.ndarray) -> pd.DataFrame:
     return table
 
 
-def _info(model: str, heads: int, dump: dict[str, Any]) -> dict[str, Any]:
+def _info(model, heads, dump):
     geometry = {"bucket_type": "uniform", "min_bucket_size": 128}
     manifest = {"model": model, "revision": "abc123", **geometry, **dump}
     return {
@@ -256,7 +234,7 @@ def _info(model: str, heads: int, dump: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_baselines(run: Path, draws: int = 1) -> dict[str, Path]:
+def write_baselines(run, draws=1):
     """Baselines of a run with plasticity at one position, by name."""
     info = json.loads((run / "run.json").read_text())
     record_capture(run, info)

@@ -8,6 +8,8 @@ import torch
 
 import qk_sniffer
 from commands_here import run_here
+from dumps import make_dump
+from qk_dump.layers import RotaryRecord
 from tiny_models import VOCABULARY
 
 TEXTS, LENGTH = 8, 24
@@ -85,3 +87,18 @@ def exported(dump, folder, kind, *words):
     done = run_here("export", dump, folder, "--to", kind, *words)
     assert (done.returncode, done.stdout) == (0, f"{folder}\n"), done.stderr
     return folder
+
+
+def full_dump(root):
+    """Two layers with four query heads each, and everything that a file needs."""
+    make_dump(root, n=60, context=256)
+    record = RotaryRecord((1.0, 0.5, 0.1, 0.01)).to_json()
+    layers = [
+        {"layer": layer, "type": "full_attention", "rope": True, "head_dim": 8, "rotary": record}
+        for layer in range(2)
+    ]
+    facts = {"num_layers": 2, "num_q_heads": 4, "num_k_heads": 2, "head_dim": 8, "layers": layers}
+    facts |= {"bucket_type": "uniform", "min_bucket_size": 128, "model": "owner/tiny"}
+    facts["sampler"] = {"type": "uniform", "base_rate": 16.0}
+    (root / "dump.json").write_text(json.dumps(facts))
+    return root

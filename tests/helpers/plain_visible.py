@@ -1,13 +1,9 @@
 """Which keys a query sees, and steps of a sampler, one at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 
-from attention_plasticity.estimate.visible import Visible
 
-
-def sees(t: float, key: float, visible: Visible) -> bool:
+def sees(t, key, visible):
     """Whether a query at t sees the key at a position."""
     if key > t or visible.size is None:
         return key <= t
@@ -18,8 +14,8 @@ def sees(t: float, key: float, visible: Visible) -> bool:
 class Even:
     """In place of a random generator: the same place of every step."""
 
-    def __init__(self, place: float) -> None:
+    def __init__(self, place):
         self.place = place
 
-    def random(self, number: int) -> np.ndarray:
+    def random(self, number):
         return np.full(number, self.place)

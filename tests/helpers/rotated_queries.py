@@ -1,7 +1,5 @@
 """Queries that RoPE turned by explicit matrices, for tests of scores of keys."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ INTERLEAVED = RotaryRecord((0.9, 0.03), start=1, pairing="interleaved")
 RECORDS = pytest.mark.parametrize("record", [None, HALVES, INTERLEAVED])
 
 
-def rotation(p: float, record: RotaryRecord | None, d: int) -> np.ndarray:
+def rotation(p, record, d):
     """(d, d) the matrix by which RoPE turns a vector at position p, entry by entry."""
     R = np.eye(d)
     if record is None:
@@ -28,9 +26,7 @@ def rotation(p: float, record: RotaryRecord | None, d: int) -> np.ndarray:
     return R
 
 
-def sample(
-    n: int = 240, d: int = 5, record: RotaryRecord | None = None, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sample(n=240, d=5, record=None, seed=0):
     """Queries after RoPE, their positions from 0 to 127, and unequal weights."""
     rng = np.random.default_rng(seed)
     before = rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) + rng.standard_normal(d)

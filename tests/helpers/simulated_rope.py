@@ -21,9 +21,9 @@ from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.layer import Layer, LayerRotation
 from attention_plasticity.read.pool import KeyPool
 from attention_plasticity.read.rows import Keys
+from helpers.simulated_heads import analyse, keys_of
 from qk_dump.layers import RotaryRecord
 from qk_dump.reader import HeadRows
-from simulated_heads import analyse, keys_of
 
 Cells = dict[tuple[int, int], tuple[float, float]]
 """Weight in its bin of queries, and plasticity, of cells by bin of queries and bin of keys."""

@@ -3,11 +3,8 @@
 import numpy as np
 from matplotlib.collections import LineCollection, PathCollection, PolyCollection
 
-from attention_runs import add_attention
-from drift_runs import add_drift
-from key_head_runs import add_key_heads
-from role_runs import add_roles
-from run_tables import add_bins, add_errors, write_run
+from helpers.added_tables import add_attention, add_drift, add_key_heads, add_roles
+from helpers.run_tables import add_bins, add_errors, write_run
 
 
 def whole_run(folder):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,11 +30,11 @@ class Simulated:
     scale: float = SCALE
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self):
         """Texts and tokens of each."""
         return self.keys.shape[0], self.keys.shape[1]
 
-    def turned(self, X: np.ndarray) -> np.ndarray:
+    def turned(self, X):
         """(texts, length, d) vectors after RoPE."""
         if self.record is None:
             return X
@@ -44,7 +42,7 @@ class Simulated:
         flat = np.asarray(rotate(X.reshape(-1, X.shape[-1]), 0.0, position, self.record))
         return flat.reshape(X.shape)
 
-    def logits(self, head: int) -> np.ndarray:
+    def logits(self, head):
         """(texts, queries, keys) of one head; −inf for later keys."""
         Q, K = self.turned(self.queries[head]), self.turned(self.keys)
         logits = self.scale * np.einsum("tqd,tkd->tqk", Q, K)
@@ -52,9 +50,7 @@ class Simulated:
         return np.where(p[:, None] >= p, logits, -np.inf)
 
 
-def simulate(
-    texts: int = 6, length: int = 96, heads: int = 2, seed: int = 0, **facts: Any
-) -> Simulated:
+def simulate(texts=6, length=96, heads=2, seed=0, **facts):
     """Queries of one Gaussian per head before RoPE, and keys of another; float32 can hold them."""
     rng = np.random.default_rng(seed)
     mean = 0.8 * rng.standard_normal((heads, 1, 1, WIDTH))
@@ -67,18 +63,18 @@ def simulate(
 
 
 def make_simulated_dump(
-    root: Path,
+    root,
     *,
-    layers: int = 1,
-    k_heads: int = 2,
-    group: int = 2,
-    texts: int = 6,
-    length: int = 96,
-    drawn: bool = True,
-    pre_rope: bool = False,
-    attention: bool = True,
-    seed: int = 0,
-) -> Path:
+    layers=1,
+    k_heads=2,
+    group=2,
+    texts=6,
+    length=96,
+    drawn=True,
+    pre_rope=False,
+    attention=True,
+    seed=0,
+):
     """A dump of simulated heads with a uniform sampler, and keys drawn by attention."""
     for layer in range(layers):
         for k_head in range(k_heads):
@@ -100,15 +96,7 @@ def make_simulated_dump(
     return root
 
 
-def _write_group(
-    root: Path,
-    layer: int,
-    k_head: int,
-    own: Simulated,
-    drawn: bool,
-    pre_rope: bool,
-    attention: bool,
-) -> None:
+def _write_group(root, layer, k_head, own, drawn, pre_rope, attention):
     rng = np.random.default_rng([layer, k_head, 5])
     group, received = len(own.queries), []
     for head in range(group):
@@ -133,7 +121,7 @@ def _write_group(
         _write(root, HeadId(layer, k_head, "k", attended=attended), vectors, kept, **facts)
 
 
-def _write(root: Path, head: HeadId, X: np.ndarray, kept: np.ndarray, **columns: Any) -> None:
+def _write(root, head, X, kept, **columns):
     text, position = np.nonzero(kept)
     write_columns(
         root,
@@ -146,7 +134,7 @@ def _write(root: Path, head: HeadId, X: np.ndarray, kept: np.ndarray, **columns:
     )
 
 
-def _attention(logits: np.ndarray, kept: np.ndarray) -> dict[str, np.ndarray]:
+def _attention(logits, kept):
     """The attention columns of the kept queries of all texts."""
     lse = np.logaddexp.reduce(logits, axis=2)  # (texts, length)
     weights = np.exp(logits - lse[..., None])  # (texts, length, length)

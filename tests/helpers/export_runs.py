@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 
 from commands_here import run_here
-from key_head_runs import add_key_heads, name_layout
-from run_tables import HEADS, LAYERS, add_bins, write_run
+from helpers.added_tables import add_key_heads, add_roles, name_layout
+from helpers.run_tables import HEADS, LAYERS, add_bins, write_run
 
 KEY_HEADS = HEADS // 2
 VALUES = [0.3, 0.1, 0.2, 0.4, 0.05, 0.35]  # of three layers with two key heads
@@ -54,3 +54,15 @@ def refusal(run, kind, *words):
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     return done.stderr
+
+
+def give_roles(run, *copying, likely=False):
+    """Roles of all query heads: those of these key heads copy, the others are `previous`."""
+    add_roles(run)
+    roles = pd.read_csv(run / "head_roles.csv")
+    own = [(layer, head) in copying for layer, head in zip(roles.layer, roles.k_head, strict=True)]
+    roles["likely_role"] = np.where(own, "induction", "previous")
+    roles["role"] = np.where(own, "unsure", "previous") if likely else roles["likely_role"]
+    roles.loc[roles["q_head"] % 2 == 1, ["role", "likely_role"]] = "previous"  # one of the group
+    roles.to_csv(run / "head_roles.csv", index=False, na_rep="nan")
+    return run

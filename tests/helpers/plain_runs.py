@@ -9,7 +9,7 @@ import pandas as pd
 
 from attention_plasticity.compare.runs import NamedRun
 from attention_plasticity.tables.finished_run import FinishedRun
-from report_runs import write_run
+from helpers.report_runs import write_run
 
 STUDENT_11 = 2.2009851600  # 97.5 % point of Student's t with 11 degrees of freedom, from a table
 GROUPS = [f"group_{number:02d}" for number in range(16)]

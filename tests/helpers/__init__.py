@@ -1,0 +1,1 @@
+"""What tests share: makers of dumps and runs, commands, servers, slow references."""
