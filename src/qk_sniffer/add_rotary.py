@@ -10,16 +10,16 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from qk_sniffer.config import ModelSettings
+from qk_sniffer.config import ModelSettings, ModelSource
 from qk_sniffer.extras import capture_extra
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, guarded
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.flags import add_flags, parse_flags
-from qk_toolkit.settings import settings_from, validated
+from qk_toolkit.flags import add_flags, flags_of_places, parse_flags
+from qk_toolkit.settings import settings_from
 
 if TYPE_CHECKING:
     from qk_dump.layers import LayerRecord, RotaryFile
@@ -41,6 +41,7 @@ commands to paste:
 A model whose layers, heads, widths or rope parameters are not those of the dump is refused.
 Exit codes: 0 success, 2 usage or config, 130 interrupted.
 """
+_PLACES = {"dump": "DUMP", "name": "MODEL", "out": "OUT"}
 _COPIED = ("layer", "type", "rope", "head_dim", "window", "rotary", "rotary_problem")
 _NO_LENGTHS = (
     "the frequencies depend on the length of a text, and the dump has no examples.parquet with the "
@@ -48,32 +49,19 @@ _NO_LENGTHS = (
 )
 
 
-class AddRotarySettings(BaseModel):
-    """Which model of the dump, and where the config of the model is."""
+class AddRotarySettings(ModelSource):
+    """The model, the dump and the file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
+    dump: str = Field(
+        title="the dump", min_length=1, description="folder, URL or Hub place of a dump"
+    )
     model_dir: str | None = Field(
         title="the dump",
         default=None,
         description="subfolder of the model, if the folder contains several models",
     )
-    revision: str | None = Field(
-        title="the model", default=None, description="branch, tag or commit"
-    )
-    gguf_file: str | None = Field(
-        title="the model",
-        default=None,
-        min_length=1,
-        description="GGUF file inside the model's folder or repository",
-    )
-    config_overrides: dict[str, Any] | None = Field(
-        title="the model",
-        default=None,
-        description="changes to the model's config, as in the capture",
-    )
-    trust_remote_code: bool = Field(
-        title="the model", default=False, description="run code that comes with the model"
+    out: str = Field(
+        title="the dump", min_length=1, description="file to write, for analyze --rotary"
     )
 
 
@@ -85,26 +73,21 @@ def add_rotary(arguments: Sequence[str]) -> int:
 def _add_rotary(arguments: Sequence[str]) -> int:
     parser = command_parser(_PROGRAM, _DESCRIPTION, _EXAMPLES)
     parser.usage = f"{_PROGRAM} DUMP MODEL OUT [--FIELD VALUE …]"
-    parser.add_argument("dump", metavar="DUMP", help="folder, URL or Hub place of a dump")
-    parser.add_argument("model", metavar="MODEL", help="model on the Hub, or a local folder")
-    parser.add_argument("out", metavar="OUT", help="file to write, for analyze --rotary")
     add_flags(parser, AddRotarySettings)
-    flags = parse_flags(parser, arguments)
-    place, name, out = flags.pop("dump"), flags.pop("model"), flags.pop("out")
-    settings = settings_from(AddRotarySettings, flags=flags)
+    given = flags_of_places("add-rotary", arguments, _PLACES, "give one dump, model and file")
+    settings = settings_from(AddRotarySettings, flags=parse_flags(parser, given))
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
     from qk_dump.rotary_file import write_rotary_file
     from qk_dump.source import open_dump
     from qk_toolkit.files import require_writable, user_path
 
-    target = user_path(out)
+    target = user_path(settings.out)
     require_writable(target, "Choose another file.")
-    dump = open_dump(place, settings.model_dir)
-    source = settings.model_dump(exclude={"model_dir"})
-    model = validated(ModelSettings, {"name": name, **source})
+    dump = open_dump(settings.dump, settings.model_dir)
+    source = settings.model_dump(include={*ModelSource.model_fields})
     with capture_extra():
-        records = _measured(dump, model)
+        records = _measured(dump, ModelSettings(**source))
     write_rotary_file(replace(records, path=str(target)))
     with allow_closed_stdout():
         for line in _summary(records.layers, str(target)):
@@ -170,22 +153,24 @@ def _require_heads(dump: Dump, layout: ModelLayout) -> None:
     from qk_dump.parquet import opened_parquet, vector_width_of
 
     layers = {facts.layer: facts for facts in layout.layers}
-    first = {head.layer: head for head in reversed(dump.folders)}
+    seen: set[int] = set()  # layers whose width is compared
     for head in dump.folders:
         facts = layers.get(head.layer)
         heads = 0 if facts is None else facts.q_heads if head.kind == "q" else facts.k_heads
         if facts is None or head.head >= heads:
             raise _no_fit(dump, f"the dump has head {head.folder}, which the model does not have")
-        if head is first[head.layer]:
-            file = dump.require_files(head)[0]
-            with opened_parquet(file) as parquet:
-                width = vector_width_of(parquet, file)
-            if width != facts.width:
-                raise _no_fit(
-                    dump,
-                    f"width of vectors of {head.folder} is {width} in the dump and {facts.width} "
-                    "in the model",
-                )
+        if head.layer in seen:
+            continue
+        seen.add(head.layer)
+        file = dump.require_files(head)[0]
+        with opened_parquet(file) as parquet:
+            width = vector_width_of(parquet, file)
+        if width != facts.width:
+            raise _no_fit(
+                dump,
+                f"width of vectors of {head.folder} is {width} in the dump and {facts.width} in "
+                "the model",
+            )
 
 
 def _no_fit(dump: Dump, reason: str) -> ConfigError:

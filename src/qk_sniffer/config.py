@@ -24,20 +24,35 @@ class IgnoredSettingWarning(UserWarning):
     """The config has settings of the original capture tool, which do not mean the same here."""
 
 
-class ModelSettings(_Section):
-    """The model, and how it is loaded. Weights are never cast after loading."""
+class ModelSource(_Section):
+    """Where the config and the weights of a model are."""
 
-    name: str = Field(min_length=1, description="model on the Hub, or a local folder")
-    revision: str | None = Field(default=None, description="branch, tag or commit of the model")
+    name: str = Field(
+        title="the model", min_length=1, description="model on the Hub, or a local folder"
+    )
+    revision: str | None = Field(
+        title="the model", default=None, description="branch, tag or commit of the model"
+    )
     gguf_file: str | None = Field(
-        default=None, min_length=1, description="GGUF file inside the model's folder or repository"
+        title="the model",
+        default=None,
+        min_length=1,
+        description="GGUF file inside the model's folder or repository",
     )
     config_overrides: dict[str, Any] | None = Field(
+        title="the model",
         default=None,
         description="changes to the model's config, such as "
         "{rope_parameters: {rope_type: yarn, factor: 4.0}}; nested mappings are merged",
     )
-    trust_remote_code: bool = Field(default=False, description="run code that comes with the model")
+    trust_remote_code: bool = Field(
+        title="the model", default=False, description="run code that comes with the model"
+    )
+
+
+class ModelSettings(ModelSource):
+    """The model, and how it is loaded. Weights are never cast after loading."""
+
     dtype: Dtype = Field(default="auto", description="precision of weights and activations")
     device_map: str | None = Field(
         default=None,

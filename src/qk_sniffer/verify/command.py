@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from qk_sniffer.config import Dtype, ModelSettings, TokenizerSettings
+from qk_sniffer.config import Dtype, ModelSettings, ModelSource, TokenizerSettings
 from qk_sniffer.extras import capture_extra
 from qk_toolkit.command_line import allow_closed_stdout, command_parser, guarded
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.flags import add_flags, parse_flags
+from qk_toolkit.flags import add_flags, flags_of_places, parse_flags
 from qk_toolkit.formatting import index_ranges
-from qk_toolkit.settings import Indices, settings_from, validated
+from qk_toolkit.settings import Indices, settings_from
 
 if TYPE_CHECKING:
     from qk_sniffer.engines.engine import LayerFacts
@@ -64,11 +64,19 @@ time or other, cherish very nearly the same feelings towards the ocean with me.
 _LESS_MEMORY = "Choose fewer tokens (--max_length), a smaller --dtype, or --device_map auto."
 
 
-class VerifySettings(BaseModel):
-    """The text, the tolerance, and how the model is loaded."""
+class VerifySettings(ModelSource):
+    """The model, and what is checked."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+    dtype: Dtype = Field(
+        title="the model",
+        default="float32",
+        description="precision; float32 gives the strictest check, auto uses the checkpoint's",
+    )
+    device_map: str | None = Field(
+        title="the model",
+        default=None,
+        description="cpu, cuda, cuda:1, or auto to use all GPUs (default: a GPU if there is one)",
+    )
     dump: str | None = Field(
         title="what is checked",
         default=None,
@@ -99,28 +107,6 @@ class VerifySettings(BaseModel):
         gt=0,
         description="largest allowed difference of a weight (default: by precision, see below)",
     )
-    revision: str | None = Field(
-        title="the model", default=None, description="branch, tag or commit"
-    )
-    gguf_file: str | None = Field(
-        title="the model",
-        default=None,
-        min_length=1,
-        description="GGUF file inside the model's folder or repository",
-    )
-    dtype: Dtype = Field(
-        title="the model",
-        default="float32",
-        description="precision; float32 gives the strictest check, auto uses the checkpoint's",
-    )
-    device_map: str | None = Field(
-        title="the model",
-        default=None,
-        description="cpu, cuda, cuda:1, or auto to use all GPUs (default: a GPU if there is one)",
-    )
-    trust_remote_code: bool = Field(
-        title="the model", default=False, description="run code that comes with the model"
-    )
 
 
 def verify(arguments: Sequence[str]) -> int:
@@ -147,15 +133,11 @@ def _verify(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> tuple[ModelSettings, VerifySettings]:
     parser = command_parser(_PROGRAM, _DESCRIPTION, _EXAMPLES)
     parser.usage = f"{_PROGRAM} MODEL [--text FILE] [--FIELD VALUE …]"
-    parser.add_argument("model", metavar="MODEL", help="model on the Hub, or a local folder")
     add_flags(parser, VerifySettings)
-    flags = parse_flags(parser, arguments)
-    name = flags.pop("model")
-    settings = settings_from(VerifySettings, flags=flags)
-    shared = ModelSettings.model_fields.keys() & VerifySettings.model_fields.keys()
-    values: dict[str, Any] = settings.model_dump(include=set(shared))
-    values |= {"name": name, "attn_implementation": "eager"}  # the reference
-    return validated(ModelSettings, values, lambda field: f"model.{field}"), settings
+    given = flags_of_places("verify", arguments, {"name": "MODEL"}, "give one model")
+    settings = settings_from(VerifySettings, flags=parse_flags(parser, given))
+    values = settings.model_dump(include={*ModelSettings.model_fields})
+    return ModelSettings(**values, attn_implementation="eager"), settings  # the reference
 
 
 def _run(model: ModelSettings, settings: VerifySettings) -> Verification:
@@ -187,7 +169,7 @@ def _verify_dump(model: ModelSettings, settings: VerifySettings) -> int:
     from qk_dump.source import open_dump
     from qk_sniffer.verify.dump_rows import GIVEN, check_dump
 
-    given = settings.model_dump(exclude_defaults=True).keys() - {"dump", *GIVEN}
+    given = settings.model_dump(exclude_defaults=True).keys() - {"name", "dump", *GIVEN}
     if given:
         raise ConfigError(
             f"--{min(given)}: has no effect with --dump, whose own settings are used; leave it out"
@@ -286,45 +268,38 @@ def summary_lines(found: Verification) -> list[str]:
     from qk_sniffer.engines.engine import rotary_problems
 
     lines = []
-    wide = [facts.layer for facts in found.untested_windows]
+    facts = [layer.facts for layer in found.layers]
+    wide = [one.layer for one in facts if one.window and one.window >= found.tokens]
     if wide:
         lines.append(
             f"The windows of layers {index_ranges(wide)} are not tested: they are not shorter than "
             f"the text ({found.tokens} tokens). Give a longer text with --text and --max_length."
         )
-    unknown = [facts.layer for facts in found.without_attention]
+    unknown = [layer.facts.layer for layer in found.layers if layer.attention is None]
     if unknown:
         lines.append(
             f"The attention columns of layers {index_ranges(unknown)} are null in a capture: the "
             "attention function computes its weights in an unknown way."
         )
-    for problem, layers in rotary_problems([one.facts for one in found.layers], False).items():
-        where = f"Layers {index_ranges(layers)}"
-        lines.append(f"{where} have no rotary record in a capture: {problem}.")
-    columns = "" if unknown else ", and the attention columns,"
-    worst, number = found.worst, len(found.layers)
-    conditions = f"{found.tokens} tokens, {found.dtype}"
-    wrong = [facts.layer for facts in found.wrong_rotations]
-    differing = [layer for layer in found.failed if not layer.largest <= layer.tolerance]
-    if wrong:
+    for problem, layers in rotary_problems(facts, False).items():
         lines.append(
-            f"NOT faithful: the rotary records of layers {index_ranges(wrong)} do not predict "
-            f"queries and keys at shifted positions; {conditions}."
+            f"Layers {index_ranges(layers)} have no rotary record in a capture: {problem}."
         )
-    if differing:
+    worst = found.worst
+    what = (
+        f"the largest difference is {worst.largest:.1e} (layer {worst.facts.layer}); "
+        f"{found.tokens} tokens, {found.dtype}."
+    )
+    if found.failed:
+        failed = index_ranges(layer.facts.layer for layer in found.failed)
         lines.append(
-            f"NOT faithful: {len(differing)} of {number} layers differ by more than the "
-            f"tolerance, the worst is layer {worst.facts.layer} (by {worst.largest:.1e} in "
-            f"{_where(worst)}); {conditions}."
+            f"NOT faithful: layers {failed} differ by more than the tolerance, or turn in another "
+            f"way than their rotary records say; {what}"
         )
-    if not found.failed:
+    else:
+        columns = "" if unknown else " and attention columns"
         lines.append(
-            f"Faithful: weights recomputed from captured queries and keys{columns} equal the "
-            f"model's weights in all {number} checked layers; the largest difference is "
-            f"{worst.largest:.1e} (layer {worst.facts.layer}); {conditions}."
+            f"Faithful: weights{columns} of captured queries and keys equal those of the model in "
+            f"all {len(found.layers)} checked layers; {what}"
         )
     return lines
-
-
-def _where(layer: LayerCheck) -> str:
-    return f"head {layer.head}" if layer.largest == layer.difference else "the attention columns"

@@ -20,7 +20,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qk_dump.columns import LSE
+from qk_dump.columns import (
+    DUPLICATE_MASS,
+    ENTROPY,
+    FIRST_MASS,
+    INDUCTION_MASS,
+    LSE,
+    MASS_BINS,
+    MASSES,
+    MAX_LOGIT,
+    SINK_MASS,
+    SINK_TOKENS,
+    first_distances,
+)
+from qk_dump.rows import Rows
 from qk_sniffer.attention.logits import visible_logits
 from qk_sniffer.engines.engine import AttentionRule, LayerFacts
 from qk_sniffer.engines.hf.attention_hooks import AttentionCall, attention_hook
@@ -29,7 +42,7 @@ from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, run_backbone
 from qk_sniffer.engines.hf.logits import allowed, sinks_of
 from qk_sniffer.engines.hf.rotary import RotationCheck, check_rotations
 from qk_sniffer.notebook import Tap, tap
-from qk_sniffer.verify.attention_sums import captured_sums, weight_sums
+from qk_toolkit.arrays import Array
 from qk_toolkit.errors import ToolkitError
 from qk_toolkit.raised_in import is_our_bug
 
@@ -75,24 +88,6 @@ class Verification:
         """The layers whose difference is above the tolerance."""
         return [layer for layer in self.layers if not layer.agrees]
 
-    @property
-    def wrong_rotations(self) -> list[LayerFacts]:
-        """The layers whose queries and keys do not turn as their rotary record says."""
-        return [
-            layer.facts for layer in self.layers if layer.rotation and not layer.rotation.agrees
-        ]
-
-    @property
-    def without_attention(self) -> list[LayerFacts]:
-        """The layers whose attention columns are null."""
-        return [layer.facts for layer in self.layers if layer.attention is None]
-
-    @property
-    def untested_windows(self) -> list[LayerFacts]:
-        """The layers whose window or chunk is not shorter than the text, so that it hid no key."""
-        found = [layer.facts for layer in self.layers]
-        return [facts for facts in found if facts.window and facts.window >= self.tokens]
-
 
 def verify_model(
     model: nn.Module,
@@ -106,7 +101,7 @@ def verify_model(
     The default tolerance is `allowed` for the model's precision and the scores of the layer.
     """
     dtype = str(model.dtype).removeprefix("torch.")
-    with tap(model, layers=layers, sampler="all", say=_nothing) as tapped:
+    with tap(model, layers=layers, sampler="all", say=lambda message: None) as tapped:
         facts = [layer.facts for layer in tapped.plan.wanted]
         recorder = _Recorder(tapped.layout, facts)
         with attention_hook(recorder.record):
@@ -120,10 +115,6 @@ def verify_model(
         rotation = rotations.get(layer.layer)
         checks.append(replace(check, attention=attention, rotation=rotation))
     return Verification(tuple(checks), len(tokens), dtype)
-
-
-def _nothing(message: str) -> None:
-    """The size of what is kept is not said: one text, which is not saved."""
 
 
 def _run(model: nn.Module, tokens: Sequence[int]) -> None:
@@ -209,3 +200,42 @@ def _attention(
             difference = captured_sums(found) - sums[head]  # (n, 6 + bins)
         differences.append(np.max(np.abs(difference)))  # NaN if there is one
     return float(np.max(differences))
+
+
+def weight_sums(weights: Tensor, tokens: Sequence[int]) -> Array:
+    """(heads, n, 6 + bins) of the weights (heads, n, n) that the function applies to values.
+
+    Largest weight, entropy relative to its maximum, weight of the first tokens, weights by
+    distance, weight of token 0, of duplicate keys and of induction keys. `tokens` (n,) is the text.
+    """
+    weights = weights.double()
+    n = weights.shape[-1]
+    entropy = -torch.xlogy(weights, weights).sum(dim=-1)  # (heads, n)
+    place = torch.arange(n)
+    starts = torch.tensor(first_distances())  # (bins,)
+    number = torch.bucketize((place[:, None] - place).clamp(min=0), starts, right=True) - 1
+    masses = weights.new_zeros((*weights.shape[:2], MASS_BINS))
+    masses.scatter_add_(2, number.expand_as(weights), weights)
+    sums = [weights.amax(dim=-1), entropy / _most(n), weights[..., :SINK_TOKENS].sum(dim=-1)]
+    ids = torch.tensor(list(tokens))  # (n,)
+    same = ids[:, None] == ids  # (n, n)
+    duplicate = same & (place[:, None] > place)
+    induction = torch.nn.functional.pad(same[:, :-1], (1, 0))
+    others = [weights[..., 0], (weights * duplicate).sum(dim=-1), (weights * induction).sum(dim=-1)]
+    parts = [torch.stack(sums, dim=-1), masses, torch.stack(others, dim=-1)]
+    found: Array = torch.cat(parts, dim=-1).numpy()
+    return found
+
+
+def captured_sums(rows: Rows) -> Array:
+    """(n, 6 + bins), the same sums from the attention columns of one head."""
+    largest = np.exp(rows[MAX_LOGIT].astype(np.float64) - rows[LSE])  # (n,)
+    relative = rows[ENTROPY] / _most(len(rows))
+    sums = np.stack([largest, relative, rows[SINK_MASS]], axis=1)
+    others = [rows[name] for name in (FIRST_MASS, DUPLICATE_MASS, INDUCTION_MASS)]
+    return np.concatenate([sums, rows[MASSES], np.stack(others, axis=1)], axis=1)
+
+
+def _most(n: int) -> float:
+    """The largest entropy of n weights."""
+    return math.log(max(n, 2))

@@ -84,7 +84,7 @@ def test_a_faithful_model(models: dict[str, Path], capsys: Captured) -> None:
     assert all(float(row[6]) < 1e-4 for row in rows[:3])
     assert rows[3][6] == "no RoPE"
     last = out.splitlines()[-1]
-    assert last.startswith("Faithful: ")
+    assert last.startswith("Faithful: weights and attention columns of")
     assert "in all 4 checked layers" in last
     assert last.endswith("; 256 tokens, float32.")
 
@@ -114,7 +114,7 @@ def test_settings_reach_the_check(models: dict[str, Path], capsys: Captured) -> 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "the following arguments are required: MODEL"),
+        ([], "--name: is required (model on the Hub, or a local folder)"),
         (["no/such-model"], "model.name: no/such-model: is neither a local folder nor a model "),
         (["./nowhere"], "model.name: ./nowhere: does not exist"),
         (["{llama}", "--layers", "2-4"], "capture.layers: 4 given, there are 0-3"),
@@ -157,7 +157,7 @@ def test_a_wrong_rotary_record_is_reported_in_the_last_line() -> None:
     assert found.failed == [checks[1]]
     lines = summary_lines(found)
     assert "Layers 2 have no rotary record in a capture: the reason." in lines
-    assert lines[-1].startswith("NOT faithful: the rotary records of layers 1 do not predict")
+    assert lines[-1].startswith("NOT faithful: layers 1 differ by more than the tolerance, or turn")
     assert summary_lines(Verification(checks[:1], 50, "float32"))[-1].startswith("Faithful")
 
 
