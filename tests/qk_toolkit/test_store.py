@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +12,10 @@ import pytest
 from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError, OutputError, StoreError
 from qk_toolkit.store import DamagedFileError, Store
-from qk_toolkit.sync import Sync, fetch_changed, fetch_missing
+from qk_toolkit.sync import fetch_changed, fetch_missing, send_files
 from qk_toolkit.urls import reason_of
 from s3_server import S3, Fault, damaged, error, expired, reset, slow, truncated
-from waiting import PATIENCE, wait_for
+from waiting import PATIENCE
 
 SECRET = "secret-of-the-test"  # as the fixture sets it
 
@@ -188,84 +188,35 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture
-def notes() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def copied(s3: S3, folder: Path, notes: list[str]) -> Iterator[Sync]:
-    """Copies the files of the inner folder."""
-
-    def names() -> list[str]:
-        return [f"inner/{path.name}" for path in sorted((folder / "inner").iterdir())]
-
-    made = Sync(s3.url("run"), folder, names, notes.append, seconds=0.02)
-    yield made
-    made.stop()
-
-
-def wait_until_sent(s3: S3, name: str) -> None:
-    wait_for(f"{name} at the store", lambda: name in s3.names())
-
-
 def puts(s3: S3) -> list[str]:
     return [one.path.rpartition("/")[2] for one in s3.requests if one.method == "PUT"]
 
 
-def test_files_are_sent_when_they_are_there_and_only_once(
-    s3: S3, folder: Path, copied: Sync
+def test_files_that_have_their_size_at_the_url_are_not_sent_unless_asked(
+    s3: S3, folder: Path
 ) -> None:
-    (folder / "inner" / "one").write_text("1")
-    copied.begin()
-    assert s3.get("run/inner/one") == b"1"
-    (folder / "inner" / "two").write_text("22")
-    wait_until_sent(s3, "run/inner/two")
-    (folder / "last").write_text("end")
-    copied.finish([["last"]])
-    assert puts(s3) == ["one", "two", "last"]
-
-
-def test_last_files_are_always_sent_in_their_order(s3: S3, folder: Path, copied: Sync) -> None:
-    """They change under their names, so a file of the same size may be another one."""
-    for name in ("a", "b", "run.json"):
-        s3.put(f"run/{name}", b"old")
-        (folder / name).write_text("old")
-    copied.begin()
-    for name in ("a", "b", "run.json"):
+    for name in ("a", "inner/b"):
         (folder / name).write_text("new")
-    copied.finish([["a", "b"], ["run.json"]])
-    assert sorted(puts(s3)[:2]) == ["a", "b"]
-    assert puts(s3)[2:] == ["run.json"]
-    assert s3.get("run/run.json") == b"new"
-
-
-def test_a_failure_meanwhile_is_noted_once_and_repaired(
-    s3: S3, folder: Path, copied: Sync, notes: list[str]
-) -> None:
-    copied.begin()
-    plan = s3.fail("PUT", error(500), times=8)
-    (folder / "inner" / "one").write_text("1")
-    wait_until_sent(s3, "run/inner/one")
-    assert plan.hits == 8
-    assert len(notes) == 1
-    assert notes[0].startswith("sending failed and is tried again: s3://")
-    copied.finish([])
+    s3.put("run/a", b"old")
+    seen: list[tuple[int, int]] = []
+    send_files(s3.url("run"), folder, ["a", "inner/b"], lambda *sizes: seen.append(sizes))
+    assert (puts(s3), seen, s3.get("run/a")) == (["b"], [(3, 3)], b"old")
+    send_files(s3.url("run"), folder, ["a"], always=True)
+    assert s3.get("run/a") == b"new"
 
 
 @pytest.mark.parametrize("times", [1, None])
 def test_a_file_with_another_size_is_sent_again_or_named(
-    s3: S3, folder: Path, copied: Sync, times: int | None
+    s3: S3, folder: Path, times: int | None
 ) -> None:
     (folder / "last").write_text("the end")
     s3.fail("PUT", damaged, path="last", times=times)
-    copied.begin()
     if times is None:
         kept = rf"run/last: has another size after it was sent; all files are kept in {folder}"
         with pytest.raises(StoreError, match=kept):
-            copied.finish([["last"]])
+            send_files(s3.url("run"), folder, ["last"])
     else:
-        copied.finish([["last"]])
+        send_files(s3.url("run"), folder, ["last"])
         assert s3.get("run/last") == b"the end"
 
 

@@ -1,6 +1,7 @@
-"""Results at a URL: a run works in a local folder, and its files are sent while it works.
+"""Results at URLs: a run works in a local folder, and its files are sent when it is finished.
 
-Records that are at the URL are fetched first, so that a run continues on another machine.
+Records are sent too, and those at the URL are fetched first, so commands on several machines can
+share the layers of a dump.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from qk_dump.hub.publish import open_branch, push_files
 from qk_toolkit.errors import ConfigError, HubError, StoreError
 from qk_toolkit.files import try_lock
 from qk_toolkit.store import Store
-from qk_toolkit.sync import Sync, fetch_missing
-from qk_toolkit.watcher import Watcher
+from qk_toolkit.sync import fetch_missing, send_files
 
+_WRITE_TEST = ".write-test"
 _TABLES = [table.file for table in TABLES.values()]
 
 
@@ -29,7 +30,7 @@ class Destination:
     """Where the files of a run go after they are written. Nothing is to be done for a folder."""
 
     def begin(self) -> None:
-        """The run begins. Raises if files cannot be sent."""
+        """The run begins. Raises if the place cannot be written to."""
 
     def collect(self) -> None:
         """Exchange records with other commands, before the tables are written."""
@@ -39,33 +40,35 @@ class Destination:
 
 
 class _AtUrl(Destination):
-    def __init__(self, place: RunFolder, records: Records, watcher: Watcher) -> None:
+    def __init__(self, place: RunFolder, records: Records) -> None:
         assert place.url is not None
         self._place, self._url, self._folder = place, place.url, place.folder
         self._records = records
-        self.sync = Sync(place.url, place.folder, self._names, watcher.note)
 
     def begin(self) -> None:
-        self.sync.begin()
+        store = Store(self._url)
+        store.write(_WRITE_TEST, b"")  # so that a missing permission fails early
+        store.remove([_WRITE_TEST])
 
     def collect(self) -> None:
+        inner = self._records.folder
+        files = [*sorted(inner.glob(f"l*{ENDING}")), *inner.glob("settings.json")]
+        # first, so that of two commands that end together one has all heads
+        send_files(self._url, self._folder, [self._name(path) for path in files])
         try:
-            self.sync.send()  # first, so that of two commands that end together one has all heads
             fetch_records(self._place, self._records)
         except StoreError as error:
             raise StoreError(f"{error}; all files are kept in {self._folder}") from error
 
     def finish(self) -> None:
         present = [name for name in _TABLES if (self._folder / name).exists()]
-        self.sync.finish([present, [RUN_FILE]])
+        for names in (present, [RUN_FILE]):
+            send_files(self._url, self._folder, names, always=True)
         Store(self._url).remove([name for name in _TABLES if name not in present])
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _names(self) -> list[str]:
-        """The records, and what describes them."""
-        inner = self._records.folder
-        files = [*sorted(inner.glob(f"l*{ENDING}")), *inner.glob("settings.json")]
-        return [path.relative_to(self._folder).as_posix() for path in files]
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._folder).as_posix()
 
 
 class _OnTheHub(Destination):
@@ -97,8 +100,8 @@ def fetch_records(place: RunFolder, records: Records) -> None:
 
 
 @contextmanager
-def destination(place: RunFolder, records: Records, watcher: Watcher) -> Iterator[Destination]:
-    """Fetch the records at the URL, and send new ones during the block."""
+def destination(place: RunFolder, records: Records) -> Iterator[Destination]:
+    """The place of a run, locked during the block. Records at a URL are fetched."""
     if place.url is None:
         yield Destination()
     elif is_hub_path(place.url):
@@ -109,10 +112,6 @@ def destination(place: RunFolder, records: Records, watcher: Watcher) -> Iterato
             raise ConfigError(f"{place.url}: another command on this machine is writing here")
         try:
             fetch_records(place, records)
-            target = _AtUrl(place, records, watcher)
-            try:
-                yield target
-            finally:
-                target.sync.stop()
+            yield _AtUrl(place, records)
         finally:
             lock.release()

@@ -41,7 +41,7 @@ def run_analysis(
         import_ray()  # raises if it is not installed
     run = prepare(config, watcher, dump, writes=True)
     with ExitStack() as stack:
-        target = stack.enter_context(destination(run.place, run.records, watcher))
+        target = stack.enter_context(destination(run.place, run.records))
         run.records.begin()
         tasks = tasks_of(run)
         done = run.total - _left(run, tasks)

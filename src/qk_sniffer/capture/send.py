@@ -23,7 +23,7 @@ from qk_toolkit.cache import folder_of_url
 from qk_toolkit.errors import ConfigError, StoreError
 from qk_toolkit.files import user_path
 from qk_toolkit.store import Store
-from qk_toolkit.sync import Sync
+from qk_toolkit.sync import send_files
 from qk_toolkit.watcher import Watcher
 
 _REPLACES = ".replaces-url"  # in a work folder whose capture replaces the dump at the URL
@@ -147,9 +147,8 @@ class UrlTarget:
         }
         names = [name for name in sizes if name != MANIFEST_NAME]
         on_bytes = partial(self._watcher.show, "sending", in_bytes=True)
-        Sync(self.url, self.folder, lambda: names, self._watcher.note, on_bytes).finish(
-            [[MANIFEST_NAME]]
-        )
+        send_files(self.url, self.folder, names, on_bytes)
+        send_files(self.url, self.folder, [MANIFEST_NAME], always=True)
         return SentDump(len(sizes), sum(sizes.values()))
 
     def _has_this(self, manifest: Path) -> bool:
