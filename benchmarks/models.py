@@ -18,11 +18,12 @@ from qk_sniffer.capture.finish import finish
 from qk_sniffer.capture.folder import open_capture
 from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.run import run_chunks
-from qk_sniffer.capture.setup import Setup, attended_layers, attended_sampler_of, sampler_of
+from qk_sniffer.capture.setup import Setup, attended_sampler_of, sampler_of
 from qk_sniffer.capture.work import Work, chunk_size
 from qk_sniffer.config import make_config
 from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.engines.hf.loading import LoadedModel
+from qk_sniffer.rows.plan import RowPlan
 from qk_sniffer.sampling.heads import choose_heads
 from qk_sniffer.texts.encoding import TextEncoder
 from qk_sniffer.texts.sources import Text
@@ -108,18 +109,19 @@ class Capture:
         )
         random_texts: Any = RandomTexts(texts)
         tokenizer: Any = RandomTokenizer(tokens, loaded.text_config.vocab_size)
-        wanted = choose_heads(loaded.layout, config.capture)
         setup = Setup(
             config=config,
             texts=random_texts,
             tokenizer=tokenizer,
             loaded=loaded,
-            layout=loaded.layout,
-            wanted=wanted,
-            sampler=sampler_of(config.capture),
             encoder=TextEncoder(config, tokenizer, tokens, loaded.vocabulary),
-            attended=attended_sampler_of(config.capture, texts),
-            attended_layers=attended_layers(wanted),
+            row_plan=RowPlan(
+                wanted=choose_heads(loaded.layout, config.capture),
+                sampler=sampler_of(config.capture),
+                attention=config.capture.attention,
+                tokens=config.capture.tokens,
+                attended=attended_sampler_of(config.capture, texts),
+            ),
         )
         outline = Outline(chunk_size(setup))
         opened = open_capture(self._folder, {"benchmark": True}, outline)

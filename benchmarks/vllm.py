@@ -50,10 +50,9 @@ def benchmark(options: Namespace) -> None:
     for name, changes in kept(64).items():
         capture = make_config(config.model_dump(exclude={"capture"}), capture=changes).capture
         wanted = choose_heads(model.layout, capture)
-        layers = frozenset(layer.facts.layer for layer in wanted)
         drawn = capture.attention and capture.attended_keys is None
         attended = AttendedSampler(128) if drawn else None
-        plan = RowPlan(wanted, sampler_of(capture), capture.attention, True, attended, layers)
+        plan = RowPlan(wanted, sampler_of(capture), capture.attention, True, attended)
         texts = texts_of_forward(plan, [0], [ids])
         things[name] = partial(_rows, model.row_source(plan), texts, ids)
     best_in_turn(things, 1)  # warms up

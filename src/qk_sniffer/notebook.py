@@ -27,7 +27,6 @@ from qk_dump.side_files import Example, write_side_files
 from qk_dump.writer import write_head
 from qk_sniffer.capture.description import capture_manifest
 from qk_sniffer.capture.setup import (
-    attended_layers,
     attended_sampler_of,
     sampler_of,
 )
@@ -174,7 +173,6 @@ def tap(
         attention=settings.attention,
         tokens=settings.tokens,
         attended=attended_sampler_of(settings, None),
-        attended_layers=attended_layers(wanted),
     )
     return Tap(model, layout, plan, positions, pre_rope=pre_rope, say=say)
 

@@ -72,7 +72,7 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
     table = Table(box=box.SIMPLE, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    wanted, rows, number = found.setup.wanted, found.rows_per_text, found.texts
+    wanted, rows, number = found.setup.row_plan.wanted, found.rows_per_text, found.texts
     layers = [layer.facts.layer for layer in wanted]
     windows = {layer.facts.window for layer in wanted} - {None}
     shortest, longest = min(filter(None, found.lengths), default=0), max(found.lengths)

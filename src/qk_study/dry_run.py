@@ -157,7 +157,7 @@ def _capture(settings: StudySettings, part: Part, state: CaptureState) -> Work:
         part, told = to_begin(part, state, again=settings.content.capture_again)
         found = estimate(part.capture)
         seconds = found.seconds
-    work = Work(part.kind, sum(len(layer.q) for layer in found.setup.wanted), found.texts)
+    work = Work(part.kind, sum(len(layer.q) for layer in found.setup.row_plan.wanted), found.texts)
     work.notes += [*([] if told is None else [told]), *found.notes]
     if found.few_rows is not None:
         work.notes.append(f"warning: {found.few_rows}")

@@ -10,20 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from qk_toolkit.cache import cache_folder
-from qk_toolkit.errors import ConfigError, OutputError
+from qk_toolkit.errors import OutputError
 from qk_toolkit.files import read_json, resolved, write_text
 
 _HASHES = "model-hashes"
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt", ".pth")  # the first one found is used
 _OTHER_SUFFIXES = {".json", ".model", ".py", ".txt"}
-_SETTLE_SECONDS = 3.0  # two changes within this time may leave a file's times equal
 _LARGE_BYTES = 2 << 30
 
 Note = Callable[[str], None]
@@ -45,15 +43,6 @@ def files_hash(folder: Path, file: str | None = None, note: Note = lambda text: 
         _write_hashes(folder, known)
     lines = [f"{path.name} {known[path.name][-1]}\n" for path in paths]
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
-
-
-def require_unchanged(folder: Path, file: str | None, before: str | None) -> None:
-    """Refuse files that changed since their hash was taken."""
-    if files_hash(folder, file) != before:
-        raise ConfigError(
-            f"model.name: {folder}: its files changed while the model was loaded. Run the same "
-            "command again."
-        )
 
 
 def _model_files(folder: Path) -> list[Path]:
@@ -89,8 +78,6 @@ def _read_hashes(folder: Path) -> dict[str, list[Any]]:
 
 
 def _write_hashes(folder: Path, known: dict[str, list[Any]]) -> None:
-    """Store the hashes of files that did not change recently, if the cache can be written."""
-    latest = (time.time() - _SETTLE_SECONDS) * 1e9
-    settled = {name: entry for name, entry in known.items() if max(entry[1:3]) < latest}
+    """Store the hashes, if the cache can be written."""
     with suppress(OutputError):
-        write_text(hashes_file(folder), json.dumps(settled, indent=1) + "\n")
+        write_text(hashes_file(folder), json.dumps(known, indent=1) + "\n")

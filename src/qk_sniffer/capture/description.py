@@ -60,7 +60,9 @@ def capture_plan(setup: Setup) -> dict[str, Any]:
     sections["tokenizer"]["max_length"] = setup.max_length
     sections["capture"] |= _positions(config, setup.choice)
     sections["inference"]["batch_size"] = setup.batch_size
-    sections["capture"]["attended_keys"] = setup.attended.number if setup.attended else 0
+    sections["capture"]["attended_keys"] = (
+        setup.row_plan.attended.number if setup.row_plan.attended else 0
+    )
     sections["output"] = {"vector_dtype": config.output.vector_dtype}
     sections["versions"] = tool_versions()
     return sections | dict(loaded.engine_record)
@@ -93,12 +95,12 @@ def manifest_of(setup: Setup, lengths: Collection[int]) -> DumpManifest:
         model=setup.loaded.title,
         revision=setup.loaded.commit or config.model.revision,
         text_config=setup.loaded.text_config,
-        layout=setup.layout,
-        wanted=setup.wanted,
-        sampler=setup.sampler,
+        layout=setup.loaded.layout,
+        wanted=setup.row_plan.wanted,
+        sampler=setup.row_plan.sampler,
         dtype=setup.loaded.dtype,
         pre_rope=config.capture.capture_pre_rope,
-        eligible_q_heads=eligible_q_heads(setup.layout, config.capture),
+        eligible_q_heads=eligible_q_heads(setup.loaded.layout, config.capture),
         synthetic=made.as_record() if made is not None else None,
         random_weights=config.model.random_weights or None,
         lengths=lengths,
@@ -108,7 +110,9 @@ def manifest_of(setup: Setup, lengths: Collection[int]) -> DumpManifest:
 def outline_of(setup: Setup, chunk_size: int) -> Outline:
     """What the end of the capture needs, on a machine without the model."""
     pre_rope = setup.config.capture.capture_pre_rope
-    by_length = any(layer.rotation(pre_rope).table is not None for layer in setup.layout.layers)
+    by_length = any(
+        layer.rotation(pre_rope).table is not None for layer in setup.loaded.layout.layers
+    )
     return Outline(
         chunk_size,
         setup.texts.total,

@@ -55,7 +55,7 @@ class Estimate:
     @property
     def rows_per_text(self) -> dict[Kind, float]:
         """Rows of one query head, and of one key head, without keys drawn by attention."""
-        expected = self.setup.sampler.expected_rows
+        expected = self.setup.row_plan.sampler.expected_rows
         return {
             kind: sum(expected(length, kind) for length in self.lengths) / len(self.lengths)
             for kind in KINDS
@@ -67,7 +67,7 @@ class Estimate:
 
         The share of the base sample is that of all positions of a text.
         """
-        sampler, attended = self.setup.sampler, self.setup.attended
+        sampler, attended = self.setup.row_plan.sampler, self.setup.row_plan.attended
         if attended is None:
             return None
         total = 0.0
@@ -88,13 +88,17 @@ class Estimate:
         """Rows of all heads per text, without keys drawn by attention."""
         rows = self.rows_per_text
         return sum(
-            len(layer.heads(kind)) * rows[kind] for layer in self.setup.wanted for kind in KINDS
+            len(layer.heads(kind)) * rows[kind]
+            for layer in self.setup.row_plan.wanted
+            for kind in KINDS
         )
 
     @property
     def attended_of_all_heads(self) -> float:
         """Keys of all key heads per text that are drawn by attention."""
-        return sum(len(layer.k) for layer in self.setup.wanted) * (self.attended_per_text or 0.0)
+        return sum(len(layer.k) for layer in self.setup.row_plan.wanted) * (
+            self.attended_per_text or 0.0
+        )
 
     @property
     def few_rows(self) -> str | None:
@@ -104,13 +108,13 @@ class Estimate:
         if number is None or not config.capture.capture_queries:
             return None
         times = max(1.0, number / len(self.lengths))
-        return bucket_counts(self.setup.sampler, self.lengths, times).warning()
+        return bucket_counts(self.setup.row_plan.sampler, self.lengths, times).warning()
 
     @property
     def operations_per_text(self) -> float:
         """Floating-point operations of a forward, on average."""
         weights = weights_of(decoder_of(self._model))
-        total = operations(weights, self.setup.layout.layers, self.lengths)
+        total = operations(weights, self.setup.loaded.layout.layers, self.lengths)
         return total / len(self.lengths)
 
     @property
@@ -121,7 +125,7 @@ class Estimate:
         """
         if self.texts is None:
             return None
-        settings, layers = self.setup.config.model, self.setup.layout.layers
+        settings, layers = self.setup.config.model, self.setup.loaded.layout.layers
         device = "cpu" if settings.device_map == "cpu" else Ranks().device
         try:
             found = speed(settings, layers, device, round(self.tokens_per_text))

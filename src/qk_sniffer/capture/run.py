@@ -286,7 +286,7 @@ def _finish(work: Work, watcher: Watcher) -> None:
         for note in setup.texts.notes:
             watcher.note(note)
     if setup.config.capture.capture_queries:
-        warning = bucket_counts(setup.sampler, lengths).warning()
+        warning = bucket_counts(setup.row_plan.sampler, lengths).warning()
         if warning is not None:
             watcher.note(warning)
 

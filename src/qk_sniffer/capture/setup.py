@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -10,7 +10,7 @@ from typing import Any
 
 from qk_sniffer.capture.ranks import Ranks
 from qk_sniffer.config import CaptureConfig, CaptureSettings
-from qk_sniffer.engines.engine import ModelLayout, rotary_problems
+from qk_sniffer.engines.engine import rotary_problems
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import LoadedModel, load_model, load_tokenizer
 from qk_sniffer.engines.hf.unloaded import shape_of
@@ -18,7 +18,7 @@ from qk_sniffer.rows.plan import RowPlan
 from qk_sniffer.rows.source import HfRows, RowSource
 from qk_sniffer.sampling.attended_keys import AttendedSampler, default_number, recorded_number
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, AutoChoice, choose, recorded_choice
-from qk_sniffer.sampling.heads import WantedLayer, choose_heads
+from qk_sniffer.sampling.heads import choose_heads
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.texts.encoding import TextEncoder
 from qk_sniffer.texts.sources import tokenize
@@ -42,26 +42,9 @@ class Setup:
     texts: TextSource
     tokenizer: Any
     loaded: Model
-    layout: ModelLayout
-    wanted: tuple[WantedLayer, ...]
-    sampler: PositionSampler
     encoder: TextEncoder
-    attended: AttendedSampler | None  # None if no keys are drawn by attention
-    attended_layers: frozenset[int]  # layers of which keys can be drawn by attention
+    row_plan: RowPlan  # what is kept of every forward
     choice: AutoChoice | None = None  # of the sampler auto
-
-    @cached_property
-    def row_plan(self) -> RowPlan:
-        """What is kept of every forward."""
-        settings = self.config.capture
-        return RowPlan(
-            self.wanted,
-            self.sampler,
-            settings.attention,
-            settings.tokens,
-            self.attended,
-            self.attended_layers,
-        )
 
     @cached_property
     def row_source(self) -> RowSource:
@@ -131,22 +114,24 @@ def prepare(
         loaded = open_model(config, ranks.device, note, processes=ranks.world, most_tokens=most)
     else:
         loaded = unloaded_model(config)
-    wanted = choose_heads(loaded.layout, config.capture)
+    settings = config.capture
     encoder = _encoder(config, tokenizer, loaded)
     choice = None
-    if config.capture.sampler.type == "auto":
+    if settings.sampler.type == "auto":
         choice = recorded_choice(begun) or auto_choice(texts, encoder)
     return Setup(
         config=config,
         texts=texts,
         tokenizer=tokenizer,
         loaded=loaded,
-        layout=loaded.layout,
-        wanted=wanted,
-        sampler=sampler_of(config.capture, choice),
         encoder=encoder,
-        attended=attended_sampler_of(config.capture, number_of_texts(config, texts), begun),
-        attended_layers=attended_layers(wanted),
+        row_plan=RowPlan(
+            wanted=choose_heads(loaded.layout, settings),
+            sampler=sampler_of(settings, choice),
+            attention=settings.attention,
+            tokens=settings.tokens,
+            attended=attended_sampler_of(settings, number_of_texts(config, texts), begun),
+        ),
         choice=choice,
     )
 
@@ -251,16 +236,11 @@ def attended_sampler_of(
     return AttendedSampler(number, settings.attended_queries, settings.sampler.seed)
 
 
-def attended_layers(wanted: Sequence[WantedLayer]) -> frozenset[int]:
-    """Layers of which keys can be drawn by attention: those whose logits are known."""
-    return frozenset(layer.facts.layer for layer in wanted if layer.facts.logits is not None)
-
-
 def note_setup(setup: Setup, watcher: Watcher) -> None:
     """Say which model, heads and texts the capture has, and what is special about them."""
-    layers = [layer.facts.layer for layer in setup.wanted]
-    q = sum(len(layer.q) for layer in setup.wanted)
-    k = sum(len(layer.k) for layer in setup.wanted)
+    layers = [layer.facts.layer for layer in setup.row_plan.wanted]
+    q = sum(len(layer.q) for layer in setup.row_plan.wanted)
+    k = sum(len(layer.k) for layer in setup.row_plan.wanted)
     context = f"{setup.max_length:,} tokens" if setup.max_length else "whole texts"
     watcher.note(
         f"{setup.config.model.name} ({setup.loaded.dtype}, {setup.loaded.attention}): "
@@ -272,7 +252,7 @@ def note_setup(setup: Setup, watcher: Watcher) -> None:
 
 
 def _notes(setup: Setup) -> Iterator[str]:
-    layout = setup.layout
+    layout = setup.loaded.layout
     if setup.texts.total is not None:
         yield from setup.texts.notes
         cut = setup.encoder.cut(islice(setup.texts, TEXTS_LOOKED_AT))
@@ -281,7 +261,7 @@ def _notes(setup: Setup) -> Iterator[str]:
     if setup.choice is not None:
         yield setup.choice.describe(setup.config.capture.min_bucket_size)
     silent, compressed = layout.layers_without_attention, layout.compressed_layers
-    selective = [layer.facts.layer for layer in setup.wanted if layer.facts.selective]
+    selective = [layer.facts.layer for layer in setup.row_plan.wanted if layer.facts.selective]
     if silent:
         yield f"layers {index_ranges(silent)} have no self-attention and are left out"
     if compressed:
@@ -294,10 +274,10 @@ def _notes(setup: Setup) -> Iterator[str]:
             f"layers {index_ranges(selective)} choose by content which keys a query sees; "
             "dump.json records them as selective"
         )
-    facts = [layer.facts for layer in setup.wanted]
+    facts = [layer.facts for layer in setup.row_plan.wanted]
     for problem, layers in rotary_problems(facts, setup.config.capture.capture_pre_rope).items():
         yield f"layers {index_ranges(layers)} have no rotary record: {problem}"
-    unknown = [layer.facts.layer for layer in setup.wanted if layer.facts.logits is None]
+    unknown = [layer.facts.layer for layer in setup.row_plan.wanted if layer.facts.logits is None]
     is_eager = setup.loaded.attention == "eager"
     remedy = "" if is_eager else "; try model.attn_implementation: eager"
     if unknown and setup.config.capture.attention:

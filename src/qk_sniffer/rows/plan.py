@@ -29,16 +29,18 @@ class RowPlan:
     attention: bool  # attention columns of queries, and lengths of the values of keys
     tokens: bool  # columns by token
     attended: AttendedSampler | None = None  # None if no keys are drawn by attention
-    attended_layers: frozenset[int] = frozenset()  # layers of which keys can be drawn
+
+    def draws(self, layer: WantedLayer) -> bool:
+        """Whether keys of a layer are drawn by attention: its logits must be known."""
+        return self.attended is not None and layer.facts.logits is not None
 
     def tables(self, *, half: bool = False) -> list[LayerTable]:
         """The tables of the rows; vectors are float16 with `half`."""
         parts: list[tuple[WantedLayer, Part]] = []
         for kind in KINDS:
             parts += [(one, Part(one.facts.layer, kind)) for one in self.wanted]
-        if self.attended is not None:
-            drawn = [one for one in self.wanted if one.facts.layer in self.attended_layers]
-            parts += [(one, Part(one.facts.layer, "k", attended=True)) for one in drawn]
+        drawn = filter(self.draws, self.wanted)
+        parts += [(one, Part(one.facts.layer, "k", attended=True)) for one in drawn]
         return [
             LayerTable(
                 part,

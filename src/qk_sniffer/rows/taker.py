@@ -67,11 +67,8 @@ class RowTaker:
             rows.attention = self._attention(call, index, layer, call.rule)
         if layer.k and call.value is not None:
             rows.value_norms = self._to_host(call.value, index, layer, "k", norms=True)
-        if layer.k and call.rule is not None and self._draws(call.layer):
+        if layer.k and call.rule is not None and self._plan.draws(layer):
             rows.attended = take_attended(call, layer, self._plan, index.texts)
-
-    def _draws(self, layer: int) -> bool:
-        return self._plan.attended is not None and layer in self._plan.attended_layers
 
     def _attention(
         self, call: LayerCall, index: _RowIndex, layer: WantedLayer, rule: AttentionRule

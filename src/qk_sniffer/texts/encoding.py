@@ -11,7 +11,8 @@ import numpy as np
 
 from qk_sniffer.config import CaptureConfig
 from qk_sniffer.texts.sources import Text, tokenize
-from qk_sniffer.texts.synthetic import Ints, repeated_tokens, shuffled_tokens
+from qk_sniffer.texts.synthetic import repeated_tokens, shuffled_tokens
+from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import ConfigError
 
 

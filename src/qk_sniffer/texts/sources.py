@@ -19,14 +19,13 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from qk_dump.heads import MOST_EXAMPLES
 from qk_sniffer.text_settings import DatasetSettings
 from qk_sniffer.texts.distinct import DistinctTexts
-from qk_sniffer.texts.text_files import TextFiles
 from qk_toolkit.errors import ConfigError, SettingError
 from qk_toolkit.files import user_path
 from qk_toolkit.raised_in import is_our_bug
 
-_MOST_EXAMPLES = 2**31 - 1
 _READERS = {
     ".txt": "text",
     ".text": "text",
@@ -57,6 +56,44 @@ class Text:
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
+class TextFiles:
+    """A row per text file, as `datasets` gives it. A file is opened when its row is needed.
+
+    `datasets` opens every file of a folder first, and its errors do not name the file.
+    """
+
+    column_names = ("text",)
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._files = files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        for file in self._files:
+            yield {"text": _text_of(file)}
+
+    def __getitem__(self, rows: Sequence[int]) -> dict[str, list[str]]:
+        return {"text": [_text_of(self._files[row]) for row in rows]}
+
+    def sizes(self) -> list[int]:
+        """The bytes of every file."""
+        return [file.stat().st_size for file in self._files]
+
+
+def _text_of(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise SettingError(
+            "dataset.path", f"{file}: is not a text in UTF-8; remove it or convert it"
+        )
+    return text
+
+
 @dataclass(frozen=True)
 class Texts:
     """The texts of a dataset, in its order."""
@@ -81,9 +118,9 @@ class Texts:
 
         rows = islice(self.distinct.rows_of(texts()), self.settings.max_samples)
         for number, row in enumerate(rows):
-            if number > _MOST_EXAMPLES:
+            if number >= MOST_EXAMPLES:
                 raise SettingError(
-                    "dataset.path", f"more than {_MOST_EXAMPLES:,} texts; set dataset.max_samples"
+                    "dataset.path", f"more than {MOST_EXAMPLES:,} texts; set dataset.max_samples"
                 )
             yield Text(number, self._original_id(row, latest), self._text(row, latest))
 

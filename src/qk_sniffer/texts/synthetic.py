@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from qk_sniffer.text_settings import DatasetSettings, SyntheticSettings
 from qk_sniffer.texts.sources import Text, Texts, open_texts
+from qk_toolkit.arrays import Ints
 from qk_toolkit.errors import ConfigError, SettingError
 
-Ints = npt.NDArray[np.int64]
 _REPEATED, _SHUFFLED = 2, 3  # in the seed; 0 and 1 are the sampled positions of queries and keys
 
 

@@ -85,7 +85,7 @@ def check_dump(dump: Dump, model: ModelSettings, note: Note) -> DumpCheck:
         note(f"{model.name}: its files are not those of the model that was captured")
     rows, text, tokens = _first_text(setup)
     checks = []
-    for layer in setup.wanted:
+    for layer in setup.row_plan.wanted:
         heads = [head for head in rows if head.layer == layer.facts.layer and not head.attended]
         pairs = [(rows[head], _stored(dump, head, text, rows[head])) for head in heads]
         checks.append(_compared(dump, layer.facts.layer, pairs))

@@ -34,7 +34,7 @@ from qk_sniffer.rows.tables import Part, with_heads
 from qk_sniffer.vllm.layers import VllmLayer, layout_in_vllm, require_whole_key_heads, window_notes
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import user_path
-from qk_toolkit.model_files import Note, files_hash, require_unchanged
+from qk_toolkit.model_files import Note, files_hash
 
 _WORKER = "qk_sniffer.vllm.worker.CaptureWorker"
 _TEXT = "attention_plasticity_text"  # as in the worker, which is imported by vLLM only
@@ -99,7 +99,6 @@ def open_vllm(config: CaptureConfig, note: Note, most_tokens: int | None) -> Vll
         )
     length = min(length, most_tokens or length)
     llm = _started(config, dtype, length)
-    require_unchanged(folder, None, files)
     facts = json.loads(llm.collective_rpc("capture_layers")[0])
     layers = [VllmLayer(**one) for one in facts["layers"]]
     layout = layout_in_vllm(settings.name, shape, small, layers, config.vllm.tensor_parallel)

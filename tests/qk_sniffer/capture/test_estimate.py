@@ -59,9 +59,9 @@ def test_operations_are_those_that_torch_counts(
         decoder(tokens)
     counted = {str(name): number for name, number in counter.get_flop_counts()["Global"].items()}
     products, attention = counted.pop("aten.mm"), counted.pop("aten.bmm")
-    window = found.setup.layout.layers[0].window or length + 1
+    window = found.setup.loaded.layout.layers[0].window or length + 1
     seen = sum(min(position + 1, window) for position in range(length + 1)) / (length + 1) ** 2
-    rotary = 2 * found.setup.layout.layers[0].width // 2 * (length + 1)  # angles, once
+    rotary = 2 * found.setup.loaded.layout.layers[0].width // 2 * (length + 1)  # angles, once
     assert not counted
     expected = products + (attention - rotary) * seen
     assert found.operations_per_text == pytest.approx(expected, rel=exactness)
@@ -144,7 +144,7 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
 def test_the_time_is_that_of_a_forward_of_the_model(model: Path, texts: Path) -> None:
     """The operations of two layers are scaled to those of all four, and to all texts."""
     found = estimate(config_for(model, texts))
-    settings, layers = found.setup.config.model, found.setup.layout.layers
+    settings, layers = found.setup.config.model, found.setup.loaded.layout.layers
     measured = speed(settings, layers, "cpu", round(mean(TOKENS)))
     assert found.seconds == found.operations_per_text * len(TOKENS) / measured
     part = _first_layers(settings, "cpu")
@@ -177,4 +177,4 @@ def test_weights_are_not_read_also_where_the_code_asks_for_values(
     for path in tmp_path.glob("*.safetensors"):
         path.write_bytes(b"no weights")
     found = estimate(config_for(tmp_path, texts))
-    assert tuple(layer.facts.layer for layer in found.setup.wanted) == architecture.layers
+    assert tuple(layer.facts.layer for layer in found.setup.row_plan.wanted) == architecture.layers

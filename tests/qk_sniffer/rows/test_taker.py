@@ -44,7 +44,7 @@ EXAMPLES = (5, 6, 9)
 def plan_of(engine: FakeEngine, heads: dict[str, Any] | None = None, **changes: Any) -> RowPlan:
     wanted = choose_heads(engine.layout, CaptureSettings(**(heads or {})))
     settings = {"sampler": SOME, "attention": True, "tokens": True, **changes}
-    return RowPlan(wanted, attended_layers=frozenset(LAYER[kind] for kind in KNOWN), **settings)
+    return RowPlan(wanted, **settings)
 
 
 def taken(
@@ -295,8 +295,7 @@ def drawn_rows(
     engine: FakeEngine, attended: AttendedSampler, texts: Any = DRAWN_TEXTS, **heads: Any
 ) -> dict[HeadId, Any]:
     wanted = choose_heads(engine.layout, CaptureSettings(**heads))
-    base, layers = PositionSampler("uniform", 8, 2.0, seed=1), [LAYER[kind] for kind in KNOWN]
-    plan = RowPlan(wanted, base, True, True, attended, frozenset(layers))
+    plan = RowPlan(wanted, PositionSampler("uniform", 8, 2.0, seed=1), True, True, attended)
     taker = RowTaker(plan)
     taker.expect(texts_of_forward(plan, range(len(texts)), texts))
     engine.run(texts, taker)

@@ -28,7 +28,7 @@ LAYERS = [LAYER[kind] for kind in ("full", "window", "soft-cap and window", "lea
 def plan_of(engine: FakeEngine, heads: list[int] | None = None) -> RowPlan:
     wanted = choose_heads(engine.layout, CaptureSettings(layers=LAYERS, heads=heads))
     sampler = PositionSampler("uniform", 8, 3.0, seed=4)
-    return RowPlan(wanted, sampler, True, True, AttendedSampler(6, 9), frozenset(LAYERS))
+    return RowPlan(wanted, sampler, True, True, AttendedSampler(6, 9))
 
 
 def whole(engine: FakeEngine, plan: RowPlan) -> dict[HeadId, Rows]:

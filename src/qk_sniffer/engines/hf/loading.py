@@ -38,7 +38,7 @@ from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.random_weights import random_model, spread_over
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
-from qk_toolkit.model_files import Note, files_hash, require_unchanged
+from qk_toolkit.model_files import Note, files_hash
 from qk_toolkit.raised_in import is_our_bug
 from qk_toolkit.settings import merged, nearest
 
@@ -153,7 +153,6 @@ def load_model(settings: ModelSettings, device: str, note: Note = lambda text: N
     else:
         with quiet_transformers(), loading_errors("model.name", settings.name):
             model = _with_weights(settings, config, device)
-    require_unchanged(folder, settings.gguf_file, files)
     return LoadedModel(model.eval(), commit_of(settings), files, title)
 
 
