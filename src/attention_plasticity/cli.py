@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from attention_plasticity.config import RunnerConfig
     from attention_plasticity.run.engines import Engine
 
-_INTERRUPTED = "finished heads are kept; run the same command again to continue"
+_INTERRUPTED = "finished heads, if any, are kept; run the same command again to continue"
 _CONTINUED = "finished work is kept; run the same command again to continue"
 _SENT = "what was sent or fetched is kept; run the same command again to continue"
 _VERBS = {

@@ -38,7 +38,7 @@ Exit codes: 0 success, 1 the capture failed, 2 wrong usage or config, 130 interr
 _PLACES = {"model.name": "MODEL", "dataset.path": "TEXTS", "output.data_root": "DUMP"}
 """Flags of what the command works on."""
 _TOO_MANY = "for the files of a folder, give the folder: texts/ in place of texts/*.txt"
-_INTERRUPTED = "finished texts are kept; run the same command again to continue"
+_INTERRUPTED = "finished texts, if any, are kept; run the same command again to continue"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,16 +56,17 @@ def capture(arguments: Sequence[str], program: str = "attention-plasticity captu
 
 def _capture(arguments: Sequence[str], program: str) -> int:
     from qk_sniffer.config import CaptureConfig
-    from qk_toolkit.flags import flags_of_places
+    from qk_toolkit.flags import flags_of_places, named_as_given
 
-    arguments = flags_of_places("capture", arguments, _PLACES, _TOO_MANY)
-    parser = command_parser(program, _STORY, _EXAMPLES)
-    parser.usage = f"{program} MODEL TEXTS DUMP [--FIELD VALUE …]"
-    config = command_settings(parser, CaptureConfig, arguments, note=_note)
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
-    with capture_extra():
-        return _run(config)
+    with named_as_given(arguments, _PLACES):
+        arguments = flags_of_places("capture", arguments, _PLACES, _TOO_MANY)
+        parser = command_parser(program, _STORY, _EXAMPLES)
+        parser.usage = f"{program} MODEL TEXTS DUMP [--FIELD VALUE …]"
+        config = command_settings(parser, CaptureConfig, arguments, note=_note)
+        if not sys.stderr.isatty():
+            os.environ.setdefault("TQDM_DISABLE", "1")  # bars would fill a log file
+        with capture_extra():
+            return _run(config)
 
 
 def _note(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -46,7 +47,7 @@ A command that was interrupted continues when it is repeated.
 Exit codes: 0 success, 1 some models, heads or figures failed, 2 wrong usage or config,
 130 interrupted.
 """
-_INTERRUPTED = "finished texts and heads are kept; run the same command again to continue"
+_INTERRUPTED = "what is finished is kept; run the same command again to continue"
 _OF_THE_STUDY = ("dataset", "output", "output_dir", "dry_run", "overwrite", "repeated")
 """Fields and sections of captures and analyses that have no flag here: the study sets them."""
 
@@ -201,6 +202,8 @@ def _print_end(results: StudyResults, failures: Sequence[str]) -> None:
         print_summary(results.finished[0][1], console, with_next=False)
     for text in results.study_cautions:
         print_lines(console, text, first="note: ")
+    if results.with_baselines:
+        print(f"baselines: {shlex.join(results.with_baselines)}")
     for text in failures:
         print(f"failed: {text}")
     if failed := ", ".join(_failed_models(results)):

@@ -181,9 +181,11 @@ def _readme(
     yield "## Commands\n"
     yield (
         "All paths are relative to the folder in which the study was run. The first command makes "
-        "everything again that is missing, the others make single parts.\n"
+        "everything again that is missing, the others make single parts"
+        f"{', and the last one adds baselines' if results.with_baselines else ''}.\n"
     )
     parts = [list(part.command) for one in results.models for part in one.plan.parts]
+    parts += [results.with_baselines] if results.with_baselines else []
     yield "```bash"
     yield from map(shlex.join, [["attention-plasticity", "study", *words], *parts])
     yield "```\n"

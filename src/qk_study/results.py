@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -62,14 +61,19 @@ class StudyResults:
         """Sentences about the metrics of the study, and about what is left to do."""
         missing = [name for name in self.comparison.wanted if not self.comparison.has(name)]
         found = [f"metrics: no run has {', '.join(missing)}."] if missing else []
+        if self.with_baselines:
+            found.append(
+                "Level and drop of plasticity have no baselines to compare with, which are random "
+                "weights and shuffled tokens."
+            )
+        return found
+
+    @property
+    def with_baselines(self) -> list[str]:
+        """The words of the command that adds baselines; empty if there is nothing to add."""
         alone = [
             run.place
             for plan, run in self.finished
             if plan.model.entry.source == "model" and not (run.folder / FOLDER).is_dir()
         ]
-        if alone:
-            found.append(
-                "Level and drop of plasticity have no baselines to compare with. Random weights "
-                f"and shuffled tokens: attention-plasticity study {shlex.join(alone)} --baselines"
-            )
-        return found
+        return ["attention-plasticity", "study", *alone, "--baselines"] if alone else []

@@ -17,7 +17,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from qk_toolkit.debugging import FLAG, HELP, show_traceback
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError, without_tokens
@@ -116,6 +116,7 @@ def guarded(command: Callable[[], int], interrupted: str) -> int:
     signals = _Signals()
     if type(sys.stdout) is io.TextIOWrapper:  # not one of a test or a notebook
         sys.stdout.reconfigure(errors="replace")  # characters that its encoding lacks
+    _let_stderr_fail()
     try:
         with signals.raised_once(), allow_closed_stdout():
             return command()
@@ -131,6 +132,25 @@ def guarded(command: Callable[[], int], interrupted: str) -> int:
         if signals.received or isinstance(error, KeyboardInterrupt):
             return _report_interruption(signals.received, interrupted)
         return _report_error(error)
+
+
+class _Lossy(io.FileIO):
+    """A file that loses what cannot be written: a full disk for messages must not end the work."""
+
+    def write(self, data: Any) -> int:
+        """Write, or not."""
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def _let_stderr_fail() -> None:
+    if type(sys.stderr) is io.TextIOWrapper and not isinstance(sys.stderr.buffer, _Lossy):
+        file = cast(Any, _Lossy(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(
+            file, sys.stderr.encoding, "backslashreplace", write_through=True
+        )
 
 
 def _report_interruption(number: int | None, interrupted: str) -> int:

@@ -135,7 +135,7 @@ def staged(target: Path) -> Iterator[Path]:
     """
     draft = _draft_of(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         if target.exists() and not target.is_dir():  # renaming to a folder fails by itself
             require_regular(target)
         yield draft
@@ -216,9 +216,17 @@ def require_writable(target: Path, remedy: str, setting: str = "") -> None:
 def try_writing(target: Path) -> None:
     """Raise the `OSError` that writing `target` would raise. Creates the parent folders."""
     draft = _draft_of(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(target.parent)
     draft.touch()
     draft.unlink()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        reason = os.strerror(errno.ENOTDIR)
+        raise NotADirectoryError(errno.ENOTDIR, reason, error.filename) from error
 
 
 def _draft_of(target: Path) -> Path:

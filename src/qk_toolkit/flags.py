@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, Literal, get_args, get_origin
 
@@ -109,6 +110,20 @@ def flags_of_places(
             raise ConfigError(f"--{name}: {word} is given twice; leave one out")
         found += [f"--{name}", place]
     return [*found, *rest]
+
+
+@contextmanager
+def named_as_given(arguments: Sequence[str], places: Mapping[str, str]) -> Iterator[None]:
+    """Begin errors about places that were given without a flag with their word in the usage."""
+    given = takewhile(lambda word: not word.startswith("-"), arguments)
+    names = [(f"{name}: ", word) for _, (name, word) in zip(given, places.items(), strict=False)]
+    try:
+        yield
+    except ConfigError as error:
+        for name, word in names:
+            if str(error).startswith(name):
+                raise ConfigError(f"{word}: {str(error).removeprefix(name)}") from error
+        raise
 
 
 def parse_flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, str]:

@@ -104,7 +104,9 @@ def test_a_second_signal_right_after_the_message(place, tmp_path, planted):
         while b"interrupted" not in line:
             line = process.stderr.readline()
             assert line
-        expected = b"interrupted; finished heads are kept; run the same command again to continue"
+        expected = (
+            b"interrupted; finished heads, if any, are kept; run the same command again to continue"
+        )
         assert expected in line
         process.send_signal(signal.SIGINT)
         ended(process, *ENDED_AT_ONCE)

@@ -58,11 +58,13 @@ def made(place, told):
 def test_the_time_and_the_length_are_told(told):
     out, messages = told
     lines = messages.splitlines()
-    assert lines[0] == "time: < 1 min on this machine, roughly (--dry_run has the parts)"
+    assert lines[0] == "time: < 1 min on this machine when it is idle (--dry_run has the parts)"
     assert f"texts are cut to {WHOLE} tokens, so that they have one length" in messages
     assert "Roles duplicate 1, previous 1, sink 1, mixed 1" in " ".join(out.split())
     assert "Next" not in out  # figures and page are made
-    assert "study results/study-model/runs/model --baselines" in " ".join(out.split())
+    assert out.count("--baselines") == 1
+    command = "attention-plasticity study results/study-model/runs/model --baselines"
+    assert f"baselines: {command}" in out.splitlines()
     assert out.splitlines()[-1].endswith("results/study-model/report.html")
 
 
@@ -73,6 +75,9 @@ def test_the_labels_are_those_of_the_planted_heads(made):
     assert run.context == WHOLE
     assert (made / "figures" / "model" / "profile.png").is_file()
     assert "![profile.png](figures/model/profile.png)" in (made / "README.md").read_text()
+    readme = (made / "README.md").read_text()
+    command = "attention-plasticity study results/study-model/runs/model --baselines"
+    assert readme.count(f"\n{command}\n") == readme.count("--baselines") == 1
     assert "<title>Attention plasticity of model</title>" in (made / "report.html").read_text()
 
 

@@ -80,6 +80,7 @@ def test_sigterm_ends_a_verb_with_the_signals_code_and_the_handler_returns() -> 
     [
         ("| true", 0),
         ("2>&-", 0),
+        ("2>/dev/full", 0),
         (">&- 2>&-", 0),
     ],
 )
@@ -88,6 +89,27 @@ def test_a_stream_that_fails_is_no_traceback(redirect: str, code: int) -> None:
     done = in_python(f"sys.exit(guarded(lambda: {verb}, ''))", redirect)
     assert "Traceback" not in done.stderr
     assert done.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("verb", "code"),
+    [("raise_(ConfigError('x'))", 2), ("raise_(KeyboardInterrupt)", 130), ("notes() or 0", 0)],
+)
+def test_messages_that_cannot_be_written_end_no_work(verb: str, code: int) -> None:
+    written = """
+from qk_toolkit.errors import ConfigError
+from qk_toolkit.terminal import TerminalWatcher
+def raise_(error): raise error
+def notes():
+    watcher = TerminalWatcher()
+    for number in range(10_000):
+        watcher.note('x' * 100)
+        print('y' * 100, file=sys.stderr)
+    print('all')
+"""
+    done = in_python(f"{written}\nsys.exit(guarded(lambda: {verb}, ''))", "2>/dev/full")
+    assert done.returncode == code
+    assert done.stdout == ("all\n" if code == 0 else "")
 
 
 @pytest.mark.parametrize("verb", ["print('x')", "print('x' * 100_000)"])

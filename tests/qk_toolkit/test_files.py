@@ -18,6 +18,7 @@ from qk_toolkit.files import (
     read_bounded,
     read_json,
     remove_folder,
+    require_writable,
     staged,
     staged_folder,
     sync_folder,
@@ -84,6 +85,14 @@ def test_what_cannot_be_written_is_refused_and_nothing_changes(tmp_path: Path) -
         pass  # writes nothing
     assert file.read_text() == "old"
     assert sorted(tmp_path.iterdir()) == [file, folder]
+
+
+def test_a_file_in_place_of_a_folder_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="file/x: cannot be written: Not a directory"):
+        require_writable(tmp_path / "file" / "x", "Choose another.")
+    with pytest.raises(OutputError, match="file/x: cannot be written"):
+        write_text(tmp_path / "file" / "x", "text")
 
 
 def test_a_full_disk_leaves_the_old_file_and_says_so(small_disk: Path) -> None:

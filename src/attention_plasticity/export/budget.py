@@ -40,6 +40,11 @@ _BUDGETS = (
 _NOT_COUNTED = "heads of layers with a window or chunks lose no keys: their cache is bounded"
 _SHOWN = (25, 50, 75, 90)  # percent of total compression in the table
 _EXTREMES = 4  # heads with the largest values, and with the smallest
+_HEADINGS = {
+    **{"layer": "layer", "k_head": "key head", "value": "value", "half": "± (95 %)"},
+    **{"rank": "rank", "rank_low": "from", "rank_high": "to", "kept_at_50": "kept at 50 %"},
+}
+"""Columns that are printed."""
 
 
 def kept_at(heads: OrderedHeads, percent: int) -> Array:
@@ -105,10 +110,11 @@ def _extremes(table: pd.DataFrame) -> str:
     ordered = table.sort_values("rank", kind="stable")
     first = ordered.head(_EXTREMES)
     shown = pd.concat([first, ordered.drop(first.index).tail(_EXTREMES)])
-    shown = shown.rename(columns={"half": "± (95 %)"})
-    columns = ["layer", "k_head", "value", "± (95 %)", "rank", "rank_low", "rank_high"]
-    return shown[[*columns, "kept_at_50"]].to_string(
-        index=False, na_rep="–", float_format="{:.4g}".format
+    whole = dict.fromkeys(("rank", "from", "to"), "{:g}".format)
+    return (
+        shown[[*_HEADINGS]]
+        .rename(columns=_HEADINGS)
+        .to_string(index=False, na_rep="–", float_format="{:.4f}".format, formatters=whole)
     )
 
 

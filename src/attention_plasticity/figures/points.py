@@ -133,16 +133,18 @@ def depth(request: Request) -> Drawing:
     run, metrics = request.run, request.run.head_metrics
     metric = wanted_metric(request, metrics, main_plasticity(run).level)
     rows = metrics[metrics[metric].notna()]
-    layers = np.unique(rows["layer"].to_numpy(np.int64))
-    means = [
-        mean_of_heads(rows[rows["layer"] == layer], run.influences, metric) for layer in layers
-    ]
-    half = np.array([mean_half_width(mean) for mean in means])
+    there = np.unique(rows["layer"].to_numpy(np.int64))
+    layers = np.arange(there.min(initial=0), there.max(initial=-1) + 1)  # with missing ones
+    values, half = np.full((2, len(layers)), np.nan)
+    for layer in there:
+        mean_of = mean_of_heads(rows[rows["layer"] == layer], run.influences, metric)
+        place = np.searchsorted(layers, layer)
+        values[place], half[place] = mean_of.value, mean_half_width(mean_of)
     known = np.isfinite(half) & request.options.intervals
     x, y = (rows[name].to_numpy(np.float64) for name in ("layer", metric))
     heads = Line(x, y, None, "one head", FAINT, "none", marker="o", z=1.0)
-    look: Any = {"colour": BLUE, "whiskers": True}
-    values = np.array([mean.value for mean in means])
+    gaps = len(there) < len(layers)  # a layer between two of them is no line
+    look: Any = {"colour": BLUE, "whiskers": True, "marker": "o" if gaps else ""}
     half = np.where(known, half, np.nan)
     mean = Line(layers.astype(np.float64), values, half, "mean of a layer", **look)
     label = request.label(metric)

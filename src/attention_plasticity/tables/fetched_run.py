@@ -25,7 +25,7 @@ def fetched_run(url: str) -> Path:
         found = {name: file for name, file in store.files().items() if name in _FILES}
         if not found:
             raise ConfigError(
-                f"{url}: holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
+                f"{url}: holds neither {RUN_FILE} nor tables; give the folder of an analysis"
             )
         try:
             fetch_changed(store, folder, found)

@@ -88,9 +88,11 @@ class FinishedRun:
                         f"{path}: is a dump; analyse it first: attention-plasticity analyze "
                         f"{path} RUN"
                     ) from error
+                inside = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
+                such = f", such as {inside[0]}" if inside else ""
                 raise ConfigError(
-                    f"{path}: holds neither {RUN_FILE} nor tables; give the output_dir of an "
-                    "analysis"
+                    f"{path}: holds neither {RUN_FILE} nor tables; give the folder of an "
+                    f"analysis{such}"
                 ) from error
             info = {}
         return cls(path, info)

@@ -26,6 +26,7 @@ from qk_sniffer.engines.hf.loading import (
 )
 
 _LAYERS = 2
+_TIMES = 5  # the first forward also compiles and allocates, and others may share the machine
 _TOKENS = {"cpu": 512, "cuda": 4096}  # at most, of a forward on such a device
 _OTHER_DEVICES = 512
 _OF_VALUES = {"random_weights": False, "random_seed": 0, "device_map": None}
@@ -67,7 +68,7 @@ def _measured(shape: str, device: str, tokens: int) -> tuple[int, float]:
     decoder = _first_layers(ModelSettings.model_validate_json(shape), device)
     text = torch.zeros(1, tokens, dtype=torch.int64)  # (1, n)
     seconds = []
-    for _ in range(2):  # the first forward also compiles and allocates
+    for _ in range(_TIMES):
         began = time.perf_counter()
         run_backbone(decoder, text)
         if device != "cpu":

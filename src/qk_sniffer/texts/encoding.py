@@ -27,7 +27,7 @@ class Cut:
 
     def describe(self) -> str:
         """A sentence for the user."""
-        of = "the text" if self.texts == 1 else f"the first {self.texts:,} texts"
+        of = "the text" if self.texts == 1 else f"{self.texts:,} texts"
         return (
             f"{self.used:,} of the {self.tokens:,} tokens of {of} are used: a text is cut to "
             f"{self.most:,} tokens (tokenizer.max_length, or the context of the model)"

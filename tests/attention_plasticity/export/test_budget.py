@@ -97,8 +97,8 @@ def test_what_is_printed(run, tmp_path):
     assert first.startswith("Tiny-1B: 6 key heads, texts of up to 768 tokens; order aligned_pl")
     assert first.endswith("rule ramp; kept at 50 % compression: 0.1 to 0.9 of the keys")
     rows = [line.split() for line in lines if line.split()[:2] == ["1", "1"]]
-    half = f"{0.004 * student.ppf(0.975, 11):.4g}"  # 12 groups of texts
-    assert rows == [["1", "1", "0.4", half, "1", "1", "1", "0.9"]]
+    half = f"{0.004 * student.ppf(0.975, 11):.4f}"  # 12 groups of texts
+    assert rows == [["1", "1", "0.4000", half, "1", "1", "1", "0.9000"]]
     assert f'"{out}/budget.npy", compression_ratio=0.5)' in press
     assert last == str(out)
 
@@ -135,4 +135,6 @@ def test_a_dump_or_a_run_in_place_of_the_other(analysed, tmp_path):
     assert "attention-plasticity capture" in message
     (tmp_path / "empty").mkdir()
     assert "holds neither run.json nor tables" in refusal(tmp_path / "empty", BUDGET)
+    within = shutil.copytree(run, tmp_path / "within" / "run")
+    assert f"the folder of an analysis, such as {within}" in refusal(tmp_path / "within", BUDGET)
     assert "does not exist" in refusal(tmp_path / "absent", DUO)

@@ -1,8 +1,10 @@
 """What figures draw, read back from them and compared with the tables by plain loops."""
 
 import math
+import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from scipy.stats import spearmanr, t
@@ -269,6 +271,22 @@ def test_the_mean_of_a_layer_has_its_interval(run):
         assert mean.get_ydata()[layer] == pytest.approx(sum(part["ap_aligned"]) / len(part))
         half = plain_mean_half(run, part, "ap_aligned")
         assert np.ptp(ends[int(layer)]) == pytest.approx(2 * half)
+
+
+def test_no_line_joins_layers_that_are_not_neighbours(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run.folder, copy)
+    for file in copy.glob("*.csv"):
+        table = pd.read_csv(file)
+        table["layer"] = table["layer"] * 5 + 3
+        table.to_csv(file, index=False)
+    (copy / "run.json").unlink()
+    [axes] = panels(ap.open_run(copy).plot("depth"))
+    mean = axes.lines[-1]
+    assert mean.get_marker() == "o"
+    known = np.isfinite(mean.get_ydata())
+    assert mean.get_xdata()[known].tolist() == [3 + 5 * layer for layer in range(known.sum())]
+    assert len(known) > known.sum() > 1
 
 
 def test_ranks_are_ordered_and_have_intervals(run):

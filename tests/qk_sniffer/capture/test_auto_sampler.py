@@ -115,6 +115,8 @@ def test_texts_without_tokens_are_refused(
     empty = save_texts(tmp_path / "empty", [0, 0])
     assert main(flags(model, empty, tmp_path / "dump")) == 2
     assert f"dataset.path: {empty}: holds no texts" in capsys.readouterr().err
+    assert main([str(model), str(empty), str(tmp_path / "dump")]) == 2
+    assert f"TEXTS: {empty}: holds no texts" in capsys.readouterr().err
 
 
 def test_a_named_sampler_has_the_plan_of_earlier_versions(

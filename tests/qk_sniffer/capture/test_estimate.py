@@ -130,7 +130,7 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
     assert printed["tokens per text"] == f"42 to 512, on average {rows / 4:.0f}"
     assert "1 empty text left out: 002.txt" in printed
     assert (
-        f"{rows:,} of the {rows + 2001 - 512:,} tokens of the first 4 texts are used: a text is "
+        f"{rows:,} of the {rows + 2001 - 512:,} tokens of 4 texts are used: a text is "
         "cut to 512 tokens (tokenizer.max_length, or the context of the model)"
     ) in printed
     assert printed["rows per head and text"] == f"{rows / 4:.1f}"
