@@ -1,14 +1,9 @@
 """Fixtures shared by several test files."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -38,32 +33,32 @@ FIRST = (  # takes longest, so that at the end no process waits for the other
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """What takes long comes first."""
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config, log):
     """A process runs whole files, and one runs all of the browser: fixtures are made once."""
     from xdist.scheduler import LoadFileScheduling
 
     class WholeFiles(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
+        def _split_scope(self, nodeid):
             browser = "tests/browser/"
             return browser if nodeid.startswith(browser) else super()._split_scope(nodeid)
 
     return WholeFiles(config, log)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     """The garbage collector leaves out the many objects of imported libraries from now on."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_process_outlives_the_tests() -> Iterator[None]:
+def _no_process_outlives_the_tests():
     """Fixtures of all scopes end their processes, also those of a test that failed."""
     adopt_orphans()
     yield
@@ -71,7 +66,7 @@ def _no_process_outlives_the_tests() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_process_outlives_its_test() -> Iterator[None]:
+def _no_process_outlives_its_test():
     """A process that a test left is ended, and the test fails."""
     before = {*running()}
     yield
@@ -79,7 +74,7 @@ def _no_process_outlives_its_test() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(tmp_path_factory):
     """Converted GGUF files do not go to the developer's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -87,13 +82,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     """Where a head's file would lie."""
     return tmp_path / "data.parquet"
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """A file system of 128 KiB."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system to fill")

@@ -4,11 +4,8 @@ A process at a gate says so with a file, and waits for another file. So a test k
 is when it sends a signal, on any machine.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from pathlib import Path
 from textwrap import indent
 
 import pytest
@@ -49,11 +46,11 @@ module.measure_group = measure
 class Planted:
     """Plants code into the new processes of a test."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place):
         self.place = place
         place.mkdir()
 
-    def plant(self, process: str, code: str) -> None:
+    def plant(self, process, code):
         """Run `code` first in interpreters whose command line has a word that contains `process`.
 
         It may call `gate(name)`.
@@ -63,32 +60,32 @@ class Planted:
         compile(text, "sitecustomize.py", "exec")  # Python ignores one that has an error
         (self.place / "sitecustomize.py").write_text(text)
 
-    def remove(self) -> None:
+    def remove(self):
         """Plant nothing into processes that are started from now on."""
         (self.place / "sitecustomize.py").unlink()
 
-    def before_heads(self, statement: str) -> None:
+    def before_heads(self, statement):
         """Run a statement in worker processes before heads are measured; it may use `gate`.
 
         It has the name `group`: a key head and its query heads.
         """
         self.plant("attention_plasticity.run.worker", _BEFORE_HEADS.format(statement))
 
-    def wait_at(self, name: str) -> None:
+    def wait_at(self, name):
         """Wait until a process is at a gate."""
         wait_for(f"a process at the gate {name!r}", (self.place / f"{name}.waits").exists)
 
-    def waiting(self, beginning: str) -> list[str]:
+    def waiting(self, beginning):
         """The gates whose names begin so, and which processes have reached."""
         return [path.stem for path in self.place.glob(f"{beginning}*.waits")]
 
-    def open(self, name: str) -> None:
+    def open(self, name):
         """Open a gate."""
         (self.place / f"{name}.open").touch()
 
 
 @pytest.fixture
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planted:
+def planted(tmp_path, monkeypatch):
     """Code that the interpreters run first which the test starts."""
     made = Planted(tmp_path / "planted")
     monkeypatch.syspath_prepend(made.place)

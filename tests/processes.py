@@ -3,12 +3,9 @@
 The test process adopts orphans, so the workers of a killed command are found too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
-from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,17 +15,17 @@ _PR_SET_CHILD_SUBREAPER = 36  # of Linux
 _OF_PYTHON = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 """Processes that Python keeps for later tests and ends with this one."""
 
-kept: set[int] = set()
+kept = set()
 """Processes that a helper keeps for later tests and ends itself."""
 
 
-def adopt_orphans() -> None:
+def adopt_orphans():
     """Become the parent of processes of the tests whose own parent has ended."""
     if Path("/proc/self/task").exists():
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def is_alive(pid: int) -> bool:
+def is_alive(pid):
     """Whether a process runs. One that has ended, and was not waited for, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -36,7 +33,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def children(pid: int) -> list[int]:
+def children(pid):
     """The processes that a process has started or adopted, and that run."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -45,7 +42,7 @@ def children(pid: int) -> list[int]:
     return [child for child in found if is_alive(child)]
 
 
-def running(before: Collection[int] = (), pid: int | None = None) -> Iterator[int]:
+def running(before=(), pid=None):
     """The processes below this one that run, without those `before` and those below them."""
     for child in children(pid or os.getpid()):
         if child in before or child in kept:
@@ -55,7 +52,7 @@ def running(before: Collection[int] = (), pid: int | None = None) -> Iterator[in
         yield from running(before, child)
 
 
-def command_of(pid: int) -> str:
+def command_of(pid):
     """The command line of a process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
@@ -63,7 +60,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def end_left(before: Collection[int]) -> list[str]:
+def end_left(before):
     """End the processes that run and were not there before; their command lines.
 
     Those that end by themselves are waited for.

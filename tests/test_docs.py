@@ -1,7 +1,5 @@
 """The documentation: links and anchors, and names of the API reference."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -29,17 +27,17 @@ PAGES = [
 ]
 
 
-def without_code(text: str) -> str:
+def without_code(text):
     return re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_and_anchors_exist() -> None:
+def test_links_and_anchors_exist():
     for page in PAGES:
         for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
             if "://" in link:
@@ -51,7 +49,7 @@ def test_links_and_anchors_exist() -> None:
             assert not anchor or anchor in anchors(target), (page, link)
 
 
-def test_nothing_is_installed_by_our_name_from_an_index() -> None:
+def test_nothing_is_installed_by_our_name_from_an_index():
     """The package is on no index, so the name there could be anybody's."""
     shipped = [*PAGES, *(ROOT / "examples").iterdir(), *(ROOT / "src").rglob("*.py")]
     for file in shipped:
@@ -60,7 +58,7 @@ def test_nothing_is_installed_by_our_name_from_an_index() -> None:
         assert found is None, (file, found)
 
 
-def test_what_examples_write_is_ignored_by_git() -> None:
+def test_what_examples_write_is_ignored_by_git():
     """In a clone, in the folder in which a reader runs them."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a clone")
@@ -77,7 +75,7 @@ def test_what_examples_write_is_ignored_by_git() -> None:
     assert {*ignored.split()} == written
 
 
-def test_formulas_are_mathematics_and_not_code() -> None:
+def test_formulas_are_mathematics_and_not_code():
     """`$…$` and `$$…$$` are set as formulas, in the site and by code hosts; code is not."""
     signs = re.compile(r"`[^`\n]*[Α-Ωα-ω√²³⁰ᵀ₀-₉·−∈∝⟨‖½⌈⌊′″][^`\n]*`")
     for page in PAGES:
@@ -91,14 +89,14 @@ def test_formulas_are_mathematics_and_not_code() -> None:
 
 
 @pytest.mark.parametrize("package", [attention_plasticity, qk_sniffer], ids=lambda it: it.__name__)
-def test_the_api_reference_has_every_public_name(package: object) -> None:
-    name, public = package.__name__, set(package.__all__)  # type: ignore[attr-defined]
+def test_the_api_reference_has_every_public_name(package):
+    name, public = package.__name__, set(package.__all__)
     pages = (ROOT / "docs" / "api" / f"{name}.md", ROOT / "docs" / "api" / "errors.md")
     shown = re.findall(r"^::: \S+\.(\w+)$", "\n".join(page.read_text() for page in pages), re.M)
     assert public - {"__version__"} <= set(shown)
 
 
-def test_the_tables_of_columns_are_those_of_the_metrics() -> None:
+def test_the_tables_of_columns_are_those_of_the_metrics():
     """`make columns` writes them."""
     page = (ROOT / "docs" / "data-format.md").read_text(encoding="utf-8")
     assert with_columns(page) == page
@@ -114,20 +112,20 @@ FORMER = ("plasticity at one position", "turned to one position", "report page")
 """Words of earlier pages, which have one other word now: docs/plasticity.md#glossary."""
 
 
-def test_a_thing_has_one_word_in_all_pages() -> None:
+def test_a_thing_has_one_word_in_all_pages():
     for page in PAGES:
         text = " ".join(page.read_text(encoding="utf-8").lower().split())
         assert [word for word in FORMER if word in text] == [], page
 
 
-def test_the_glossary_is_that_of_the_metrics() -> None:
+def test_the_glossary_is_that_of_the_metrics():
     """`make columns` writes it."""
     page = (ROOT / "docs" / "plasticity.md").read_text(encoding="utf-8")
     assert with_glossary(page) == page
 
 
 @pytest.mark.long
-def test_the_example_of_a_new_column_works(tmp_path: Path) -> None:
+def test_the_example_of_a_new_column_works(tmp_path):
     """The lines of CONTRIBUTING.md, in a copy of the package: CSV, map and page."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     text = text[text.index("**Another column in head_metrics.csv.**") :]

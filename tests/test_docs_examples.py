@@ -5,15 +5,11 @@ command of the analysis runs too; of other commands the flags are checked. A blo
 is `# needs the network` or `# needs a GPU` is not run.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -48,7 +44,7 @@ LAUNCHERS = ("torchrun", "accelerate", "srun")
 FLAG = re.compile(r"--[a-z_.-]+")
 
 
-def blocks(language: str) -> list[Any]:
+def blocks(language):
     """The fenced blocks of a language, with the page and the line as name."""
     found = []
     for page in PAGES:
@@ -62,7 +58,7 @@ def blocks(language: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     """A run with 13 layers that has every table, one with all heads of its model, and a dump."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
@@ -77,13 +73,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """The current folder of all examples, so that they can use the same worker processes."""
     return tmp_path_factory.mktemp("workspace")
 
 
 @pytest.fixture
-def workspace(made: Path, folder: Path, block: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(made, folder, block, monkeypatch):
     """The current folder, with the files that the pages name, and those runs that a block names.
 
     A run that the block makes itself is not there.
@@ -108,7 +104,7 @@ def workspace(made: Path, folder: Path, block: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_a_python_block_runs(block: str, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_block_runs(block, workspace, monkeypatch):
     code = compile(block, "example", "exec")
     if MARK.match(block):
         return
@@ -117,7 +113,7 @@ def test_a_python_block_runs(block: str, workspace: Path, monkeypatch: pytest.Mo
     exec(code, names_for(block))
 
 
-def names_for(block: str) -> dict[str, Any]:
+def names_for(block):
     """What a reader of a block about models has: a model, its tokenizer and texts."""
     if "tokenizer" not in block:
         return {}
@@ -132,9 +128,7 @@ def names_for(block: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("block", blocks("bash"))
-def test_a_block_of_commands_runs(
-    block: str, made: Path, workspace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_block_of_commands_runs(block, made, workspace, capsys):
     shutil.copytree(made / "dump", workspace / "data" / "mine")
     (workspace / "path" / "to" / "dump").unlink()
     shutil.copytree(made / "dump", workspace / "path" / "to" / "dump")  # faster than the sample
@@ -165,13 +159,13 @@ def test_a_block_of_commands_runs(
             assert program in ("", *OTHER_PROGRAMS), line
 
 
-def places(words: list[str]) -> list[str]:
+def places(words):
     """The names of the runs that a command of a study begins with; other places as they are."""
     own = itertools.takewhile(lambda word: not word.startswith("-"), words[1:])
     return [word.removeprefix("results/") for word in own]
 
 
-def expanded(words: list[str]) -> list[str]:
+def expanded(words):
     """Words as a shell passes them: with the names of files, without a redirection."""
     if ">" in words:
         words = words[: words.index(">")]
@@ -182,13 +176,8 @@ def expanded(words: list[str]) -> list[str]:
     ]
 
 
-def require_flags(
-    command: Callable[[list[str]], int],
-    verb: list[str],
-    arguments: list[str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    known: set[str] = set()
+def require_flags(command, verb, arguments, capsys):
+    known = set()
     for flag in ("--help", "--help_all"):  # the second lists rare flags; not every verb has some
         if flag == "--help" or flag in known:
             with pytest.raises(SystemExit, match="0"):
@@ -197,7 +186,7 @@ def require_flags(
     assert {word for word in arguments if FLAG.fullmatch(word)} <= known
 
 
-def require_script(arguments: list[str]) -> None:
+def require_script(arguments):
     """A script, a module or a file of settings exists in the repository."""
     if arguments[0] == "-m":
         assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").is_file()
@@ -207,7 +196,7 @@ def require_script(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))
-def test_a_block_of_settings_is_accepted(block: str, tmp_path: Path) -> None:
+def test_a_block_of_settings_is_accepted(block, tmp_path):
     settings = yaml.safe_load(block)
     if "models" in settings:
         (tmp_path / "study.yaml").write_text(block)

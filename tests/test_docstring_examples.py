@@ -5,15 +5,11 @@ An example imports all that it uses, and runs as it stands. It runs in a folder 
 tokenizer; `texts`, two text files.
 """
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,9 +28,9 @@ MODULES = (
 ARRAYS = re.compile(r"\b(ArrayLike|Array|Vectors|Ints)\b")  # in annotations
 
 
-def public(wanted: Callable[[Any], bool]) -> list[Any]:
+def public(wanted):
     """The public objects of a kind, each once, with the module and the name as id."""
-    found: dict[int, Any] = {}
+    found = {}
     for module in map(import_module, MODULES):
         for name in module.__all__:
             item = getattr(module, name)
@@ -43,17 +39,17 @@ def public(wanted: Callable[[Any], bool]) -> list[Any]:
     return list(found.values())
 
 
-def array_arguments(function: Callable[..., Any]) -> list[str]:
+def array_arguments(function):
     kinds = inspect.get_annotations(function)
     return [name for name, kind in kinds.items() if ARRAYS.search(kind) and name != "return"]
 
 
-def is_class_with_example(item: Any) -> bool:
+def is_class_with_example(item):
     return inspect.isclass(item) and ">>>" in (item.__doc__ or "")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def made(tmp_path_factory):
     """The folders that examples read, by their names in the examples."""
     folder = tmp_path_factory.mktemp("made")
     sample = folder / "sample"
@@ -64,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
-def _workspace(made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _workspace(made, tmp_path, monkeypatch):
     """The current folder is a new one, with links to these folders."""
     monkeypatch.chdir(tmp_path)
     for name, folder in made.items():
@@ -74,10 +70,10 @@ def _workspace(made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("_workspace")
 @pytest.mark.parametrize("item", [*public(inspect.isfunction), *public(is_class_with_example)])
-def test_the_example_of_a_docstring_runs(item: Any) -> None:
+def test_the_example_of_a_docstring_runs(item):
     tests = doctest.DocTestFinder(recurse=False).find(item, item.__name__, module=False, globs={})
     assert [test for test in tests if test.examples], "the docstring has no example"
-    printed: list[str] = []
+    printed = []
     for test in tests:
         doctest.DocTestRunner(verbose=False).run(test, out=printed.append)
     assert not printed, "".join(printed)
@@ -86,7 +82,7 @@ def test_the_example_of_a_docstring_runs(item: Any) -> None:
 @pytest.mark.parametrize(
     "function", public(lambda item: inspect.isfunction(item) and bool(array_arguments(item)))
 )
-def test_the_docstring_has_the_shape_of_every_array(function: Callable[..., Any]) -> None:
+def test_the_docstring_has_the_shape_of_every_array(function):
     text = inspect.getdoc(function) or ""
     for name in array_arguments(function):
         assert re.search(rf"^    {name}: \(", text, re.MULTILINE), f"{name} has no shape"

@@ -1,7 +1,5 @@
 """Rules of the house: what is public, who imports whom, what stays light, configs, workflows."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re
@@ -10,7 +8,6 @@ import sys
 import tomllib
 from graphlib import TopologicalSorter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -34,14 +31,14 @@ NAMED_BY_THE_SEEDS = {
 }
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_the_version_is_the_same_everywhere():
     citation = (ROOT / "CITATION.cff").read_text()
     changes = (ROOT / "CHANGELOG.md").read_text()
-    assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == ap.__version__  # type: ignore[index]
-    assert re.search(r"^## (.+)$", changes, re.MULTILINE)[1] == ap.__version__  # type: ignore[index]
+    assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == ap.__version__
+    assert re.search(r"^## (.+)$", changes, re.MULTILINE)[1] == ap.__version__
 
 
-def test_all_is_sorted_complete_and_importable() -> None:
+def test_all_is_sorted_complete_and_importable():
     assert ap.__all__ == sorted(ap.__all__)
     assert set(ap.__all__) >= NAMED_BY_THE_SEEDS
     assert all(getattr(ap, name) is not None for name in ap.__all__)
@@ -50,7 +47,7 @@ def test_all_is_sorted_complete_and_importable() -> None:
         _ = ap.nonsense
 
 
-def modules_imported_by(path: Path) -> set[str]:
+def modules_imported_by(path):
     """Modules a file imports, wherever in the file."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -61,7 +58,7 @@ def modules_imported_by(path: Path) -> set[str]:
     return found
 
 
-def imports_of(path: Path) -> set[str]:
+def imports_of(path):
     """Packages a file imports."""
     return {module.split(".")[0] for module in modules_imported_by(path)}
 
@@ -82,14 +79,14 @@ TENSORS = ANALYSIS / "export" / "tensor_file.py"  # an export that is a .pt file
         ("qk_study", {"torch", "transformers"}),
     ],
 )
-def test_imports_run_down(package: str, forbidden: set[str]) -> None:
+def test_imports_run_down(package, forbidden):
     for path in (ROOT / "src" / package).rglob("*.py"):
         allowed = {KVPRESS: {"torch", "transformers"}, TENSORS: {"torch"}}.get(path, set())
         assert not imports_of(path) & (forbidden - allowed), path
         assert path == KVPRESS or "kvpress" not in imports_of(path), path
 
 
-def test_neither_files_nor_folders_import_in_a_circle() -> None:
+def test_neither_files_nor_folders_import_in_a_circle():
     """`__init__.py` is left out: it only passes on names."""
     source = ROOT / "src"
     module_of = {
@@ -101,7 +98,7 @@ def test_neither_files_nor_folders_import_in_a_circle() -> None:
         module: {other for other in modules_imported_by(path) if other in module_of}
         for module, path in module_of.items()
     }
-    folders: dict[str, set[str]] = {}
+    folders = {}
     for module, others in files.items():
         inside = folders.setdefault(folder_of(module), set())
         inside |= {folder_of(other) for other in others} - {folder_of(module)}
@@ -109,12 +106,12 @@ def test_neither_files_nor_folders_import_in_a_circle() -> None:
         list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
-def folder_of(module: str) -> str:
+def folder_of(module):
     """The subfolder of a package that holds the module, or the module itself where none does."""
     return ".".join(module.split(".")[:2])
 
 
-def modules_loaded_by(code: str) -> set[str]:
+def modules_loaded_by(code):
     """Modules that a new process has loaded at its end."""
     report = "import sys, atexit; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
     done = subprocess.run(
@@ -141,7 +138,7 @@ ROOMS = {
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_rooms_of_the_analysis_import_what_is_below_them(room: str) -> None:
+def test_rooms_of_the_analysis_import_what_is_below_them(room):
     allowed = (*ROOMS[room], *sys.stdlib_module_names)
     files = sorted((ANALYSIS / room).rglob("*.py"))
     assert len(files) > 5
@@ -152,7 +149,7 @@ def test_rooms_of_the_analysis_import_what_is_below_them(room: str) -> None:
             )
 
 
-def test_arrays_need_numpy_and_scipy_only() -> None:
+def test_arrays_need_numpy_and_scipy_only():
     """The estimator, the rotation, and the functions that the seeds name."""
     doors = [ANALYSIS / "statistics.py", ANALYSIS / "plasticity.py"]
     modules = [
@@ -166,7 +163,7 @@ def test_arrays_need_numpy_and_scipy_only() -> None:
     }
 
 
-def test_only_doors_are_on_the_top_floor_of_the_analysis() -> None:
+def test_only_doors_are_on_the_top_floor_of_the_analysis():
     assert len(list(ANALYSIS.glob("*.py"))) <= 14
 
 
@@ -183,12 +180,12 @@ for main, words in [(main, []), (main_of_qk_sniffer, []), (main, ["plot", "map"]
 
 
 @pytest.mark.parametrize("code", ["import attention_plasticity", SEVERAL_HELPS])
-def test_import_and_help_load_no_heavy_library(code: str) -> None:
+def test_import_and_help_load_no_heavy_library(code):
     heavy = {"numpy", "scipy", "pandas", "pyarrow", "torch", "transformers", "datasets", "rich"}
     assert not (heavy | {"huggingface_hub", "matplotlib"}) & modules_loaded_by(code)
 
 
-def test_no_package_finds_another_by_entry_points() -> None:
+def test_no_package_finds_another_by_entry_points():
     """Verbs of other packages are named in one table of the command line."""
     for path in (ROOT / "src").rglob("*.py"):
         assert "importlib.metadata.entry_points" not in modules_imported_by(path), path
@@ -197,7 +194,7 @@ def test_no_package_finds_another_by_entry_points() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_config_loads(path: Path) -> None:
+def test_every_config_loads(path):
     config = load_config(path)
     assert config.num_layers
     assert config.num_q_heads
@@ -205,7 +202,7 @@ def test_every_config_loads(path: Path) -> None:
     assert config.output_dir == f"results/{path.stem}"
 
 
-def test_packages_are_typed() -> None:
+def test_packages_are_typed():
     for package in ("attention_plasticity", "qk_dump", "qk_sniffer", "qk_study", "qk_toolkit"):
         assert (ROOT / "src" / package / "py.typed").exists()
 
@@ -225,12 +222,12 @@ def test_packages_are_typed() -> None:
         ),
     ],
 )
-def test_functions_keep_the_argument_names_their_users_know(function: str, names: str) -> None:
+def test_functions_keep_the_argument_names_their_users_know(function, names):
     parameters = list(inspect.signature(getattr(ap, function)).parameters)
     assert parameters[: len(names.split())] == names.split()
 
 
-def test_an_except_of_all_errors_gives_its_reason() -> None:
+def test_an_except_of_all_errors_gives_its_reason():
     wide = re.compile(r"except( \(?(Base)?Exception\b[^#]*)?:\s*$|suppress\((Base)?Exception\)")
     found = [
         f"{path.relative_to(ROOT)}:{number}"
@@ -241,18 +238,18 @@ def test_an_except_of_all_errors_gives_its_reason() -> None:
     assert found == []
 
 
-def _job(name: str) -> dict[str, Any]:
+def _job(name):
     """The only job of a workflow."""
     text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text(encoding="utf-8")
     [job] = yaml.safe_load(text)["jobs"].values()
     return dict(job)
 
 
-def _commands(job: dict[str, Any]) -> list[str]:
+def _commands(job):
     return [step["run"] for step in job["steps"] if "run" in step]
 
 
-def test_changes_are_checked_on_every_supported_python() -> None:
+def test_changes_are_checked_on_every_supported_python():
     job = _job("ci")
     assert _commands(job) == [".ci/run"]
     assert (ROOT / ".ci" / "run").is_file()
@@ -261,6 +258,6 @@ def test_changes_are_checked_on_every_supported_python() -> None:
     assert project["requires-python"] == f">={versions[0]}"
 
 
-def test_everything_is_tested_at_night() -> None:
+def test_everything_is_tested_at_night():
     assert _commands(_job("nightly")) == ["make test-all"]
     assert "\ntest-all:" in (ROOT / "Makefile").read_text(encoding="utf-8")

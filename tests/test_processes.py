@@ -1,7 +1,5 @@
 """The helpers that start processes of tests, stop them at gates, and find those that are left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,14 +9,13 @@ import pytest
 
 import processes
 import waiting
-from planted import Planted
 from processes import children, command_of, end_left, is_alive, running
 from waiting import wait_for
 
 SLEEP = ["sleep", "600"]
 
 
-def test_a_process_that_a_test_left_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_a_test_left_is_ended_and_named(monkeypatch):
     """Also an orphan: the shell ends, and its child goes on."""
     before = {*running()}
     orphan = int(subprocess.check_output(["sh", "-c", "sleep 600 > /dev/null & echo $!"]))
@@ -36,7 +33,7 @@ def test_a_process_that_a_test_left_is_ended_and_named(monkeypatch: pytest.Monke
     assert end_left(before) == []
 
 
-def test_processes_below_kept_ones_are_no_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_below_kept_ones_are_no_leftovers(monkeypatch):
     before = {*running()}
     code = f"import subprocess; subprocess.run({SLEEP})"
     with subprocess.Popen([sys.executable, "-c", code]) as outer:
@@ -53,13 +50,13 @@ def test_processes_below_kept_ones_are_no_leftovers(monkeypatch: pytest.MonkeyPa
             os.kill(inner, signal.SIGKILL)
 
 
-def test_what_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_come_is_named(monkeypatch):
     monkeypatch.setattr(waiting, "PATIENCE", 0.0)
     with pytest.raises(AssertionError, match="waited 0 s for a bus"):
         wait_for("a bus", lambda: False)
 
 
-def test_planted_code_runs_in_the_named_processes_and_stops_at_its_gate(planted: Planted) -> None:
+def test_planted_code_runs_in_the_named_processes_and_stops_at_its_gate(planted):
     planted.plant("marked", "gate('first')\nprint('planted')")
     words = [sys.executable, "-c", "print('program')"]
     assert subprocess.check_output(words, text=True) == "program\n"
@@ -73,7 +70,7 @@ def test_planted_code_runs_in_the_named_processes_and_stops_at_its_gate(planted:
             process.kill()
 
 
-def test_planted_code_with_an_error_runs_no_program(planted: Planted) -> None:
+def test_planted_code_with_an_error_runs_no_program(planted):
     with pytest.raises(SyntaxError):
         planted.plant("marked", "if True:\npass")
     planted.plant("marked", "1 / 0")

@@ -3,12 +3,8 @@
 A new name is added here. A name that was removed or renamed breaks scripts, notebooks and files.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
-
-import pytest
 
 import attention_plasticity
 import qk_sniffer
@@ -79,18 +75,18 @@ SCRIPT_OPTIONS = """
 VERBS = "capture verify add-rotary analyze plot report study export push pull demo"
 
 
-def test_names_of_the_libraries() -> None:
+def test_names_of_the_libraries():
     assert attention_plasticity.__all__ == LIBRARY.split()
     assert qk_sniffer.__all__ == CAPTURE_LIBRARY.split()
 
 
-def test_flags() -> None:
+def test_flags():
     for settings, names in ((RunnerConfig, ANALYSIS_FLAGS), (CaptureConfig, CAPTURE_FLAGS)):
         found = [name for name, field in fields_of(settings).items() if section_of(field) is None]
         assert found == names.split()
 
 
-def test_figures_and_their_options() -> None:
+def test_figures_and_their_options():
     assert sorted(spec.name for spec in figures.FIGURES) == FIGURE_NAMES.split()
     assert figures.__all__ == FIGURE_LIBRARY.split()
     options = FIGURE_OPTIONS.split()
@@ -99,7 +95,7 @@ def test_figures_and_their_options() -> None:
     assert list(ScriptSettings.model_fields) == [*options, *SCRIPT_OPTIONS.split()]
 
 
-def test_columns_keep_their_names_and_their_order() -> None:
+def test_columns_keep_their_names_and_their_order():
     """New columns come after those of the published run. `metrics.py` has all of them."""
     files = {table.file: table.names for table in TABLES.values()}
     written = [file for file in files if (RUN / file).exists()]
@@ -111,7 +107,7 @@ def test_columns_keep_their_names_and_their_order() -> None:
         assert len(set(files[file])) == len(files[file]), file
 
 
-def test_an_error_follows_its_column_and_a_value_has_no_bias_beside_it() -> None:
+def test_an_error_follows_its_column_and_a_value_has_no_bias_beside_it():
     """The table of bins is older: its errors come after the columns of the cells."""
     for kind, table in TABLES.items():
         for place, name in enumerate(table.names):
@@ -120,7 +116,7 @@ def test_an_error_follows_its_column_and_a_value_has_no_bias_beside_it() -> None
                 assert table.names[place - 1] == name.removesuffix("_se")
 
 
-def test_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs(capsys):
     assert main(["--help"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[:2] == "  "]
     assert listed == VERBS.split()

@@ -1,7 +1,5 @@
 """The results in results/smollm2-135m, and the pages that describe them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -10,10 +8,7 @@ import pandas as pd
 
 import attention_plasticity as ap
 from attention_plasticity.figures.registry import file_names, left_out
-from attention_plasticity.tables.intervals import (
-    mean_half_width,
-    mean_over_heads,
-)
+from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
 from commands_here import run_here
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +19,7 @@ FINDINGS, PLASTICITY = (
 )
 
 
-def test_the_run_is_whole() -> None:
+def test_the_run_is_whole():
     run = ap.open_run(RUN)
     assert len(run.head_metrics) == 270  # reading compares every table with its hash
     assert len(run.component_weights) == 270 * 64
@@ -43,14 +38,14 @@ def test_the_run_is_whole() -> None:
         assert (RUN / "figures" / f"{name}.png").is_file(), name
 
 
-def test_the_page_tells_the_tables_numbers() -> None:
+def test_the_page_tells_the_tables_numbers():
     run = ap.open_run(RUN)
     drops = [_cell(run, f"ap_aligned_drop{part}") for part in ("", "_position", "_distance")]
     level, *others = (_cell(run, name) for name in ("ap_aligned", "ap_phase", "ap_overall"))
     assert f"| moby-dick-8192 | {' | '.join([level, *drops, *others])} |" in FINDINGS
 
 
-def test_the_drop_is_distance_also_in_the_count() -> None:
+def test_the_drop_is_distance_also_in_the_count():
     """The main statement about the context, from the published tables."""
     run = ap.open_run(RUN)
     counts = pd.read_csv(RUN / "head_counts.csv")
@@ -59,7 +54,7 @@ def test_the_drop_is_distance_also_in_the_count() -> None:
         assert low < counts[f"drop_{part}"].mean() < high
 
 
-def test_sure_induction_heads_keep_everything_in_every_order(tmp_path: Path) -> None:
+def test_sure_induction_heads_keep_everything_in_every_order(tmp_path):
     """Also in an order by far attention, of which they have little."""
     run = ap.open_run(RUN)
     roles = run.table("roles").query("role == 'induction'")
@@ -74,14 +69,14 @@ def test_sure_induction_heads_keep_everything_in_every_order(tmp_path: Path) -> 
         assert gates.sum() == 45
 
 
-def _cell(run: ap.Run, name: str) -> str:
+def _cell(run, name):
     """A mean over heads with half of its 95 % interval; plasticity over a bucket has none."""
     mean = mean_over_heads(run, name)
     half = "" if name == "ap_overall" else f" ± {mean_half_width(mean):.3f}"
     return f"{mean.value:.3f}{half}"
 
 
-def test_the_count_is_nearer_to_one_position() -> None:
+def test_the_count_is_nearer_to_one_position():
     """The main statement of docs/plasticity.md, from the published tables."""
     run = ap.open_run(RUN)
     heads = ["layer", "q_head"]
@@ -95,5 +90,5 @@ def test_the_count_is_nearer_to_one_position() -> None:
     assert f"| {counts.mean():.3f} | – |" in PLASTICITY
 
 
-def test_the_page_has_the_mean_attended_plasticity() -> None:
+def test_the_page_has_the_mean_attended_plasticity():
     assert f"| {_cell(ap.open_run(RUN), 'ap_attended')} |" in FINDINGS

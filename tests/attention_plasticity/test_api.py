@@ -1,9 +1,5 @@
 """The library as a researcher uses it in a notebook or a script."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pandas as pd
 import pytest
 
@@ -12,16 +8,16 @@ from dumps import make_dump
 from lasting_workers import workers as workers  # a fixture of all tests here
 
 
-def make(folder: Path) -> Path:
+def make(folder):
     return make_dump(folder, layers=2, q_heads=2, k_heads=1, n=200)
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     return make(tmp_path_factory.mktemp("api") / "dump")
 
 
-def test_a_dump_becomes_data_frames_that_no_other_run_replaces(dump: Path, tmp_path: Path) -> None:
+def test_a_dump_becomes_data_frames_that_no_other_run_replaces(dump, tmp_path):
     run = ap.analyze_dump(ap.open_dump(dump), output_dir=str(tmp_path / "out"), max_workers=1)
     assert len(run.head_metrics) == 4
     assert run.bucket_plasticity.plasticity.between(0, 1).all()
@@ -38,9 +34,7 @@ def test_a_dump_becomes_data_frames_that_no_other_run_replaces(dump: Path, tmp_p
     assert len(late.bucket_plasticity) > 0
 
 
-def test_progress_is_shown_if_asked_for(
-    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_is_shown_if_asked_for(dump, tmp_path, capsys):
     for progress in (False, True):
         ap.analyze_dump(dump, output_dir=str(tmp_path), max_workers=1, progress=progress)
         told = capsys.readouterr()
@@ -48,7 +42,7 @@ def test_progress_is_shown_if_asked_for(
         assert ("4 of 4 heads were finished earlier" in told.err) == progress
 
 
-def require_rows_of_one_head(dump: Path, run: ap.Run) -> None:
+def require_rows_of_one_head(dump, run):
     """The analysis of one head gives the rows of the tables."""
     opened = ap.open_dump(dump)
     assert repr(opened) == f"<Dump '{dump}': 4 query heads, 2 key heads>"
@@ -60,7 +54,7 @@ def require_rows_of_one_head(dump: Path, run: ap.Run) -> None:
     pd.testing.assert_frame_equal(head.component_weights, weights, check_exact=False, rtol=1e-12)
 
 
-def test_settings_may_come_as_a_config_a_mapping_or_words(tmp_path: Path) -> None:
+def test_settings_may_come_as_a_config_a_mapping_or_words(tmp_path):
     """The `model_dir` of the settings is ignored for a dump that was opened."""
     make_dump(tmp_path / "root" / "model", layers=1, k_heads=1, n=60)
     config = ap.make_config(
@@ -81,7 +75,7 @@ def test_settings_may_come_as_a_config_a_mapping_or_words(tmp_path: Path) -> Non
             ap.analyze_dump(opened, **{field: True})
 
 
-def test_failures_are_a_table_and_total_failure_is_an_error(tmp_path: Path) -> None:
+def test_failures_are_a_table_and_total_failure_is_an_error(tmp_path):
     dump = make(tmp_path / "dump")
     (dump / "l00h00q" / "data.parquet").write_text("spoilt")
     run = ap.analyze_dump(dump, output_dir=str(tmp_path / "out"), max_workers=1)

@@ -1,7 +1,5 @@
 """The command line: help, flags, exit codes, what is printed where."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -24,9 +22,7 @@ from qk_dump.side_files import Example, write_examples
 ROOT = Path(__file__).parents[2]
 
 
-def test_help_explains_every_field_and_ends_with_commands(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_explains_every_field_and_ends_with_commands(capsys):
     with pytest.raises(SystemExit) as left:
         main(["analyze", "--help_all"])
     assert left.value.code == 0
@@ -44,9 +40,7 @@ VERBS = re.findall(r"^  ([\w-]+)  ", run_here("--help").stdout, re.M)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_is_one_screen_with_three_commands(
-    verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_help_of_a_verb_is_one_screen_with_three_commands(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with suppress(SystemExit):
         main([verb, "--help"])
@@ -62,15 +56,13 @@ def test_the_help_of_a_verb_is_one_screen_with_three_commands(
 
 
 @pytest.mark.parametrize("flag", ["--help_all", "--help-all"])
-def test_all_flags_are_in_a_help_of_their_own(
-    flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_flags_are_in_a_help_of_their_own(flag, capsys):
     with suppress(SystemExit):
         main(["analyze", flag])
     assert "--distant_from" in capsys.readouterr().out
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys):
     from attention_plasticity import __version__
 
     assert main(["--version"]) == 0
@@ -101,9 +93,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["analyze", "--max-workers", "0"], "--max_workers: expected an integer of at least 1"),
     ],
 )
-def test_misuse_is_one_line_and_exit_code_2(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misuse_is_one_line_and_exit_code_2(words, told, capsys):
     assert main(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -112,14 +102,14 @@ def test_misuse_is_one_line_and_exit_code_2(
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     dump = make_dump(tmp_path_factory.mktemp("dump"), layers=1, q_heads=2, k_heads=1, n=1000)
     write_examples(dump, [Example(number, f"text {number}", 1024, "") for number in range(4)])
     return add_rotary(dump)
 
 
 @pytest.fixture(scope="module")
-def finished(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(dump, tmp_path_factory):
     """The folder of a run. A flag beats the YAML, in either spelling."""
     folder = tmp_path_factory.mktemp("finished")
     config, out = folder / "run.yaml", folder / "out"
@@ -130,7 +120,7 @@ def finished(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(finished: Path, tmp_path: Path) -> Path:
+def copy(finished, tmp_path):
     """A finished run without its tables and one record: one key head is computed."""
     out = Path(shutil.copytree(finished, tmp_path / "out"))
     for path in (*out.glob("*.csv"), next(out.glob(".heads/*/l*.record"))):
@@ -138,11 +128,11 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_a_flag_beats_the_yaml_in_either_spelling(finished: Path) -> None:
+def test_a_flag_beats_the_yaml_in_either_spelling(finished):
     assert '"seed": 4' in (finished / "run.json").read_text()
 
 
-def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     dump = make_dump(tmp_path / "dump", layers=2, n=50)
     (dump / "l01h03q" / "data.parquet").write_text("spoilt")
     (dump / "l01h00q" / "data.parquet").unlink()
@@ -163,16 +153,14 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_a_dry_run_tells_what_is_finished_with_these_settings(dump: Path, finished: Path) -> None:
+def test_a_dry_run_tells_what_is_finished_with_these_settings(dump, finished):
     words = ("--dataset_local_root", dump, "--output_dir", finished, "--dry_run")
     told = analyze_here(*words, "--seed", 4).stdout
     assert "Finished     2 heads, with these settings and files" in told
     assert "Finished     0 heads" in analyze_here(*words, "--seed", 1).stdout
 
 
-def test_the_seeds_entry_point_works(
-    dump: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_seeds_entry_point_works(dump, copy, monkeypatch):
     words = ["analyze.py", "--dataset_local_root", str(dump), "--output_dir", str(copy)]
     monkeypatch.setattr(sys, "argv", [*words, "--seed", "4", "--max_workers", "1"])
     with pytest.raises(SystemExit) as ended:
@@ -182,9 +170,7 @@ def test_the_seeds_entry_point_works(
 
 
 @pytest.mark.parametrize("redirect", ["> /dev/full", ">&-", "2>&-"])
-def test_a_stream_that_fails_is_no_traceback_and_loses_no_table(
-    redirect: str, dump: Path, copy: Path, tmp_path: Path
-) -> None:
+def test_a_stream_that_fails_is_no_traceback_and_loses_no_table(redirect, dump, copy, tmp_path):
     """A stream without our characters shows others. Files of the user are no libraries."""
     (tmp_path / "random.py").write_text("raise RuntimeError('not yours to import')")
     script = Path(sys.executable).parent / "attention-plasticity"
@@ -204,9 +190,7 @@ def test_a_stream_that_fails_is_no_traceback_and_loses_no_table(
         assert re.search(r"RoPE-aligned plasticity 0\.\d+ \? 0\.", done.stdout)  # ±
 
 
-def test_help_that_cannot_be_written_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_that_cannot_be_written_is_an_error(monkeypatch, capsys):
     verbs = re.findall(r"^  (\w+)  ", run_here("--help").stdout, re.M)
     assert {"capture", "analyze", "report"} <= set(verbs)
     told = "error: standard output: cannot be written: No space left on device\n"

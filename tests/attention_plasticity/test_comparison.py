@@ -1,9 +1,6 @@
 """`compare_runs`: tables, files, notes and refusals."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -19,7 +16,7 @@ from qk_toolkit.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def folders(tmp_path_factory):
     """Two runs on the same texts with two types of layers; the first has baselines."""
     runs = small_models(tmp_path_factory.mktemp("runs"), 2, "aa")
     write_baselines(runs[0].run.folder)
@@ -27,11 +24,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def comparison(folders: list[Path]) -> ap.Comparison:
+def comparison(folders):
     return ap.compare_runs(folders, labels=["a", "b"])
 
 
-def test_the_object_has_tables_and_short_texts(comparison: ap.Comparison) -> None:
+def test_the_object_has_tables_and_short_texts(comparison):
     assert repr(comparison) == f"Comparison(a, b; {len(comparison.notes)} notes)"
     assert comparison._repr_markdown_() == comparison.to_markdown()
     assert list(comparison.notes) == ["concerns", "runs", "text"]
@@ -41,7 +38,7 @@ def test_the_object_has_tables_and_short_texts(comparison: ap.Comparison) -> Non
     assert "29 heads in 5 layers (4 full attention, 1 sliding window), context 896" in caption
 
 
-def test_other_methods_are_refused_unless_forced(tmp_path: Path) -> None:
+def test_other_methods_are_refused_unless_forced(tmp_path):
     one = write_old_run(tmp_path / "one", model="one")
     other = write_old_run(tmp_path / "other", model="other", query_model="full")
     with pytest.raises(ConfigError, match=r"query_model differs.*force=True shows them anyway"):
@@ -56,16 +53,14 @@ def test_other_methods_are_refused_unless_forced(tmp_path: Path) -> None:
         (["{0}", "{1}"], ["a", "a"], "labels: must be different and not empty, got a, a"),
     ],
 )
-def test_misuse_is_one_line(
-    places: list[str], labels: list[str] | None, told: str, folders: list[Path]
-) -> None:
+def test_misuse_is_one_line(places, labels, told, folders):
     with pytest.raises(ConfigError) as caught:
         ap.compare_runs([place.format(*folders) for place in places], labels)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
+def test_runs_of_one_model_are_named_by_their_folders(tmp_path):
     """As few folders as tell them apart; a run that is given twice has a number."""
     places = ["x/mine", "y/mine", "y/other", "y/mine"]
     runs = [ap.open_run(write_run(tmp_path / place, model="owner/m")) for place in places]
@@ -74,7 +69,7 @@ def test_runs_of_one_model_are_named_by_their_folders(tmp_path: Path) -> None:
     assert labels_of([runs[1], runs[3]]) == ["m (mine, 1)", "m (mine, 2)"]
 
 
-def test_key_heads_have_the_means_of_their_file(tmp_path: Path) -> None:
+def test_key_heads_have_the_means_of_their_file(tmp_path):
     folders = [write_run(tmp_path / name, position=True) for name in "ab"]
     for folder in folders:
         rows = [

@@ -1,9 +1,6 @@
 """One head from its files to its rows: against the slow reference, on bad and on tiny input."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +19,7 @@ from reference_checks import assert_equals_reference
 
 
 @pytest.mark.parametrize("layer", [Layer(), Layer(window=14)], ids=["full", "window"])
-def test_a_head_does_not_depend_on_the_heads_it_is_analysed_with(
-    tmp_path: Path, layer: Layer
-) -> None:
+def test_a_head_does_not_depend_on_the_heads_it_is_analysed_with(tmp_path, layer):
     """In any order, in any number, or alone; queries at other places draw pairs of their own."""
     entry = layer.entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}}
     how = {"texts": 5, "q_heads": 3, "received": True, "share": 0.8, "layer": layer}
@@ -40,7 +35,7 @@ def test_a_head_does_not_depend_on_the_heads_it_is_analysed_with(
 
 
 @pytest.mark.parametrize("chunk", [128, 300])
-def test_in_chunks_only_keys_of_the_chunk_of_a_query_are_used(tmp_path: Path, chunk: int) -> None:
+def test_in_chunks_only_keys_of_the_chunk_of_a_query_are_used(tmp_path, chunk):
     """The seeds' rule for windows would also use the previous bucket, and other chunks."""
     heads = [small_head(seed, sliding_window=chunk) for seed in (1, 2)]
     write_pair(tmp_path, *heads)
@@ -58,7 +53,7 @@ def test_in_chunks_only_keys_of_the_chunk_of_a_query_are_used(tmp_path: Path, ch
 
 
 @pytest.mark.parametrize("seed", [0, 5])
-def test_large_files_are_cut_to_the_token_limit(tmp_path: Path, seed: int) -> None:
+def test_large_files_are_cut_to_the_token_limit(tmp_path, seed):
     make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=400, d=4)
     config = make_config(max_tokens_per_head=150, seed=seed, num_pairs_per_bucket=30)
     result = analyze(tmp_path, **config.model_dump())
@@ -66,7 +61,7 @@ def test_large_files_are_cut_to_the_token_limit(tmp_path: Path, seed: int) -> No
     assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, config))
 
 
-def test_ks_dimensions_and_level_follow_the_settings(tmp_path: Path) -> None:
+def test_ks_dimensions_and_level_follow_the_settings(tmp_path):
     make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=60, d=12)
     rows = head_rows(n=60, d=12, seed=1)
     rows["vectors"] = np.random.default_rng(0).standard_t(1.5, (60, 12)).astype(np.float32)
@@ -80,14 +75,14 @@ def test_ks_dimensions_and_level_follow_the_settings(tmp_path: Path) -> None:
     assert len(set(shares)) > 1  # the seed decides which dimensions are tested
 
 
-def test_windows_of_queries_and_keys_must_agree(tmp_path: Path) -> None:
+def test_windows_of_queries_and_keys_must_agree(tmp_path):
     write_pair(tmp_path, small_head(1, sliding_window=64), small_head(2, sliding_window=None))
     with pytest.raises(DumpError, match=r"l00h00q.*sliding_window.*64"):
         analyze(tmp_path)
 
 
 @pytest.mark.parametrize("where", ["queries", "keys"])
-def test_window_recorded_in_one_of_two_files_holds_for_both(tmp_path: Path, where: str) -> None:
+def test_window_recorded_in_one_of_two_files_holds_for_both(tmp_path, where):
     heads = {"queries": small_head(1), "keys": small_head(2)}
     heads[where]["sliding_window"] = 200
     write_pair(tmp_path, heads["queries"], heads["keys"])
@@ -99,7 +94,7 @@ def test_window_recorded_in_one_of_two_files_holds_for_both(tmp_path: Path, wher
 
 
 @pytest.mark.parametrize("how", ["no column", "a null", "single_example"])
-def test_unknown_texts_leave_the_values_of_the_seeds(tmp_path: Path, how: str) -> None:
+def test_unknown_texts_leave_the_values_of_the_seeds(tmp_path, how):
     make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=200, examples=1)
     known = analyze(tmp_path)
     assert set(known.tables["bucket_plasticity"].pop("n_texts")) == {1}
@@ -120,9 +115,7 @@ def test_unknown_texts_leave_the_values_of_the_seeds(tmp_path: Path, how: str) -
     assert "drift" not in result.tables
 
 
-def test_pairs_are_scored_block_by_block_with_the_same_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_are_scored_block_by_block_with_the_same_result(tmp_path, monkeypatch):
     write_pair(tmp_path, small_head(1), small_head(2))
     whole = analyze(tmp_path).bucket_plasticity
     monkeypatch.setattr(seed_scores, "_PAIR_BLOCK", 4 * 7)

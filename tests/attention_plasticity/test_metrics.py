@@ -1,23 +1,17 @@
 """The table of metrics: complete, without contradictions, and the source of names elsewhere."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
 from attention_plasticity.metric import METRIC_GROUPS
-from attention_plasticity.metrics import (
-    METRICS,
-    TABLES,
-    shown_groups,
-)
+from attention_plasticity.metrics import METRICS, TABLES, shown_groups
 from attention_plasticity.page.html import page_html
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_columns_have_words_and_known_groups(kind: str) -> None:
-    table = TABLES[kind]  # type: ignore[index]
+def test_columns_have_words_and_known_groups(kind):
+    table = TABLES[kind]
     assert table.rows
     ids = ("layer", "k_head") if kind == "key_heads" else ("layer", "q_head", "k_head")
     assert table.names[: len(ids)] == ids
@@ -30,7 +24,7 @@ def test_columns_have_words_and_known_groups(kind: str) -> None:
         assert not metric.error or metric.standard_error.column in table.names, metric
 
 
-def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
+def test_the_page_shows_every_metric_once_and_in_reading_order():
     groups = dict(shown_groups())
     shown = [name for names in groups.values() for name in names]
     assert sorted(shown) == sorted(name for name, metric in METRICS.items() if metric.group)
@@ -58,11 +52,11 @@ def test_the_page_shows_every_metric_once_and_in_reading_order() -> None:
         ("q_beta_norm", 0.00004, "4.0e-05"),
     ],
 )
-def test_values_have_the_decimals_of_their_format(column: str, value: float, text: str) -> None:
+def test_values_have_the_decimals_of_their_format(column, value, text):
     assert METRICS[column].show(value) == text
 
 
-def test_a_value_is_shown_with_half_of_its_interval() -> None:
+def test_a_value_is_shown_with_half_of_its_interval():
     assert METRICS["ap_overall"].show_half(0.68714, 0.0061) == "0.6871 ± 0.0061"
     assert METRICS["ap_overall"].show_half(0.6871, math.nan) == "0.687"
     assert METRICS["ap_overall"].show_half(math.nan, math.nan) == "–"

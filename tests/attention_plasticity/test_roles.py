@@ -1,7 +1,5 @@
 """Roles of heads: thresholds, labels and intervals that contain a threshold."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 
@@ -16,7 +14,6 @@ from attention_plasticity.roles import (
     ROLES,
     UNSURE,
     Label,
-    Role,
     check_thresholds,
     default_thresholds,
     label,
@@ -35,12 +32,12 @@ SCORES = st.dictionaries(
 )
 
 
-def sure_label(values: dict[str, float]) -> Label:
+def sure_label(values):
     """The label of a head whose scores have no error."""
     return label(values, dict.fromkeys(values, 0.0), LIMITS)
 
 
-def test_the_first_role_that_reaches_its_threshold_is_the_label() -> None:
+def test_the_first_role_that_reaches_its_threshold_is_the_label():
     assert sure_label(REPEATED).role == MIXED
     for role in ROLES:
         known = REPEATED if role.repeated_column is None else {"repeated_induction": math.nan}
@@ -51,7 +48,7 @@ def test_the_first_role_that_reaches_its_threshold_is_the_label() -> None:
     assert sure_label(both).role == "induction"
 
 
-def test_scores_on_repeated_tokens_decide_if_they_are_known() -> None:
+def test_scores_on_repeated_tokens_decide_if_they_are_known():
     on_texts = {"induction_excess": 0.9}
     assert sure_label(on_texts).role == "induction"
     assert sure_label({**on_texts, "repeated_induction": 0.1}).role == MIXED
@@ -61,9 +58,7 @@ def test_scores_on_repeated_tokens_decide_if_they_are_known() -> None:
 
 @pytest.mark.parametrize("unknown", [{}, {"repeated_induction": math.nan}], ids=str)
 @pytest.mark.parametrize("role", [role for role in ROLES if role.name in RESTING], ids=str)
-def test_without_repeated_tokens_a_resting_head_is_unsure(
-    role: Role, unknown: dict[str, float]
-) -> None:
+def test_without_repeated_tokens_a_resting_head_is_unsure(role, unknown):
     """An induction head rests while no token repeats, so that it can look like one of these."""
     for values, likely in (({role.column: 0.9}, role.name), ({role.column: 0.0}, MIXED)):
         found, widths = sure_label({**unknown, **values}), dict.fromkeys(values, 0.0)
@@ -77,7 +72,7 @@ def test_without_repeated_tokens_a_resting_head_is_unsure(
     assert not repeated_decide(unknown, ["previous", "self", "local"])
 
 
-def test_a_score_without_an_error_makes_no_role_sure() -> None:
+def test_a_score_without_an_error_makes_no_role_sure():
     """With 1 to 3 texts a score has a value and no error."""
     values = {**REPEATED, "previous_mass": 0.95, "sink_rate": 0.02}
     known = dict.fromkeys(values, 0.01)
@@ -91,7 +86,7 @@ def test_a_score_without_an_error_makes_no_role_sure() -> None:
     assert label(values, {**known, "sink_rate": math.nan}, LIMITS).role == "previous"
 
 
-def test_an_interval_that_contains_a_threshold_is_unsure() -> None:
+def test_an_interval_that_contains_a_threshold_is_unsure():
     values = {**REPEATED, "previous_mass": 0.45, "sink_rate": 0.9}
     widths = dict.fromkeys(values, 0.0)
     assert label(values, {**widths, "previous_mass": 0.04}, LIMITS).role == "previous"
@@ -105,9 +100,7 @@ def test_an_interval_that_contains_a_threshold_is_unsure() -> None:
 
 
 @given(SCORES, st.floats(0, 0.5))
-def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
-    values: dict[str, float], half: float
-) -> None:
+def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(values, half):
     found = sure_label(values)
     unknown = repeated_decide(values, [found.likely_role])
     assert found.role == (UNSURE if unknown else found.likely_role)
@@ -129,7 +122,7 @@ def test_a_label_is_a_name_and_wider_intervals_never_make_it_sure(
     assert seen - {UNSURE} <= set(possible)
 
 
-def test_thresholds_are_checked() -> None:
+def test_thresholds_are_checked():
     check_thresholds({"far": 0.0, "repeated_induction": 0.3})
     for wrong, message in (
         ({"copy": 0.5}, "'copy' is no role; choose from induction, repeated_induction"),

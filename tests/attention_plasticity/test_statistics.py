@@ -1,7 +1,5 @@
 """Regression, rotation and shape of residuals, each against scipy or its defining equation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -13,15 +11,11 @@ from attention_plasticity import (
     make_pos_rotation,
     orientation_from_keys,
 )
-from attention_plasticity.statistics import (
-    reflection_vector,
-    residual_variance,
-    rotate,
-)
+from attention_plasticity.statistics import reflection_vector, residual_variance, rotate
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_fit_survives_a_mean_a_million_times_the_spread(dtype: type) -> None:
+def test_fit_survives_a_mean_a_million_times_the_spread(dtype):
     rng = np.random.default_rng(1)
     t = np.sort(rng.integers(0, 1000, 4000)).astype(float)
     X = rng.standard_normal((4000, 3)) + np.outer(t / 1000, [0.5, 1.0, 2.0])
@@ -35,7 +29,7 @@ def test_fit_survives_a_mean_a_million_times_the_spread(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("position", [0.0, 0.1, 12345.0])
-def test_one_position_explains_nothing(position: float) -> None:
+def test_one_position_explains_nothing(position):
     X = np.random.default_rng(3).standard_normal((1500, 3))
     fit = fit_multioutput_linear_regressor(np.full(1500, position), X)
     assert not fit.beta.any()
@@ -46,7 +40,7 @@ def test_one_position_explains_nothing(position: float) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("value", [0.0, 0.1, -1e30, 1e-30])
-def test_constant_dimension_has_no_slope_and_no_r2(value: float, dtype: type) -> None:
+def test_constant_dimension_has_no_slope_and_no_r2(value, dtype):
     t = np.random.default_rng(4).permutation(3000).astype(float)
     X = np.stack([np.full(3000, value), t], axis=1).astype(dtype)
     fit = fit_multioutput_linear_regressor(t, X)
@@ -54,7 +48,7 @@ def test_constant_dimension_has_no_slope_and_no_r2(value: float, dtype: type) ->
     assert fit.r2[1] == pytest.approx(1.0)
 
 
-def test_orientation_is_the_sign_of_the_mean_of_bucket_means() -> None:
+def test_orientation_is_the_sign_of_the_mean_of_bucket_means():
     b = np.array([4, 0, 0, 0, 4])
     X = np.array([[5.0, -1, 0], [-1, -1, 0], [-1, -1, 0], [-1, 2, 0], [3, -9, 0]])
     # dimension 0: mean of all rows positive too; dimension 1: bucket means 0 and -5
@@ -83,7 +77,7 @@ BETAS = {
 
 
 @pytest.mark.parametrize("beta", BETAS.values(), ids=BETAS)
-def test_rotation_is_a_reflection_taking_beta_to_the_first_axis(beta: np.ndarray) -> None:
+def test_rotation_is_a_reflection_taking_beta_to_the_first_axis(beta):
     H = make_pos_rotation(beta)
     d = len(beta)
     unit = beta / np.abs(beta).max()
@@ -95,7 +89,7 @@ def test_rotation_is_a_reflection_taking_beta_to_the_first_axis(beta: np.ndarray
 
 
 @pytest.mark.parametrize("beta", BETAS.values(), ids=BETAS)
-def test_rank_one_rotation_equals_the_matrix_product(beta: np.ndarray) -> None:
+def test_rank_one_rotation_equals_the_matrix_product(beta):
     rng = np.random.default_rng(11)
     d = len(beta)
     signs = rng.choice([-1.0, 1.0], d)
@@ -108,13 +102,13 @@ def test_rank_one_rotation_equals_the_matrix_product(beta: np.ndarray) -> None:
         assert (before == X).all()
 
 
-def residuals_and_variance(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def residuals_and_variance(n, d, seed):
     residuals = np.random.default_rng(seed).standard_t(4, (n, d))
     residuals -= residuals.mean(axis=0)
     return residuals, (residuals**2).sum(axis=0) / (n - 2)
 
 
-def test_dimensions_without_variance_take_no_part_in_the_medians() -> None:
+def test_dimensions_without_variance_take_no_part_in_the_medians():
     residuals, variance = residuals_and_variance(80, 5, seed=2)
     dead = np.insert(residuals, 2, 0.0, axis=1), np.insert(variance, 2, 0.0)
     expected = compute_noise_normality_stats(residuals, variance)
@@ -126,7 +120,7 @@ def test_dimensions_without_variance_take_no_part_in_the_medians() -> None:
 
 
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
-def test_rounding_noise_is_told_from_variance_by_the_size_of_the_queries(size: float) -> None:
+def test_rounding_noise_is_told_from_variance_by_the_size_of_the_queries(size):
     noise = np.random.default_rng(14).standard_normal((1, 90))
     assert residual_variance(1e-16 * size * noise, size**2)[0] == 0
     assert residual_variance(1e-13 * size * noise, size**2)[0] > 0

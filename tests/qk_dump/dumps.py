@@ -1,10 +1,6 @@
 """Small dumps for tests, made on the spot."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,25 +12,14 @@ from qk_dump.rows import Rows
 from qk_dump.writer import write_head
 
 
-def distinct_tokens(
-    rng: np.random.Generator, texts: int, context: int, n: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def distinct_tokens(rng, texts, context, n):
     """(n,) texts and positions of n different tokens, in order. There may be fewer of them."""
     tokens = rng.choice(texts * context, min(n, texts * context), replace=False)
     text, position = np.divmod(np.sort(tokens), context)
     return text, position
 
 
-def head_rows(
-    n: int = 400,
-    d: int = 8,
-    *,
-    examples: int = 4,
-    context: int = 1024,
-    bucket_size: int = 128,
-    drift: float = 1.0,
-    seed: int | list[int] = 0,
-) -> dict[str, Any]:
+def head_rows(n=400, d=8, *, examples=4, context=1024, bucket_size=128, drift=1.0, seed=0):
     """Arguments of `write_columns` for random rows whose mean drifts with position."""
     rng = np.random.default_rng(seed)
     context = max(context, -(-n // examples))
@@ -49,40 +34,25 @@ def head_rows(
     }
 
 
-def write_columns(
-    root: Path,
-    head: HeadId,
-    *,
-    vectors: np.ndarray[Any, Any],
-    sliding_window: int | None = None,
-    **columns: Any,
-) -> Path:
+def write_columns(root, head, *, vectors, sliding_window=None, **columns):
     """Write a head with these columns and one window."""
     window = np.full(len(vectors), sliding_window or -1)
     values = {name: np.asarray(column) for name, column in columns.items()}
     return write_head(root, head, Rows({**values, "vector": vectors, "sliding_window": window}))
 
 
-def make_dump(
-    root: Path,
-    *,
-    layers: int = 2,
-    q_heads: int = 4,
-    k_heads: int = 2,
-    window: int | None = None,
-    **rows: Any,
-) -> Path:
+def make_dump(root, *, layers=2, q_heads=4, k_heads=2, window=None, **rows):
     """A complete dump; `rows` go to `head_rows`."""
     for layer in range(layers):
         for kind, count in (("q", q_heads), ("k", k_heads)):
             for head in range(count):
                 content = head_rows(seed=[layer, head, kind == "q"], **rows)
-                head_id = HeadId(layer, head, kind)  # type: ignore[arg-type]
+                head_id = HeadId(layer, head, kind)
                 write_columns(root, head_id, sliding_window=window, **content)
     return root
 
 
-def add_rotary(root: Path, layers: int = 1, width: int = 8, **facts: Any) -> Path:
+def add_rotary(root, layers=1, width=8, **facts):
     """Write dump.json with a rotary record per layer and a sampler, so that nothing is unknown.
 
     `facts` go to every layer.
@@ -100,16 +70,14 @@ def add_rotary(root: Path, layers: int = 1, width: int = 8, **facts: Any) -> Pat
     return root
 
 
-def rotary_file(dump: Path, path: Path) -> Path:
+def rotary_file(dump, path):
     """The rotary records of dump.json in a file of their own."""
     layers = layer_records(json.loads((dump / MANIFEST_NAME).read_text())["layers"])
     write_rotary_file(RotaryFile(str(path), "", layers, False, "a model", {}))
     return path
 
 
-def add_attended(
-    root: Path, layer: int = 0, head: int = 0, *, group: int = 2, n: int = 20, **rows: Any
-) -> Path:
+def add_attended(root, layer=0, head=0, *, group=2, n=20, **rows):
     """Keys of a head that were drawn by attention, in a dump of `make_dump`."""
     content = head_rows(n, seed=[layer, head, 7], **rows)
     rng = np.random.default_rng(n)

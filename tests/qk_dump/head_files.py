@@ -1,17 +1,12 @@
 """Parquet files of a head with any column exchanged, for the reader's tests."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from qk_dump.columns import ATTENTION_COLUMNS, COLUMNS, first_distances
-from qk_dump.reader import HeadRows, read_head
+from qk_dump.reader import read_head
 from qk_dump.rows import Rows
 from qk_toolkit.errors import DumpError
 
@@ -21,12 +16,12 @@ SHAPES = {"list": pa.list_, "large_list": pa.large_list, "fixed": lambda kind: p
 LATE = 9_001  # a row beyond the first batch
 
 
-def vectors_of(n: int, d: int = 3) -> np.ndarray[Any, Any]:
+def vectors_of(n, d=3):
     """Rows that differ, in numbers every float width can hold."""
     return (np.arange(n * d).reshape(n, d) % 2048 - 1024).astype(np.float64)
 
 
-def lists(values: np.ndarray[Any, Any], kind: pa.DataType | None = None) -> pa.Array:
+def lists(values, kind=None):
     flat = pa.array(values.reshape(-1), pa.float32())
     n, d = values.shape
     return pa.ListArray.from_arrays(np.arange(0, n * d + 1, d, dtype=np.int32), flat).cast(
@@ -34,7 +29,7 @@ def lists(values: np.ndarray[Any, Any], kind: pa.DataType | None = None) -> pa.A
     )
 
 
-def columns(n: int = 6, d: int = 3, first_text: int = 0) -> dict[str, Any]:
+def columns(n=6, d=3, first_text=0):
     return {
         "bucket": pa.array(np.arange(n) // 4 % 100),
         "example_id": pa.array(first_text + np.arange(n) // 3),
@@ -44,27 +39,18 @@ def columns(n: int = 6, d: int = 3, first_text: int = 0) -> dict[str, Any]:
     }
 
 
-def save(
-    path: Path,
-    n: int = 6,
-    *,
-    d: int = 3,
-    without: str = "",
-    group: int | None = None,
-    first_text: int = 0,
-    **changes: Any,
-) -> Path:
+def save(path, n=6, *, d=3, without="", group=None, first_text=0, **changes):
     content = {**columns(n, d, first_text), **changes}
     content.pop(without, None)
     pq.write_table(pa.table(content), path, row_group_size=group)
     return path
 
 
-def read(*files: Path, **options: Any) -> HeadRows:
+def read(*files, **options):
     return read_head(files, **{"examples": True, **options})
 
 
-def attention_rows(n: int = 6, window: int = -1) -> Rows:
+def attention_rows(n=6, window=-1):
     """Queries at positions 0 to 99 whose keys all have one logit, another one in every row.
 
     Every second key of a text has one token, the others another one.
@@ -89,7 +75,7 @@ def attention_rows(n: int = 6, window: int = -1) -> Rows:
     return Rows({**base, "vector": np.ones((n, 3), np.float32), **attention})
 
 
-def refusal(*files: Path, culprit: Path | None = None, **options: Any) -> str:
+def refusal(*files, culprit=None, **options):
     """The message of a refusal, which must name the culprit and fit a line."""
     with pytest.raises(DumpError) as caught:
         read(*files, **options)

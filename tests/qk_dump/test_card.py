@@ -1,10 +1,6 @@
 """README.md: what `datasets` and people read first."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,13 +24,13 @@ MANIFEST = DumpManifest(
 )
 
 
-def parts(text: str) -> tuple[dict[str, Any], str]:
+def parts(text):
     first, front, body = re.split(r"^---\n", text, maxsplit=2, flags=re.MULTILINE)
     assert first == ""
     return yaml.safe_load(front), body
 
 
-def test_more_heads_than_the_viewer_takes_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_heads_than_the_viewer_takes_are_not_named(monkeypatch):
     monkeypatch.setattr("qk_dump.card.MOST_CONFIGS", 12)
     heads = [HeadId(layer, 0, kind) for layer in range(4) for kind in "qk"]
     front, body = parts(card(MANIFEST, heads[:7], examples=True, tokens=True, analysis=True))
@@ -45,7 +41,7 @@ def test_more_heads_than_the_viewer_takes_are_not_named(monkeypatch: pytest.Monk
     assert 'load_dataset("path/to/this/folder", data_files="l00h00q/*.parquet"' in body
 
 
-def test_the_text_tells_what_was_captured_and_how_to_go_on() -> None:
+def test_the_text_tells_what_was_captured_and_how_to_go_on():
     drawn = HeadId(0, 0, "k", attended=True)
     assert "The folder `attended` has" in card(MANIFEST, [*SOME_HEADS, drawn], examples=True)
     _, body = parts(card(MANIFEST, SOME_HEADS, examples=True))
@@ -74,7 +70,7 @@ def test_the_text_tells_what_was_captured_and_how_to_go_on() -> None:
         "caf\udce9\x00\x1b[31m",
     ],
 )
-def test_no_value_can_break_out_of_its_place(name: str) -> None:
+def test_no_value_can_break_out_of_its_place(name):
     manifest = DumpManifest(model=name, revision=name, sampler={name: name})
     text = card(manifest, SOME_HEADS, examples=True)
     text.encode("utf-8")
@@ -89,7 +85,7 @@ def test_no_value_can_break_out_of_its_place(name: str) -> None:
     assert all(line.count("`") in (0, 2) for line in values)
 
 
-def test_a_card_of_ours_is_known_from_others(tmp_path: Path) -> None:
+def test_a_card_of_ours_is_known_from_others(tmp_path):
     path = tmp_path / "README.md"
     assert not is_card(path)
     path.write_text("# My notes")
@@ -103,7 +99,7 @@ def test_a_card_of_ours_is_known_from_others(tmp_path: Path) -> None:
 WIDTHS = {0: 4, 1: 6}  # by layer
 
 
-def write_dump(root: Path) -> tuple[DumpManifest, list[HeadId]]:
+def write_dump(root):
     """Two layers of different widths, keys drawn by attention, texts and tokens, without a card."""
     heads = [
         HeadId(layer, head, kind) for layer in WIDTHS for head in (0, 1) for kind in ("q", "k")
@@ -121,14 +117,14 @@ def write_dump(root: Path) -> tuple[DumpManifest, list[HeadId]]:
     return DumpManifest(layers=layers), heads
 
 
-def test_datasets_loads_any_head_and_the_examples(tmp_path: Path) -> None:
+def test_datasets_loads_any_head_and_the_examples(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
     dump = tmp_path / "dump"
     manifest, heads = write_dump(dump)
     (dump / "README.md").write_text(card(manifest, heads, examples=True, tokens=True))
 
-    def load(name: str) -> Any:
+    def load(name):
         cache = str(tmp_path / "cache")
         return datasets.load_dataset(str(dump), name, split="train", cache_dir=cache)
 

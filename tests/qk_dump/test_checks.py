@@ -1,11 +1,7 @@
 """Attention that a query can have passes. Impossible values, and files of another head, do not."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +26,7 @@ from qk_toolkit.errors import DumpError
 FILE = Path("dump/l00h00q/data.parquet")
 HEAD = HeadId(0, 0, "q")
 
-ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+ROUNDINGS = {
     "float32": lambda values: values,
     "float16": lambda values: values.astype(np.float16).astype(np.float32),
     "bfloat16": lambda values: (
@@ -39,7 +35,7 @@ ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def attention_of(logits: np.ndarray, sink: float, bins: int) -> dict[str, np.ndarray]:
+def attention_of(logits, sink, bins):
     """The attention columns of the queries of one text, from logits (n, n); −inf: not seen."""
     n = len(logits)
     position = np.arange(n)
@@ -76,17 +72,8 @@ def attention_of(logits: np.ndarray, sink: float, bins: int) -> dict[str, np.nda
     rounding=st.sampled_from(sorted(ROUNDINGS)),
 )
 def test_attention_of_random_logits_is_possible(
-    seed: int,
-    n: int,
-    spread: float,
-    shift: float,
-    window: int | None,
-    chunked: bool,
-    sink: float,
-    hidden: float,
-    bins: int,
-    rounding: str,
-) -> None:
+    seed, n, spread, shift, window, chunked, sink, hidden, bins, rounding
+):
     rng = np.random.default_rng(seed)
     position = np.arange(n)
     logits = spread * rng.standard_normal((n, n)) + shift
@@ -102,11 +89,11 @@ def test_attention_of_random_logits_is_possible(
     HeadRules(chunked=chunked).check(Rows(columns), FILE, 0)
 
 
-def masses(*values: float) -> list[float]:
+def masses(*values):
     return [*values, *[0.0] * (24 - len(values))]
 
 
-IMPOSSIBLE: dict[str, list[Any]] = {
+IMPOSSIBLE = {
     "lse": [-5.0, 50.0],
     "max_logit": [50.0, -50.0],
     "entropy": [-0.1, 9.0],
@@ -127,7 +114,7 @@ IMPOSSIBLE: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in IMPOSSIBLE.items() for value in values]
 )
-def test_an_impossible_value_is_refused_with_its_row(tmp_path: Path, name: str, value: Any) -> None:
+def test_an_impossible_value_is_refused_with_its_row(tmp_path, name, value):
     table = pq.read_table(write_head(tmp_path, HEAD, attention_rows(8)))
     values = table[name].to_pylist()
     values[5] = value
@@ -142,14 +129,14 @@ def test_an_impossible_value_is_refused_with_its_row(tmp_path: Path, name: str, 
     assert f"row {row}: impossible value in {other} (" in told or f"row 5: {name} is neg" in told
 
 
-def test_rows_with_huge_logits_are_not_checked(tmp_path: Path) -> None:
+def test_rows_with_huge_logits_are_not_checked(tmp_path):
     rows = attention_rows(8)
     huge = rows.with_columns({"lse": rows["lse"] + 1e6, "max_logit": rows["max_logit"] + 1e6})
     huge["mass_by_distance"][3] *= 1.1  # not exact in float32
     assert len(read(write_head(tmp_path, HEAD, huge), columns=COLUMNS)) == 8
 
 
-def test_keys_that_a_window_hides_are_not_visible(tmp_path: Path) -> None:
+def test_keys_that_a_window_hides_are_not_visible(tmp_path):
     rows = attention_rows(40, window=8)
     path = write_head(tmp_path, HEAD, rows)
     assert len(read(path, columns=COLUMNS)) == 40
@@ -164,7 +151,7 @@ def test_keys_that_a_window_hides_are_not_visible(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*ATTENTION_COLUMNS, "received", "inclusion"])
-def test_a_unit_is_whole_or_not_there(tmp_path: Path, name: str) -> None:
+def test_a_unit_is_whole_or_not_there(tmp_path, name):
     """Also if it is not read: a name may be damaged."""
     rows = attention_rows()
     if name not in rows:
@@ -181,7 +168,7 @@ UNIFORM, LOG = BucketGeometry("uniform", 10), BucketGeometry("log", 8)
 
 
 @pytest.mark.parametrize("geometry", [UNIFORM, LOG])
-def test_buckets_follow_from_positions(file: Path, geometry: BucketGeometry) -> None:
+def test_buckets_follow_from_positions(file, geometry):
     position, rules = np.arange(LATE + 100) % 120, HeadRules(geometry=geometry)
     bucket = geometry.bucket(position)
     for kind in (*INTEGERS, "float32", "float64"):
@@ -194,7 +181,7 @@ def test_buckets_follow_from_positions(file: Path, geometry: BucketGeometry) -> 
     assert len(read(path)) == len(position)  # nothing known, nothing checked
 
 
-def windows(*values: int | None) -> pa.Array:
+def windows(*values):
     return pa.array([*values, *[values[-1]] * (6 - len(values))], pa.int32())
 
 
@@ -211,9 +198,7 @@ def windows(*values: int | None) -> pa.Array:
         (None, windows(5), None),
     ],
 )
-def test_windows_must_be_those_of_dump_json(
-    file: Path, window: int | None, column: pa.Array | None, told: str | None
-) -> None:
+def test_windows_must_be_those_of_dump_json(file, window, column, told):
     changes = {"without": "sliding_window"} if column is None else {"sliding_window": column}
     save(file, **changes)
     rules = HeadRules(HEAD, window=window)
@@ -223,11 +208,11 @@ def test_windows_must_be_those_of_dump_json(
         assert told in refusal(file, rules=rules)
 
 
-def dump_of(**fields: Any) -> Dump:
+def dump_of(**fields):
     return Dump(Path("some/dump"), {}, DumpManifest.model_validate(fields))
 
 
-def test_rules_come_from_dump_json() -> None:
+def test_rules_come_from_dump_json():
     layers = [{"layer": 0, "type": "chunked_attention", "window": 64}, {"layer": 3}]
     dump = dump_of(bucket_type="log", min_bucket_size=8, layers=layers)
     assert rules_of(dump, HEAD) == HeadRules(HEAD, LOG, 64, chunked=True)
@@ -241,7 +226,7 @@ def test_rules_come_from_dump_json() -> None:
 # files of another head
 
 
-def read_in(root: Path, name: str) -> int:
+def read_in(root, name):
     dump = open_dump(root)
     head = next(one for one in dump.folders if one.folder == name)
     return len(read(*dump.files(head), rules=rules_of(dump, head)))
@@ -254,7 +239,7 @@ def read_in(root: Path, name: str) -> int:
         ("l01h00q", "row 0: layer is 1, but the folder is l00h00q"),
     ],
 )
-def test_the_file_of_another_head_is_refused(tmp_path: Path, source: str, told: str) -> None:
+def test_the_file_of_another_head_is_refused(tmp_path, source, told):
     make_dump(tmp_path, n=20)
     assert read_in(tmp_path, "l00h00q") == 20
     file = shutil.copy(tmp_path / source / "data.parquet", tmp_path / "l00h00q")
@@ -265,7 +250,7 @@ def test_the_file_of_another_head_is_refused(tmp_path: Path, source: str, told: 
         read_in(tmp_path, "l00h00q")
 
 
-def test_keys_in_the_folder_of_queries_are_refused(tmp_path: Path) -> None:
+def test_keys_in_the_folder_of_queries_are_refused(tmp_path):
     write_columns(tmp_path, HEAD, **head_rows(20), value_norm=np.ones(20))
     with pytest.raises(DumpError, match="'value_norm', which only keys have"):
         read_in(tmp_path, "l00h00q")

@@ -1,7 +1,5 @@
 """Batches of Parquet files as arrays: nulls, slices, and what is imported for them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,7 @@ from qk_dump.decoding import decoded_batch
 N = 21
 
 
-def batch() -> pa.RecordBatch:
+def batch():
     rng = np.random.default_rng(0)
     null = np.arange(N) % 3 == 1
     lists = [None if null[i] else [float(i), i + 0.5] for i in range(N)]
@@ -33,7 +31,7 @@ def batch() -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 5), (3, 11), (8, 13), (1, 1), (2, 1)])
-def test_a_slice_of_a_batch_has_the_values_of_its_rows(start: int, length: int) -> None:
+def test_a_slice_of_a_batch_has_the_values_of_its_rows(start, length):
     whole = decoded_batch(batch(), Path("data"), 0)
     part = decoded_batch(batch().slice(start, length), Path("data"), start)
     for name, values in part.columns.items():
@@ -46,14 +44,14 @@ def test_a_slice_of_a_batch_has_the_values_of_its_rows(start: int, length: int) 
     assert (np.isnan(whole["received"]).all(axis=1) == null).all()
 
 
-def test_fixed_lists_in_a_slice_have_their_own_values() -> None:
+def test_fixed_lists_in_a_slice_have_their_own_values():
     vectors = pa.array(np.arange(12.0).reshape(6, 2).tolist(), pa.list_(pa.float64(), 2))
     part = pa.RecordBatch.from_pydict({"vector": vectors}).slice(2, 3)
     found = decoded_batch(part, Path("data"), 0)["vector"]
     assert found.tolist() == [[4.0, 5.0], [6.0, 7.0], [8.0, 9.0]]
 
 
-def test_reading_a_head_imports_neither_pandas_nor_compute_functions() -> None:
+def test_reading_a_head_imports_neither_pandas_nor_compute_functions():
     code = """
 import sys
 from attention_plasticity.demo.sample import sample_path

@@ -1,16 +1,12 @@
 """The record of a layer: one validator for dump.json of this version and of earlier ones."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from qk_dump.layers import LayerError, LayerRecord, RotaryRecord, layer_records
 from qk_dump.manifest import DumpManifest
 
 RECORD = RotaryRecord((1.0, 0.1))
-WHOLE: dict[str, Any] = {
+WHOLE = {
     "layer": 2,
     "type": "chunked_attention",
     "rope": False,
@@ -25,7 +21,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_an_entry_is_written_as_it_was_read() -> None:
+def test_an_entry_is_written_as_it_was_read():
     for entry in (
         WHOLE,
         {"layer": 0, "type": "full_attention", "rotary": None, "rotary_problem": "it changes"},
@@ -34,10 +30,10 @@ def test_an_entry_is_written_as_it_was_read() -> None:
         (record,) = layer_records([entry])
         assert record.to_json() == entry
         assert list(record.to_json()) == list(entry)
-        assert DumpManifest(layers=[entry]).model_dump()["layers"] == [entry]  # type: ignore[list-item]
+        assert DumpManifest(layers=[entry]).model_dump()["layers"] == [entry]
 
 
-def test_facts_that_an_earlier_dump_lacks_are_not_known() -> None:
+def test_facts_that_an_earlier_dump_lacks_are_not_known():
     assert LayerRecord.from_json({"layer": 7}) == LayerRecord(7)
     nulls = dict.fromkeys((*WHOLE, "rotary_problem"))
     assert LayerRecord.from_json({**nulls, "layer": 7}) == LayerRecord(7)
@@ -63,11 +59,11 @@ def test_facts_that_an_earlier_dump_lacks_are_not_known() -> None:
         ({"layer": 3, "selective": "no"}, "selective of layer 3: expected true or false"),
     ],
 )
-def test_a_value_of_another_kind_is_refused_with_its_layer(entry: object, said: str) -> None:
+def test_a_value_of_another_kind_is_refused_with_its_layer(entry, said):
     with pytest.raises(LayerError, match=said):
         layer_records([entry])
 
 
-def test_a_layer_is_listed_once() -> None:
+def test_a_layer_is_listed_once():
     with pytest.raises(LayerError, match="layer 3 is listed twice"):
         layer_records([{"layer": 3}, {"layer": 4}, {"layer": 3, "window": 8}])

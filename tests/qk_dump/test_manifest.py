@@ -1,12 +1,8 @@
 """`dump.json`."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,13 +17,13 @@ from qk_dump.manifest import (
 from qk_toolkit.errors import ConfigError
 
 
-def written(folder: Path, text: str | bytes) -> Path:
+def written(folder, text):
     path = folder / MANIFEST_NAME
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     with pytest.raises(ConfigError) as caught:
         read_manifest(path)
     message = str(caught.value)
@@ -36,7 +32,7 @@ def refusal(path: Path) -> str:
     return message
 
 
-def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+def test_what_was_written_is_read_back(tmp_path):
     full = DumpManifest(
         model="HuggingFaceTB/SmolLM2-135M",
         num_layers=30,
@@ -52,7 +48,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert read_manifest(tmp_path / MANIFEST_NAME) == full
 
 
-def test_unknown_fields_are_kept_on_both_ways(tmp_path: Path) -> None:
+def test_unknown_fields_are_kept_on_both_ways(tmp_path):
     path = written(tmp_path, json.dumps({"num_layers": 2, "note": {"é": [1, None]}}))
     manifest = read_manifest(path)
     assert manifest is not None
@@ -64,7 +60,7 @@ def test_unknown_fields_are_kept_on_both_ways(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_no_regular_file_is_refused_unopened(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_unopened(tmp_path):
     os.mkfifo(tmp_path / MANIFEST_NAME)
     said = "is not a regular file"
     assert f"cannot be read: {said}" in refusal(tmp_path / MANIFEST_NAME)
@@ -80,13 +76,13 @@ GARBLED = {
 
 
 @pytest.mark.parametrize(("content", "said"), GARBLED.values(), ids=GARBLED)
-def test_what_json_should_not_hold_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_what_json_should_not_hold_is_refused(tmp_path, content, said):
     message = refusal(written(tmp_path, content))
     assert said in message
     assert "remove the file" in message
 
 
-WRONG: dict[str, list[Any]] = {
+WRONG = {
     "num_layers": [0, 1_001],
     "num_q_heads": [4_097],
     "min_bucket_size": [2**31],
@@ -100,7 +96,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("field", WRONG)
-def test_a_wrong_value_is_refused_with_the_field_named(tmp_path: Path, field: str) -> None:
+def test_a_wrong_value_is_refused_with_the_field_named(tmp_path, field):
     for value in WRONG[field]:
         message = refusal(written(tmp_path, json.dumps({field: value})))
         assert f"{field}: " in message
@@ -114,14 +110,12 @@ def test_a_wrong_value_is_refused_with_the_field_named(tmp_path: Path, field: st
         ({"num_layers": 1000, "num_q_heads": 263}, "are more than 262,144 heads in all"),
     ],
 )
-def test_heads_that_no_model_has_are_refused(
-    tmp_path: Path, facts: dict[str, int], told: str
-) -> None:
+def test_heads_that_no_model_has_are_refused(tmp_path, facts, told):
     assert told in refusal(written(tmp_path, json.dumps(facts)))
 
 
 @pytest.mark.parametrize("value", [-1.0, 1e300, math.nan, True, [1]])
-def test_a_scale_or_soft_cap_that_no_logit_allows_is_refused(tmp_path: Path, value: object) -> None:
+def test_a_scale_or_soft_cap_that_no_logit_allows_is_refused(tmp_path, value):
     """The message names the layer and the value."""
     for name in ("scale", "softcap"):
         layers = [{"layer": 2, "scale": 0.125, "softcap": 30}, {"layer": 3, name: value}]
@@ -144,9 +138,7 @@ def test_a_scale_or_soft_cap_that_no_logit_allows_is_refused(tmp_path: Path, val
         ({"a": 1, "b": 2}, {"b": 3, "a": 4}, "b (2 then, 3 now)"),
     ],
 )
-def test_the_first_difference_of_two_plans_is_told(
-    then: object, now: object, told: str | None
-) -> None:
+def test_the_first_difference_of_two_plans_is_told(then, now, told):
     assert plan_difference(then, now) == told
 
 
@@ -163,8 +155,6 @@ def test_the_first_difference_of_two_plans_is_told(
         ({"window": -1}, "layers: window of layer 7: expected a positive number of tokens or null"),
     ],
 )
-def test_a_layer_that_cannot_be_used_is_refused(
-    tmp_path: Path, entry: dict[str, object], said: str
-) -> None:
+def test_a_layer_that_cannot_be_used_is_refused(tmp_path, entry, said):
     layers = [{"layer": 6}, {"layer": 7, **entry}]
     assert said in refusal(written(tmp_path, json.dumps({"layers": layers})))

@@ -1,10 +1,6 @@
 """Buckets, keep probabilities against the rows of real captures, and the first visible key."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from attention_plasticity.tables.head_means import eligible_heads
-from qk_dump.heads import Kind
 from qk_dump.manifest import DumpManifest, read_manifest
 from qk_dump.positions import (
     BucketGeometry,
@@ -36,7 +31,7 @@ sizes = st.one_of(st.integers(1, 300), st.integers(1, 2**40))
 positions = st.one_of(st.integers(0, 100_000), st.integers(0, 2**60))
 
 
-def test_log_buckets_begin_at_powers_of_two_less_one() -> None:
+def test_log_buckets_begin_at_powers_of_two_less_one():
     geometry = BucketGeometry("log", 100)
     sizes = (1, 2, 100, 128, 129)
     assert [BucketGeometry("log", size).first for size in sizes] == [0, 1, 7, 7, 8]
@@ -46,10 +41,8 @@ def test_log_buckets_begin_at_powers_of_two_less_one() -> None:
 
 
 @given(kind=types, size=sizes, position=positions)
-def test_a_position_lies_between_the_bounds_of_its_bucket(
-    kind: str, size: int, position: int
-) -> None:
-    geometry = BucketGeometry(kind, size)  # type: ignore[arg-type]
+def test_a_position_lies_between_the_bounds_of_its_bucket(kind, size, position):
+    geometry = BucketGeometry(kind, size)
     (bucket,) = geometry.bucket([position]).tolist()
     (start,), (end,) = geometry.starts([bucket]).tolist(), geometry.ends([bucket]).tolist()
     assert start <= position <= end
@@ -62,12 +55,12 @@ def test_a_position_lies_between_the_bounds_of_its_bucket(
         assert bucket == position // size
 
 
-def test_positions_beyond_64_bits_are_in_late_buckets() -> None:
+def test_positions_beyond_64_bits_are_in_late_buckets():
     for beyond in (np.array([2**64 - 1], np.uint64), np.array([1e300])):
         assert BucketGeometry("log", 1).bucket(beyond)[0] >= 62
 
 
-def test_what_does_not_tell_a_geometry_gives_none() -> None:
+def test_what_does_not_tell_a_geometry_gives_none():
     assert geometry_of("log", 64) == BucketGeometry("log", 64)
     wrong = [(None, 64), ("log", None), ("cube", 64), ("log", 0), ("log", "64"), ([], 4)]
     wrong += [("log", True), ("uniform", 2**80)]
@@ -79,9 +72,7 @@ def test_what_does_not_tell_a_geometry_gives_none() -> None:
     window=st.one_of(st.none(), st.integers(1, 50)),
     chunked=st.booleans(),
 )
-def test_arrays_and_tensors_agree_with_a_mask(
-    length: int, window: int | None, chunked: bool
-) -> None:
+def test_arrays_and_tensors_agree_with_a_mask(length, window, chunked):
     expected = []
     for query in range(length):
         keys = [*range(query + 1)]
@@ -99,22 +90,22 @@ def test_arrays_and_tensors_agree_with_a_mask(
 # keep probabilities
 
 UNIFORM = {"type": "uniform", "base_rate": 4.0, "key_base_rate": 8.0, "seed": 0}
-KINDS: tuple[Kind, ...] = ("q", "k")
+KINDS = ("q", "k")
 
 
-def manifest_of(**changes: Any) -> DumpManifest:
-    facts: dict[str, Any] = {"bucket_type": "uniform", "min_bucket_size": 16, "sampler": UNIFORM}
+def manifest_of(**changes):
+    facts = {"bucket_type": "uniform", "min_bucket_size": 16, "sampler": UNIFORM}
     return DumpManifest.model_validate(facts | changes)
 
 
-def values(manifest: DumpManifest, kind: Kind, positions: list[int]) -> list[float]:
+def values(manifest, kind, positions):
     found = keep_probabilities(manifest, kind, positions).values
     assert found is not None
     assert found.dtype == np.float64
     return found.tolist()
 
 
-def test_values_follow_from_the_sampler() -> None:
+def test_values_follow_from_the_sampler():
     assert values(manifest_of(), "q", [0, 100]) == [0.25, 0.25]
     assert values(manifest_of(), "k", [0, 100]) == [0.5, 0.5]
     log = manifest_of(bucket_type="log", sampler={"type": "log_uniform", "base_rate": 32.0})
@@ -138,14 +129,14 @@ def test_values_follow_from_the_sampler() -> None:
         (manifest_of(sampler={"type": "uniform", "base_rate": True}), "True is not a rate"),
     ],
 )
-def test_unknown_probabilities_have_a_reason(manifest: DumpManifest | None, reason: str) -> None:
+def test_unknown_probabilities_have_a_reason(manifest, reason):
     found = keep_probabilities(manifest, "q", [0, 1])
     assert found.values is None
     assert reason in str(found.reason)
 
 
-def test_impossible_values_in_dump_json_are_refused(tmp_path: Path) -> None:
-    wrong: dict[str, list[Any]] = {
+def test_impossible_values_in_dump_json_are_refused(tmp_path):
+    wrong = {
         "kept_share": [0.5, {"q": 0.0}, {"q": 1.5}, {"x": 0.5}, {"k": "1"}],
         "eligible_q_heads": [0, -1, 1.5, "3"],
     }
@@ -157,11 +148,11 @@ def test_impossible_values_in_dump_json_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("model"))
 
 
-def test_counts_of_captures_fit(model: Path, tmp_path: Path) -> None:
+def test_counts_of_captures_fit(model, tmp_path):
     """Texts, layers and seeds are independent draws: 3 · 60 · 4 per kind and position."""
     texts = save_texts(tmp_path / "texts", [63] * 60)  # and a begin token
     counts = {kind: np.zeros(64) for kind in KINDS}
@@ -185,7 +176,7 @@ def test_counts_of_captures_fit(model: Path, tmp_path: Path) -> None:
         assert 0.001 < stats.chi2.sf(squares.sum(), 64) < 0.999
 
 
-def test_the_number_of_eligible_heads_is_recorded(model: Path, tmp_path: Path) -> None:
+def test_the_number_of_eligible_heads_is_recorded(model, tmp_path):
     texts = save_texts(tmp_path / "texts", [63])
     sampled = {"capture__head_sampling__count": 3, "capture__layers": "0-2"}
     for name, fields, eligible, by_type in (
@@ -201,7 +192,7 @@ def test_the_number_of_eligible_heads_is_recorded(model: Path, tmp_path: Path) -
         assert (found.by_layer_type if found else None) == by_type
 
 
-def test_inclusion_of_thinned_samples() -> None:
+def test_inclusion_of_thinned_samples():
     """Counted in a simulation in which keys drawn in both ways are in the base file only."""
     rng = np.random.default_rng(1)
     base, attended = np.array([0.9, 0.5, 0.1, 1.0]), np.array([0.2, 1.0, 0.3, 0.0])

@@ -1,13 +1,10 @@
 """Reading a head: what is accepted, which rows are taken, and in how much memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +37,7 @@ from qk_toolkit.errors import DumpError
 
 
 @pytest.mark.parametrize("kind", [*INTEGERS, *FLOATS])
-def test_any_type_of_number_reads_the_same(file: Path, kind: str) -> None:
+def test_any_type_of_number_reads_the_same(file, kind):
     place = np.array([0, 0.5, 100, 7, 2.25, 3]).astype(kind)
     number = pa.array([0, 5, 100, 7, 7, 3], kind if "int" in kind else "int64")
     rows = read(save(file, position=pa.array(place), bucket=number, example_id=number))
@@ -51,7 +48,7 @@ def test_any_type_of_number_reads_the_same(file: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", FLOATS)
-def test_vectors_of_every_accepted_type_read_the_same(file: Path, shape: str, kind: str) -> None:
+def test_vectors_of_every_accepted_type_read_the_same(file, shape, kind):
     n = 10_000
     vector = lists(vectors_of(n)).cast(SHAPES[shape](pa.type_for_alias(kind)))
     rows = read(save(file, n, vector=vector, group=3_333))
@@ -74,13 +71,13 @@ def test_vectors_of_every_accepted_type_read_the_same(file: Path, shape: str, ki
     ],
     ids=["int32", "uint16", "int64", "all null", "null type"],
 )
-def test_the_window_of_a_head_is_read(file: Path, window: pa.Array, expected: int | None) -> None:
+def test_the_window_of_a_head_is_read(file, window, expected):
     rows = read(save(file, sliding_window=window))
     assert rows.window == expected
     assert rows.window_recorded
 
 
-def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
+def test_shards_are_read_as_one_in_the_order_given(tmp_path):
     first = save(tmp_path / "a.parquet", 5, position=pa.array([9, 8, 7, 9, 8]))
     second = save(tmp_path / "b.parquet", 4)
 
@@ -102,9 +99,7 @@ def test_shards_are_read_as_one_in_the_order_given(tmp_path: Path) -> None:
     group=st.integers(1, 150),
     seed=st.integers(0, 2**32),
 )
-def test_shards_and_row_groups_never_change_the_subsample(
-    shards: list[int], size: int, group: int, seed: int
-) -> None:
+def test_shards_and_row_groups_never_change_the_subsample(shards, size, group, seed):
     n = sum(shards)
     starts = np.cumsum([0, *shards])
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +121,7 @@ def test_shards_and_row_groups_never_change_the_subsample(
     np.testing.assert_array_equal(rows.vectors, vectors_of(n)[chosen])
 
 
-def test_rows_that_are_not_chosen_are_checked_and_counted_as_well(file: Path) -> None:
+def test_rows_that_are_not_chosen_are_checked_and_counted_as_well(file):
     save(file, 1000, position=pa.array(np.arange(1000)))
     assert read(file, max_rows=3).position_max == 999
     values, chosen = vectors_of(1000), subsample(1000, 999, seed=0)
@@ -149,7 +144,7 @@ print(pyarrow.default_memory_pool().max_memory() + tracemalloc.get_traced_memory
 
 
 @pytest.mark.long
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_file(tmp_path):
     peaks = []
     sizes = (50_000, 400_000)
     for n in sizes:
@@ -178,9 +173,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         (None, None),
     ],
 )
-def test_examples_are_read_if_present_and_usable(
-    file: Path, column: pa.Array | None, read_back: list[int] | None
-) -> None:
+def test_examples_are_read_if_present_and_usable(file, column, read_back):
     if column is None:
         save(file, without="example_id")
     else:
@@ -195,12 +188,10 @@ def test_examples_are_read_if_present_and_usable(
 
 
 @pytest.mark.parametrize(("then", "now"), [(50, 40), (50, 60)])
-def test_a_file_that_changes_while_it_is_read_is_refused(
-    tmp_path: Path, then: int, now: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, then, now, monkeypatch):
     path = save(tmp_path / "data.parquet", then)
 
-    def count_then_change(files: object) -> int:  # no real writer can be made to hit this moment
+    def count_then_change(files):  # no real writer can be made to hit this moment
         save(path, now)
         return then
 
@@ -208,7 +199,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     assert "changed while it was read" in refusal(path)
 
 
-def test_buckets_are_counted(tmp_path: Path) -> None:
+def test_buckets_are_counted(tmp_path):
     files = [
         save(tmp_path / f"{low}.parquet", 100, group=7, bucket=pa.array(np.arange(100) // 10 + low))
         for low in (3, 8)
@@ -225,7 +216,7 @@ def test_buckets_are_counted(tmp_path: Path) -> None:
 ALL = [*COLUMNS]
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     rows = attention_rows(300)
     for name in ATTENTION_COLUMNS:  # text 1 has no known attention
         rows[name][rows["example_id"] == 1] = -1 if rows[name].dtype == np.int64 else np.nan
@@ -244,12 +235,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert len(text["mass_by_distance"]) == len(text) == 100
 
 
-def key_columns(**changes: Any) -> dict[str, Any]:
+def key_columns(**changes):
     received = lists(np.full((6, 3), 0.25))
     return {"received": received, "inclusion": pa.array([0.5] * 6), **changes}
 
 
-def received_with(row: int, value: float) -> pa.Array:
+def received_with(row, value):
     values = np.full((6, 3), 0.25)
     values[row, 1] = value
     return lists(values)
@@ -277,16 +268,14 @@ def received_with(row: int, value: float) -> pa.Array:
         ),
     ],
 )
-def test_impossible_columns_are_refused_where_they_are_read(
-    file: Path, changes: dict[str, Any], message: str
-) -> None:
+def test_impossible_columns_are_refused_where_they_are_read(file, changes, message):
     save(file, **key_columns(**changes))
     assert message in refusal(file, columns=["received"])
     assert "received" not in read(file)
 
 
 @pytest.mark.parametrize("name", ["lse", "mass_by_distance", "first_mass", "argmax_token"])
-def test_a_null_makes_its_unit_and_later_ones_unknown(tmp_path: Path, name: str) -> None:
+def test_a_null_makes_its_unit_and_later_ones_unknown(tmp_path, name):
     path = write_head(tmp_path, HeadId(0, 0, "q"), attention_rows())
     table = pq.read_table(path)
     values = [*table[name].to_pylist()[:5], None]
@@ -301,7 +290,7 @@ def test_a_null_makes_its_unit_and_later_ones_unknown(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_what_one_shard_lacks_is_not_known(tmp_path: Path, order: int) -> None:
+def test_what_one_shard_lacks_is_not_known(tmp_path, order):
     """But a shard without rows adds nothing."""
     files = [
         save(tmp_path / "a.parquet", **key_columns()),
@@ -315,7 +304,7 @@ def test_what_one_shard_lacks_is_not_known(tmp_path: Path, order: int) -> None:
     np.testing.assert_array_equal(read(*files[::order]).vectors, vectors_of(5))
 
 
-def test_lists_may_have_any_length_and_be_null(tmp_path: Path) -> None:
+def test_lists_may_have_any_length_and_be_null(tmp_path):
     """Files whose lists are all null do not show the length."""
     unknown = key_columns(received=pa.array([None] * 6, pa.list_(pa.float32())))
     null = [
@@ -333,7 +322,7 @@ def test_lists_may_have_any_length_and_be_null(tmp_path: Path) -> None:
     )
 
 
-def test_attended_keys_of_a_head(tmp_path: Path) -> None:
+def test_attended_keys_of_a_head(tmp_path):
     make_dump(tmp_path, layers=1, n=40)
     path = add_attended(tmp_path, head=1, n=9)
     empty = {"received": np.empty((0, 2)), "inclusion": np.empty(0), **head_rows(0)}
@@ -353,9 +342,7 @@ def test_attended_keys_of_a_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_subsample_of_shards_of_different_float_width_loses_nothing(
-    tmp_path: Path, order: int
-) -> None:
+def test_a_subsample_of_shards_of_different_float_width_loses_nothing(tmp_path, order):
     wide = vectors_of(40) + 1e-9
     shards = [
         save(tmp_path / "narrow.parquet", 40),

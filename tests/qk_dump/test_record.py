@@ -1,7 +1,5 @@
 """Files of another capture, lost parts and copies are refused: by ids and numbers of rows."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -14,7 +12,6 @@ from dumps import head_rows, make_dump
 from qk_dump.checks import rules_of
 from qk_dump.head_counts import check_head
 from qk_dump.heads import HeadId
-from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
 from qk_dump.reader import ALL_ROWS, read_head
 from qk_dump.record import FileRecord
@@ -28,7 +25,7 @@ FOLDERS = ["l00h00q", "l00h00k", "attended/l00h00k"]
 HEADS = [HeadId(0, 0, "q"), HeadId(0, 0, "k"), HeadId(0, 0, "k", attended=True)]
 
 
-def captured(root: Path, capture: str = "one") -> Path:
+def captured(root, capture="one"):
     """A dump of one layer that names its capture, with 20 rows in every head."""
     for number, head in enumerate(HEADS):
         content = head_rows(20, seed=number)
@@ -40,17 +37,17 @@ def captured(root: Path, capture: str = "one") -> Path:
     return root
 
 
-def head_in(dump: Dump, folder: str) -> HeadId:
+def head_in(dump, folder):
     return next(head for head in dump.all_folders if head.folder == folder)
 
 
-def read(root: Path, folder: str, most: int = ALL_ROWS) -> int:
+def read(root, folder, most=ALL_ROWS):
     dump = open_dump(root)
     head = head_in(dump, folder)
     return len(read_head(dump.require_files(head), rules=rules_of(dump, head), max_rows=most))
 
 
-def told(root: Path, folder: str) -> str:
+def told(root, folder):
     """Why the head cannot be read. Before a push it is refused for the same reason."""
     dump = open_dump(root)
     with pytest.raises(DumpError) as reading:
@@ -61,12 +58,12 @@ def told(root: Path, folder: str) -> str:
     return str(reading.value)
 
 
-def write(table: pa.Table, file: Path, record: FileRecord | None = None) -> None:
+def write(table, file, record=None):
     pq.write_table(table.replace_schema_metadata(record and record.as_metadata()), file)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_file_of_another_capture_is_refused(tmp_path: Path, folder: str) -> None:
+def test_the_file_of_another_capture_is_refused(tmp_path, folder):
     dump, other = captured(tmp_path / "dump"), captured(tmp_path / "other", "two")
     assert read(dump, folder) == 20
     file = shutil.copy(other / folder / "data.parquet", dump / folder / "data.parquet")
@@ -78,7 +75,7 @@ def test_the_file_of_another_capture_is_refused(tmp_path: Path, folder: str) -> 
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_copy_and_a_lost_part_are_refused(tmp_path: Path, folder: str) -> None:
+def test_a_copy_and_a_lost_part_are_refused(tmp_path, folder):
     dump = captured(tmp_path)
     file = dump / folder / "data.parquet"
     copy = shutil.copy(file, file.with_name("data (1).parquet"))
@@ -91,14 +88,14 @@ def test_a_copy_and_a_lost_part_are_refused(tmp_path: Path, folder: str) -> None
     assert "data.parquet: 10 rows, but dump.json has 20 for this head" in told(dump, folder)
 
 
-def test_a_head_that_only_the_manifest_has_is_lost(tmp_path: Path) -> None:
+def test_a_head_that_only_the_manifest_has_is_lost(tmp_path):
     dump = captured(tmp_path)
     assert open_dump(dump).lost_heads == []
     shutil.rmtree(dump / "attended")
     assert open_dump(dump).lost_heads == ["attended/l00h00k"]
 
 
-def test_examples_and_tokens_of_another_capture_are_refused(tmp_path: Path) -> None:
+def test_examples_and_tokens_of_another_capture_are_refused(tmp_path):
     dump, other = captured(tmp_path / "dump"), captured(tmp_path / "other", "two")
     opened = open_dump(dump)
     assert opened.token_texts == {0: "a"}
@@ -110,7 +107,7 @@ def test_examples_and_tokens_of_another_capture_are_refused(tmp_path: Path) -> N
         _ = open_dump(dump).token_texts
 
 
-def test_two_captures_in_one_head_are_told_without_a_manifest(tmp_path: Path) -> None:
+def test_two_captures_in_one_head_are_told_without_a_manifest(tmp_path):
     dump = captured(tmp_path)
     file = dump / "l00h00k" / "data.parquet"
     table = pq.read_table(file)
@@ -123,7 +120,7 @@ def test_two_captures_in_one_head_are_told_without_a_manifest(tmp_path: Path) ->
         read(dump, "l00h00k")
 
 
-def test_a_head_of_a_foreign_dump_has_one_row_of_a_token(tmp_path: Path) -> None:
+def test_a_head_of_a_foreign_dump_has_one_row_of_a_token(tmp_path):
     """Also if rows are in no order, and if only some of them are read."""
     dump = make_dump(tmp_path, layers=1, n=400)
     file = dump / "l00h00k" / "data.parquet"

@@ -1,11 +1,6 @@
 """Dumps at URLs: found by one listing, read in ranges, checked as local files are."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,21 +17,20 @@ from qk_dump.head_counts import (
     vector_width,
 )
 from qk_dump.heads import HeadId
-from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.reader import HeadRows, read_head
+from qk_dump.reader import read_head
 from qk_dump.remote import Listing, RemoteFile, RemotePath
 from qk_dump.side_files import Example, read_examples, write_examples
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError, DumpError, StoreError
 from qk_toolkit.store import Store
-from s3_server import S3, error, truncated
+from s3_server import error, truncated
 
 HEAD = HeadId(0, 1, "q")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory):
     """A dump with two shards of one head, dump.json and examples.parquet."""
     folder = make_dump(tmp_path_factory.mktemp("remote") / "dump", layers=1, n=300)
     table = pq.read_table(folder / HEAD.folder / "data.parquet")
@@ -48,19 +42,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return folder
 
 
-def read(dump: Dump, head: HeadId = HEAD) -> HeadRows:
+def read(dump, head=HEAD):
     files = dump.files(head) if head.attended else dump.require_files(head)
     return read_head(files, max_rows=500, examples=head.kind == "k")
 
 
-def same(one: HeadRows, other: HeadRows) -> bool:
+def same(one, other):
     names = one.columns
     return set(names) == set(other.columns) and all(
         np.array_equal(one[name], other[name]) for name in names
     )
 
 
-def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
+def test_a_dump_at_a_url_is_the_local_one(s3, folder):
     add_attended(folder)
     s3.put_folder(folder, "models/dump")
     s3.put("models/dump/l00h01q/.hidden.parquet", b"")
@@ -79,7 +73,7 @@ def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
         assert vector_width(there.files(head)) == vector_width(here.files(head))
         assert count_buckets(there.files(head), 99) == count_buckets(here.files(head), 99)
     assert texts_of_layers(there, [0]).tolist() == texts_of_layers(here, [0]).tolist()
-    shown: list[tuple[int, int]] = []
+    shown = []
     everything = texts_of_heads(there, lambda done, total: shown.append((done, total)))
     assert everything.tolist() == [0, 1, 2, 3]
     assert shown == [(len(here.all_folders), len(here.all_folders))]
@@ -92,7 +86,7 @@ def test_a_dump_at_a_url_is_the_local_one(s3: S3, folder: Path) -> None:
         there.require_files(HeadId(7, 0, "k"))
 
 
-def test_models_in_subfolders(s3: S3, folder: Path) -> None:
+def test_models_in_subfolders(s3, folder):
     s3.put_folder(folder, "all/one")
     assert str(open_dump(s3.url("all")).path) == s3.url("all/one")
     s3.put_folder(folder, "all/two")
@@ -106,10 +100,10 @@ def test_models_in_subfolders(s3: S3, folder: Path) -> None:
     assert open_dump(f"file://{folder}").path == folder
 
 
-def wide_file(path: Path) -> None:
+def wide_file(path):
     """A large file of a foreign writer: a column of text, and one large row group."""
     rows = head_rows(n=20_000, d=64)
-    vectors: Any = rows["vectors"]
+    vectors = rows["vectors"]
     column = pa.FixedSizeListArray.from_arrays(vectors.reshape(-1), 64)
     table = pa.table(
         {
@@ -124,7 +118,7 @@ def wide_file(path: Path) -> None:
     pq.write_table(table, path, compression="none", use_dictionary=False)
 
 
-def test_only_the_needed_columns_are_read(s3: S3, tmp_path: Path) -> None:
+def test_only_the_needed_columns_are_read(s3, tmp_path):
     file = tmp_path / "dump" / HEAD.folder / "data.parquet"
     wide_file(file)
     s3.put_folder(tmp_path / "dump", "dump")
@@ -140,7 +134,7 @@ def test_only_the_needed_columns_are_read(s3: S3, tmp_path: Path) -> None:
     assert sum(int(end) - int(start) + 1 for start, end in ranges) < 400_000
 
 
-def test_any_order_of_reads_gives_the_bytes_of_the_file(s3: S3) -> None:
+def test_any_order_of_reads_gives_the_bytes_of_the_file(s3):
     content = np.random.default_rng(0).bytes(200_000)
     s3.put("dump/file", content)
     path = RemotePath(Listing(Store(s3.url("dump")))) / "file"
@@ -154,9 +148,7 @@ def test_any_order_of_reads_gives_the_bytes_of_the_file(s3: S3) -> None:
     assert file.read(5) == b""
 
 
-def test_faults_in_the_middle_of_a_file(
-    s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_in_the_middle_of_a_file(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
     wide_file(tmp_path / "dump" / HEAD.folder / "data.parquet")
     s3.put_folder(tmp_path / "dump", "dump")
@@ -170,7 +162,7 @@ def test_faults_in_the_middle_of_a_file(
         read(open_dump(s3.url("dump")))
 
 
-def test_files_that_change_or_vanish(s3: S3, tmp_path: Path) -> None:
+def test_files_that_change_or_vanish(s3, tmp_path):
     path = write_columns(tmp_path / "dump", HEAD, **head_rows(n=5000, d=32))
     name = f"dump/{HEAD.folder}/data.parquet"
     s3.put(name, path.read_bytes())
@@ -202,7 +194,7 @@ def test_files_that_change_or_vanish(s3: S3, tmp_path: Path) -> None:
         (b"x" * 200_000 + b"\x10\0\0\0PAR1", "cannot be read|not a readable"),
     ],
 )
-def test_damaged_files(s3: S3, content: bytes, message: str) -> None:
+def test_damaged_files(s3, content, message):
     s3.put("dump/l00h01q/data.parquet", content)
     s3.put("dump/examples.parquet", content)
     dump = open_dump(s3.url("dump"))

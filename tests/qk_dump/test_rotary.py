@@ -1,20 +1,14 @@
 """The rotary record and the rotation of vectors."""
 
-from __future__ import annotations
-
 import json
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers.models.cohere.modeling_cohere import (
-    apply_rotary_pos_emb as interleaved_rope,
-)
+from transformers.models.cohere.modeling_cohere import apply_rotary_pos_emb as interleaved_rope
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as halves_rope
 
 from dumps import make_dump
@@ -30,7 +24,7 @@ POSITIONS = st.integers(0, FAR)
 
 
 @st.composite
-def records(draw: st.DrawFn) -> RotaryRecord:
+def records(draw):
     pairs = draw(st.integers(1, 6))
     theta = draw(st.floats(10, 1e8))
     return RotaryRecord(
@@ -41,11 +35,11 @@ def records(draw: st.DrawFn) -> RotaryRecord:
     )
 
 
-def some_vectors(record: RotaryRecord, n: int = 7, seed: int = 0) -> Any:
+def some_vectors(record, n=7, seed=0):
     return np.random.default_rng(seed).normal(size=(n, record.end + 3))  # (n, d)
 
 
-def rotated_plainly(vectors: Any, positions: Any, targets: Any, record: RotaryRecord) -> Any:
+def rotated_plainly(vectors, positions, targets, record):
     result = np.array(vectors, np.float64)
     pairs = len(record.frequencies)
     for row, position, target in zip(result, positions, targets, strict=True):
@@ -63,9 +57,7 @@ def rotated_plainly(vectors: Any, positions: Any, targets: Any, record: RotaryRe
 
 @settings(max_examples=60, deadline=None)
 @given(records(), st.lists(POSITIONS, min_size=7, max_size=7), POSITIONS, st.integers(0, 99))
-def test_rotations_obey_their_laws(
-    record: RotaryRecord, positions: list[int], target: int, seed: int
-) -> None:
+def test_rotations_obey_their_laws(record, positions, target, seed):
     vectors, others = some_vectors(record, seed=seed), some_vectors(record, seed=seed + 1)
     there = rotate(vectors, positions, target, record)
     np.testing.assert_allclose(rotate(there, target, positions, record), vectors, atol=1e-12)
@@ -82,7 +74,7 @@ def test_rotations_obey_their_laws(
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("pairing", ["halves", "interleaved"])
-def test_a_rotation_is_exact_to_rounding_at_far_positions(pairing: Any, dtype: Any) -> None:
+def test_a_rotation_is_exact_to_rounding_at_far_positions(pairing, dtype):
     """The rows cross the border of a block."""
     record = RotaryRecord(tuple(1e4 ** (-m / 32) for m in range(32)), 0, pairing)
     generator = np.random.default_rng(1)
@@ -100,7 +92,7 @@ def test_a_rotation_is_exact_to_rounding_at_far_positions(pairing: Any, dtype: A
 @pytest.mark.parametrize(
     ("pairing", "apply"), [("halves", halves_rope), ("interleaved", interleaved_rope)]
 )
-def test_a_rotation_from_zero_is_that_of_transformers(pairing: Any, apply: Any) -> None:
+def test_a_rotation_from_zero_is_that_of_transformers(pairing, apply):
     record = RotaryRecord(tuple(1e4 ** (-m / 8) for m in range(8)), 0, pairing)
     vectors = torch.randn(1, 3, 40, 16, generator=torch.Generator().manual_seed(0))
     angles = torch.arange(40)[:, None] * torch.tensor(record.frequencies)  # (s, 8)
@@ -111,7 +103,7 @@ def test_a_rotation_from_zero_is_that_of_transformers(pairing: Any, apply: Any) 
         np.testing.assert_allclose(found, expected[0, head].numpy(), atol=1e-5)
 
 
-def entry(theta: float = 1e4, factor: float = 1.0, pairs: int = 4, **facts: Any) -> dict[str, Any]:
+def entry(theta=1e4, factor=1.0, pairs=4, **facts):
     """A layer whose frequencies are those of rope parameters."""
     numbers = tuple(theta ** (-m / pairs) / factor for m in range(pairs))
     record = RotaryRecord(numbers).to_json()
@@ -140,8 +132,8 @@ LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
     ],
 )
 def test_frequencies_that_contradict_the_rope_parameters_are_refused(
-    layer: dict[str, Any], rope: dict[str, Any] | None, message: str | None, tmp_path: Path
-) -> None:
+    layer, rope, message, tmp_path
+):
     records = layer_records([layer])
     if message is None:
         check_rotary(records, rope)
@@ -166,9 +158,7 @@ def test_frequencies_that_contradict_the_rope_parameters_are_refused(
         ({"layers": [entry(pairs=8)]}, "do not fit vectors of 8"),
     ],
 )
-def test_a_file_of_another_model_is_refused(
-    change: dict[str, Any], message: str | None, tmp_path: Path
-) -> None:
+def test_a_file_of_another_model_is_refused(change, message, tmp_path):
     """A file holds the name and the rope parameters of its model."""
     folder, path = make_dump(tmp_path / "dump", layers=1), tmp_path / "rotary.json"
     write_manifest(folder, DumpManifest(model="a", layers=[entry()], rope_parameters=DEFAULT))
@@ -184,7 +174,7 @@ def test_a_file_of_another_model_is_refused(
         with_rotary(dump, str(path))
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_none_is_refused(tmp_path):
     dump, path = open_dump(make_dump(tmp_path / "dump", layers=1)), tmp_path / "rotary.json"
     with pytest.raises(ConfigError, match="cannot be read"):
         with_rotary(dump, str(path))

@@ -1,10 +1,6 @@
 """`examples.parquet` and `tokens.parquet`."""
 
-from __future__ import annotations
-
 import datetime
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +12,14 @@ from qk_dump.side_files import Example, read_examples, read_tokens, write_exampl
 from qk_toolkit.errors import ConfigError, DumpError
 
 
-def written(folder: Path, ids: list[Any]) -> pa.Table:
+def written(folder, ids):
     write_examples(folder, [Example(i, original, i + 10, "") for i, original in enumerate(ids)])
     table = read_examples(folder)
     assert table is not None
     return table
 
 
-def test_examples_come_back_by_their_number(tmp_path: Path) -> None:
+def test_examples_come_back_by_their_number(tmp_path):
     write_examples(tmp_path, [Example(7, "b", 3, "x"), Example(2, "a", 0, "y")])
     table = read_examples(tmp_path)
     assert table is not None
@@ -58,16 +54,14 @@ def test_examples_come_back_by_their_number(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_ids_keep_a_simple_type_or_become_text(
-    tmp_path: Path, ids: list[Any], kind: pa.DataType, stored: list[Any] | None
-) -> None:
+def test_ids_keep_a_simple_type_or_become_text(tmp_path, ids, kind, stored):
     column = written(tmp_path, ids)["original_id"]
     assert column.type == kind
     assert column.to_pylist() == (ids if stored is None else stored)
 
 
 @pytest.mark.parametrize("number", [-1, 2**31 - 1, 2**40])
-def test_a_number_that_does_not_fit_its_column_is_refused(number: int) -> None:
+def test_a_number_that_does_not_fit_its_column_is_refused(number):
     Example(2**31 - 2, "last", 1, "")
     with pytest.raises(ConfigError, match="max_samples"):
         Example(number, "x", 1, "")
@@ -76,7 +70,7 @@ def test_a_number_that_does_not_fit_its_column_is_refused(number: int) -> None:
 TEXTS = {7: " the", 0: "<s>", 128_000: "\\xe2\\x80", 9: ""}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path):
     assert read_tokens(tmp_path) is None
     write_tokens(tmp_path, TEXTS | {3: "\udce2"})
     assert read_tokens(tmp_path) == TEXTS | {3: "\\udce2"}  # UTF-8 has no lone surrogates
@@ -85,7 +79,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert table["id"].to_pylist() == sorted([*TEXTS, 3])
 
 
-WRONG: dict[str, tuple[Any, str]] = {
+WRONG = {
     "junk": (b"junk", "bytes"),
     "no text": ({"id": [1]}, "no column 'text'"),
     "ids of floats": ({"id": [1.5], "text": ["a"]}, "no column 'id', or one of another type"),
@@ -97,9 +91,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("content", "reason"), WRONG.values(), ids=WRONG)
-def test_a_wrong_file_is_refused_with_the_way_out(
-    tmp_path: Path, content: Any, reason: str
-) -> None:
+def test_a_wrong_file_is_refused_with_the_way_out(tmp_path, content, reason):
     if isinstance(content, bytes):
         (tmp_path / TOKENS_FILE).write_bytes(content)
     else:

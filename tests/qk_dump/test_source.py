@@ -1,9 +1,5 @@
 """Names of heads and of dumps on the Hub, and finding the dump that is meant."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +13,7 @@ from qk_toolkit.errors import ConfigError, DumpError
 
 
 @pytest.mark.parametrize("model_dir", [None, "model"])
-def test_a_dump_on_this_machine_is_opened(tmp_path: Path, model_dir: str | None) -> None:
+def test_a_dump_on_this_machine_is_opened(tmp_path, model_dir):
     make_dump(tmp_path / (model_dir or ""), layers=1, q_heads=1, k_heads=1, n=3)
     for dump in (
         open_dump(DumpSource(str(tmp_path), model_dir, "a/b", "branch")),
@@ -43,7 +39,7 @@ def test_a_dump_on_this_machine_is_opened(tmp_path: Path, model_dir: str | None)
         (DumpSource("hf://datasets/d/e", None, "a/b", None), HubPlace("d/e", "main")),
     ],
 )
-def test_a_config_names_a_folder_or_a_branch(source: DumpSource, place: HubPlace | None) -> None:
+def test_a_config_names_a_folder_or_a_branch(source, place):
     assert source.place == place
 
 
@@ -62,7 +58,7 @@ TINY = HubPlace("me/qk", "tiny")
         ("my-org/qk.v1_2@v1.0-a_b", HubPlace("my-org/qk.v1_2", "v1.0-a_b")),
     ],
 )
-def test_names_of_dumps(text: str, place: HubPlace) -> None:
+def test_names_of_dumps(text, place):
     assert parse_place(text) == place
     assert parse_place(str(place)) == place
     assert is_hub_path(text) == text.startswith("hf://")
@@ -73,18 +69,18 @@ def test_names_of_dumps(text: str, place: HubPlace) -> None:
     ["", "qk", "me/", "/qk", "me/qk@", "me/q k", "me/qk@a@b", "me/qk@a/b/c", "hf://me/qk",
      "hf://models/me/qk", "hf://datasets/qk", "https://huggingface.co/datasets/me/qk"],
 )  # fmt: skip
-def test_what_names_no_dump(text: str) -> None:
+def test_what_names_no_dump(text):
     with pytest.raises(ConfigError, match=r"expected owner/name@branch, or hf://[^\n]*$"):
         parse_place(text)
 
 
-def heads_at(folder: Path, *names: str) -> Path:
+def heads_at(folder, *names):
     for name in names:
         (folder / name).mkdir(parents=True)
     return folder
 
 
-def refusal(root: str | Path, model_dir: str | None = None) -> str:
+def refusal(root, model_dir=None):
     with pytest.raises(ConfigError) as caught:
         open_folder(root, model_dir)
     assert str(root) in str(caught.value) or "no file can have this name" in str(caught.value)
@@ -95,8 +91,8 @@ def refusal(root: str | Path, model_dir: str | None = None) -> str:
 
 
 @given(st.integers(0, 9999), st.integers(0, 9999), st.sampled_from("qk"))
-def test_every_head_is_found_again_by_its_folder_name(layer: int, head: int, kind: str) -> None:
-    head_id = HeadId(layer, head, kind)  # type: ignore[arg-type]
+def test_every_head_is_found_again_by_its_folder_name(layer, head, kind):
+    head_id = HeadId(layer, head, kind)
     assert parse_head(head_id.folder) == parse_folder(head_id.folder) == head_id
 
 
@@ -111,7 +107,7 @@ def test_every_head_is_found_again_by_its_folder_name(layer: int, head: int, kin
         *((name, None) for name in ("xl00h00q", "l00h00", "l-1h00q", "l٠٠h٠٠q", "attended")),
     ],
 )
-def test_folders_inside_a_dump(path: str, expected: HeadId | None) -> None:
+def test_folders_inside_a_dump(path, expected):
     assert parse_folder(path) == expected
     if expected is not None:
         assert expected.folder == path
@@ -121,7 +117,7 @@ def test_folders_inside_a_dump(path: str, expected: HeadId | None) -> None:
 # where heads are
 
 
-def test_heads_in_the_root_are_found_and_everything_else_is_ignored(tmp_path: Path) -> None:
+def test_heads_in_the_root_are_found_and_everything_else_is_ignored(tmp_path):
     heads_at(tmp_path, "l01h00q", "l00h01q", "l00h00k", "l999h4095k", "logs", "l0h0q")
     heads_at(tmp_path, "attended/l00h00k", "attended/l00h01q", "l00h00q\udce9")
     heads_at(tmp_path / "other", "l05h00q")  # a model below the root
@@ -140,7 +136,7 @@ def test_heads_in_the_root_are_found_and_everything_else_is_ignored(tmp_path: Pa
     assert str(tmp_path / "dump.json") in refusal(tmp_path)
 
 
-def test_models_below_the_root(tmp_path: Path) -> None:
+def test_models_below_the_root(tmp_path):
     heads_at(tmp_path, "notes", "attended/l09h00k")  # attended is no model
     small = heads_at(tmp_path / "small", "l03h00q", "l03h00k", "attended/l03h00k")
     for dump in (open_folder(tmp_path), open_folder(tmp_path, "small")):
@@ -166,14 +162,12 @@ def test_models_below_the_root(tmp_path: Path) -> None:
         ("a.txt", "A dump holds folders named l00h00q"),
     ],
 )
-def test_a_folder_of_another_kind_is_told_by_its_kind(name: str, told: str, tmp_path: Path) -> None:
+def test_a_folder_of_another_kind_is_told_by_its_kind(name, told, tmp_path):
     (tmp_path / name).write_text("{}")
     assert f"{tmp_path}: no heads found. {told.format(tmp_path)}" in refusal(tmp_path)
 
 
-def test_the_root_may_be_text_and_start_at_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_root_may_be_text_and_start_at_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     heads_at(tmp_path / "dump", "l00h00q")
     assert open_folder("~/dump").path == tmp_path / "dump"
@@ -182,7 +176,7 @@ def test_the_root_may_be_text_and_start_at_home(
 # refusals
 
 
-def test_roots_that_are_no_folder_of_a_dump(tmp_path: Path) -> None:
+def test_roots_that_are_no_folder_of_a_dump(tmp_path):
     assert "l00h00q" in refusal(tmp_path)
     message = refusal(tmp_path / "nowhere")
     assert "nowhere: does not exist. Give the folder of a dump" in message
@@ -197,13 +191,13 @@ def test_roots_that_are_no_folder_of_a_dump(tmp_path: Path) -> None:
     assert "no file can have this name" in refusal(tmp_path, "a\0b")
 
 
-def test_two_folders_naming_one_head_are_refused(tmp_path: Path) -> None:
+def test_two_folders_naming_one_head_are_refused(tmp_path):
     heads_at(tmp_path, "l00h07q", "l000h07q")
     assert "l000h07q and l00h07q both name layer 0, head 7" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["l4000000000h00q", "l1000h00k", "l00h4096q", f"l{'9' * 250}h00q"])
-def test_a_folder_of_no_models_head_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_of_no_models_head_is_refused(tmp_path, name):
     heads_at(tmp_path, "l00h00q", name)
     message = refusal(tmp_path)
     assert message.startswith(f"{tmp_path / name}: ")
@@ -214,7 +208,7 @@ def test_a_folder_of_no_models_head_is_refused(tmp_path: Path, name: str) -> Non
 # files of a head
 
 
-def test_shards_come_in_name_order_without_hidden_and_foreign_files(tmp_path: Path) -> None:
+def test_shards_come_in_name_order_without_hidden_and_foreign_files(tmp_path):
     for name in ("b.parquet", "a.parquet", ".a.parquet.part-7", ".c.parquet", "a.txt", "A.parquet"):
         (tmp_path / name).write_bytes(b"")
     assert [path.name for path in parquet_files(tmp_path)] == [
@@ -225,9 +219,7 @@ def test_shards_come_in_name_order_without_hidden_and_foreign_files(tmp_path: Pa
 
 
 @pytest.mark.parametrize("target", [None, "l00h00q", "."])
-def test_a_head_whose_folder_cannot_be_listed_fails_alone(
-    tmp_path: Path, target: str | None
-) -> None:
+def test_a_head_whose_folder_cannot_be_listed_fails_alone(tmp_path, target):
     """A folder that was removed, and one that is linked to itself or to its parent."""
     heads_at(tmp_path, "l00h01q")
     heads_at(tmp_path, *["l00h00q"] * (target is None))

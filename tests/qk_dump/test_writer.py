@@ -1,12 +1,8 @@
 """Writing a head: the file, its columns and their names, what becomes null."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,11 +15,7 @@ from hypothesis import strategies as st
 from dumps import head_rows, write_columns
 from head_files import attention_rows, read, refusal
 from qk_dump import writer
-from qk_dump.columns import (
-    COLUMNS,
-    schema_of,
-    table_of,
-)
+from qk_dump.columns import COLUMNS, schema_of, table_of
 from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
 from qk_dump.record import RECORD, FileRecord
@@ -35,13 +27,13 @@ HEAD = HeadId(3, 7, "k")
 NAMES = ("bucket", "example_id", "position", "vector", "sliding_window")
 
 
-def rows(dtype: Any = np.float32, **options: Any) -> dict[str, Any]:
+def rows(dtype=np.float32, **options):
     content = head_rows(**options)
     content["vectors"] = content["vectors"].astype(dtype)
     return content
 
 
-def test_rows_that_cannot_be_stored_write_nothing(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_stored_write_nothing(tmp_path):
     """Columns of other lengths, and a number too large for its column."""
     content = rows(n=5)
     for name, values in (("bucket", [0] * 4), ("position", np.arange(5) + 2**32)):
@@ -50,7 +42,7 @@ def test_rows_that_cannot_be_stored_write_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*.parquet")) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / HEAD.folder / "data.parquet").mkdir(parents=True)
     with pytest.raises(OutputError) as caught:
         write_columns(tmp_path, HEAD, **rows(n=5))
@@ -58,7 +50,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / HEAD.folder).iterdir()] == ["data.parquet"]
 
 
-def head_table(n: int) -> pa.Table:
+def head_table(n):
     ids = pa.array(np.arange(n) // 3, pa.int32())
     vectors = pa.array(np.random.default_rng(0).standard_normal(2 * n).astype(np.float32))
     columns = [ids, ids, ids, pa.FixedSizeListArray.from_arrays(vectors, 2)]
@@ -68,9 +60,7 @@ def head_table(n: int) -> pa.Table:
 
 @settings(max_examples=20)
 @given(n=st.integers(0, 60), cuts=st.lists(st.integers(0, 60)), group=st.integers(1, 20))
-def test_where_rows_are_cut_does_not_show_in_the_file(
-    tmp_path_factory: pytest.TempPathFactory, n: int, cuts: list[int], group: int
-) -> None:
+def test_where_rows_are_cut_does_not_show_in_the_file(tmp_path_factory, n, cuts, group):
     table = head_table(n)
     place = tmp_path_factory.mktemp("head")
     ends = sorted({0, n, *(cut for cut in cuts if cut < n)})
@@ -87,7 +77,7 @@ def test_where_rows_are_cut_does_not_show_in_the_file(
     assert FileRecord.of(metadata) == FileRecord("id", "l03h07k", n, table.schema.names)
 
 
-def test_a_failure_between_rows_leaves_no_file(tmp_path: Path) -> None:
+def test_a_failure_between_rows_leaves_no_file(tmp_path):
     table = head_table(5)
     with suppress(KeyboardInterrupt), HeadWriter(tmp_path, HEAD, table.schema) as pieces:
         pieces.write(table)
@@ -96,7 +86,7 @@ def test_a_failure_between_rows_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", [np.asfortranarray, lambda v: v[:, ::2], lambda v: v[::-1]])
-def test_the_memory_order_of_the_vectors_does_not_matter(tmp_path: Path, view: Any) -> None:
+def test_the_memory_order_of_the_vectors_does_not_matter(tmp_path, view):
     vectors = view(np.arange(24, dtype=np.float32).reshape(4, 6))
     path = write_columns(
         tmp_path, HEAD, bucket=[0] * 4, example_id=[0] * 4, position=range(4), vectors=vectors
@@ -108,7 +98,7 @@ def test_the_memory_order_of_the_vectors_does_not_matter(tmp_path: Path, view: A
 BASE = ("bucket", "example_id", "position", "vector", "sliding_window")
 
 
-def test_the_schema_is_the_contract() -> None:
+def test_the_schema_is_the_contract():
     schema = schema_of(sorted(COLUMNS), 64, half=True, group=3)  # in the order of the table
     assert schema.names == [*COLUMNS]
     kinds = {
@@ -127,7 +117,7 @@ def test_the_schema_is_the_contract() -> None:
         schema_of([*BASE, "token_str"], 4)
 
 
-def test_what_is_not_known_becomes_null() -> None:
+def test_what_is_not_known_becomes_null():
     columns = {"sliding_window": np.array([-1, 8]), "token_id": np.array([7, -1])}
     columns |= {"lse": np.array([np.nan, 2.5]), "vector": np.ones((2, 3))}
     columns["received"] = np.array([[0.5, np.nan], [0.5, 0.25]])
@@ -146,13 +136,13 @@ def test_what_is_not_known_becomes_null() -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     """Queries with attention columns, of a windowed layer."""
     return write_head(tmp_path, HeadId(0, 0, "q"), attention_rows(12, window=8))
 
 
 @pytest.mark.parametrize("name", ["sliding_window", "mass_by_distance"])
-def test_a_damaged_name_is_refused(file: Path, name: str) -> None:
+def test_a_damaged_name_is_refused(file, name):
     """Every bit of the name in the schema of the footer."""
     right = file.read_bytes()
     start = len(right) - 8 - int.from_bytes(right[-8:-4], "little")
@@ -172,13 +162,13 @@ RECORDED = {"capture": None, "head": "l00h00q", "rows": 12, "columns": ["lse"]}
     [{**RECORDED, "sha256": "0" * 64}, RECORDED, [], None, b"{", b"\xff"],
     ids=repr,
 )
-def test_a_damaged_record_is_refused(file: Path, record: Any) -> None:
+def test_a_damaged_record_is_refused(file, record):
     value = record if isinstance(record, bytes) else json.dumps(record).encode()
     pq.write_table(pq.read_table(file).replace_schema_metadata({RECORD: value}), file)
     assert "its record in the metadata is damaged" in refusal(file)
 
 
-def test_a_column_that_was_removed_is_named_with_the_way_out(file: Path) -> None:
+def test_a_column_that_was_removed_is_named_with_the_way_out(file):
     table = pq.read_table(file).drop_columns(["sliding_window"])
     record = pq.read_metadata(file).metadata[RECORD.encode()]
     pq.write_table(table.replace_schema_metadata({RECORD: record}), file)
@@ -191,7 +181,7 @@ def test_a_column_that_was_removed_is_named_with_the_way_out(file: Path) -> None
     assert len(read(file)) == 12  # columns can be added
 
 
-def test_lost_rows_of_a_file_are_told(file: Path) -> None:
+def test_lost_rows_of_a_file_are_told(file):
     record = pq.read_metadata(file).metadata[RECORD.encode()]
     pq.write_table(pq.read_table(file).slice(1).replace_schema_metadata({RECORD: record}), file)
     assert "has 11 rows, its metadata says 12" in refusal(file)
@@ -206,14 +196,14 @@ ROWS = Rows(
 )
 
 
-def test_rows_have_one_length() -> None:
+def test_rows_have_one_length():
     assert len(ROWS) == 4
     assert len(Rows({})) == 0
     with pytest.raises(ValueError, match="'bucket': 3"):
         ROWS.with_columns({"bucket": np.arange(3)})
 
 
-def test_a_column_that_a_part_lacks_is_unknown_there() -> None:
+def test_a_column_that_a_part_lacks_is_unknown_there():
     one = ROWS[:2]
     other = Rows({"position": np.array([9]), "token_id": np.array([3], np.int32)})
     joined = Rows.joined([one, other, one])

@@ -1,17 +1,13 @@
 """`sniff-qk` with a dataset that stops answering. Started as a process, or forked from one."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from typing import Any
 
 TEXTS_BEFORE = "TEXTS_BEFORE_IT_HANGS"
 
 
-def sniff_qk(flags: Sequence[str]) -> int:
+def sniff_qk(flags):
     """The command; its dataset hangs after as many texts as the variable says."""
     from qk_sniffer.cli import main
     from qk_sniffer.texts.sources import Texts
@@ -19,7 +15,7 @@ def sniff_qk(flags: Sequence[str]) -> int:
     read = Texts.between
     left = int(os.environ[TEXTS_BEFORE])
 
-    def hanging(texts: Any, start: int, end: int) -> Any:
+    def hanging(texts, start, end):
         nonlocal left
         left -= end - start
         if left < 0:
@@ -27,7 +23,7 @@ def sniff_qk(flags: Sequence[str]) -> int:
             threading.Event().wait()
         return read(texts, start, end)
 
-    Texts.between = hanging  # type: ignore[method-assign]
+    Texts.between = hanging
     return main(flags)
 
 

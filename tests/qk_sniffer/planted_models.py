@@ -1,9 +1,6 @@
 """A tiny transformer whose heads do known things, by weights that are set by hand."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -19,7 +16,7 @@ _CONSTANT, _BEGIN = VOCABULARY, VOCABULARY + 1  # dimensions of the residual str
 _HIDDEN = VOCABULARY + 32
 
 
-def save_planted_model(folder: Path) -> Path:
+def save_planted_model(folder):
     """A llama with one layer, whose heads attend as `HEADS` says, and the tiny tokenizer."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -56,7 +53,7 @@ def save_planted_model(folder: Path) -> Path:
     return folder
 
 
-def _plant_previous(query: torch.Tensor, key: torch.Tensor) -> None:
+def _plant_previous(query, key):
     """Constant vectors: the logit is Σ cos(ω(Δ − 1)) over fast bands, largest at distance 1."""
     half = _WIDTH // 2
     for band in range(8):
@@ -66,7 +63,7 @@ def _plant_previous(query: torch.Tensor, key: torch.Tensor) -> None:
         query[band + half, _CONSTANT] = -20.0 * math.sin(frequency)
 
 
-def _plant_duplicate(query: torch.Tensor, key: torch.Tensor) -> None:
+def _plant_duplicate(query, key):
     """Equal codes of a token in slow bands; the query's own key scores lower by fast bands."""
     half, codes = _WIDTH // 2, torch.Generator().manual_seed(0)
     slow = [*range(32, half), *range(32 + half, _WIDTH)]  # 64 dimensions
@@ -79,7 +76,7 @@ def _plant_duplicate(query: torch.Tensor, key: torch.Tensor) -> None:
         query[band, _CONSTANT] = -8.0  # lowest at distance 0
 
 
-def _plant_sink(query: torch.Tensor, key: torch.Tensor) -> None:
+def _plant_sink(query, key):
     """A key of the begin token in the slowest band that every query prefers."""
     query[_WIDTH // 2 - 1, _CONSTANT] = 12.0
     key[_WIDTH // 2 - 1, _BEGIN] = 12.0

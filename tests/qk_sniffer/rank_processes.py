@@ -13,11 +13,9 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 from sniffing import ONE_THREAD
 from waiting import PATIENCE, wait_for
@@ -34,7 +32,7 @@ _PRELOADED = (  # imported by a capture of a llama, and by this file and its hel
 )
 
 
-def _context() -> ForkServerContext:
+def _context():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*_PRELOADED])
     return context
@@ -55,29 +53,29 @@ class Forwards:
     kills: Mapping[int, int] = field(default_factory=dict)
     held: int | None = None
 
-    def run(self) -> list[tuple[int, int]]:
+    def run(self):
         """(rank, batch) of every forward, in the order of their beginnings."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [(int(rank), int(batch)) for rank, batch in map(str.split, lines)]
 
-    def wait_until_held(self) -> None:
+    def wait_until_held(self):
         """Wait until a process is in its held forward."""
         wait_for(f"the forward {self.held} of a process", self._file("held").exists)
 
-    def release(self) -> None:
+    def release(self):
         """Let the held process go on."""
         self._file("released").touch()
 
-    def _file(self, name: str) -> Path:
+    def _file(self, name):
         return self.log.with_name(f"{self.log.name}.{name}")
 
-    def watch(self, rank: int) -> None:
+    def watch(self, rank):
         """Watch the forwards of this process."""
         from qk_sniffer.capture import run
 
         original, count = run._forward, 0
 
-        def forward(setup: Any, batch: Any) -> Any:
+        def forward(setup, batch):
             nonlocal count
             count += 1
             with self.log.open("a") as file:
@@ -98,7 +96,7 @@ class Forwards:
 
         run._forward = forward
 
-    def _all_are_at_their_end(self) -> bool:
+    def _all_are_at_their_end(self):
         begun = Counter(rank for rank, _ in self.run())
         return all(begun[rank] >= number for rank, number in self.kills.items())
 
@@ -111,7 +109,7 @@ class Ended:
     told: list[str]
 
 
-def run_ranks(flags: Sequence[str], forwards: Forwards, folder: Path) -> Ended:
+def run_ranks(flags, forwards, folder):
     """Run the command as `forwards.world` processes with the variables of torchrun."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -125,12 +123,7 @@ def run_ranks(flags: Sequence[str], forwards: Forwards, folder: Path) -> Ended:
     return Ended(codes, [path.read_text() for path in errors])
 
 
-def start_alone(
-    flags: Sequence[str],
-    output: Path | None = None,
-    forwards: Forwards | None = None,
-    command: str = SNIFF_QK,
-) -> ForkServerProcess:
+def start_alone(flags, output=None, forwards=None, command=SNIFF_QK):
     """Start the command as a single process, which writes what it says to a file.
 
     `command` is a function that takes the words of a command line, as `module:name`.
@@ -138,7 +131,7 @@ def start_alone(
     return _start(flags, output or Path(os.devnull), forwards=forwards, command=command)
 
 
-def ended(process: ForkServerProcess) -> int | None:
+def ended(process):
     """Wait for the end of a process; its exit code."""
     process.join(2 * PATIENCE)
     if process.is_alive():
@@ -149,14 +142,7 @@ def ended(process: ForkServerProcess) -> int | None:
     return code
 
 
-def _start(
-    flags: Sequence[str],
-    output: Path,
-    variables: Mapping[str, str] | None = None,
-    forwards: Forwards | None = None,
-    rank: int = 0,
-    command: str = SNIFF_QK,
-) -> ForkServerProcess:
+def _start(flags, output, variables=None, forwards=None, rank=0, command=SNIFF_QK):
     environment = {**os.environ, **ONE_THREAD, **(variables or {})}
     given = (flags, output, environment, forwards, rank, command)
     process = _context().Process(target=_run, args=given)
@@ -164,14 +150,7 @@ def _start(
     return process
 
 
-def _run(
-    flags: Sequence[str],
-    output: Path,
-    environment: Mapping[str, str],
-    forwards: Forwards | None,
-    rank: int,
-    command: str,
-) -> None:
+def _run(flags, output, environment, forwards, rank, command):
     os.environ.clear()  # the variables of the process from which this one was forked
     os.environ.update(environment)
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -1,14 +1,11 @@
 """A tiny model of every rope type."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 from tiny_models import ARCHITECTURES
 
 CONTEXT = 64  # of the original training
-ROPE: dict[str, dict[str, Any]] = {
+ROPE = {
     "default": {},
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
@@ -21,7 +18,7 @@ DEPENDENT = {"dynamic", "longrope"}
 """Their frequencies depend on the length of a text."""
 
 
-def model_of(rope_type: str) -> Any:
+def model_of(rope_type):
     """A llama of two layers with this rope type."""
     rope = {"rope_type": rope_type, "rope_theta": 10_000.0, **ROPE[rope_type]}
     if rope_type in ("yarn", "llama3", "longrope"):

@@ -1,13 +1,10 @@
 """What a layout must tell about the rotary embedding of its layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 from qk_dump.layers import check_rotary
 from qk_sniffer.capture.description import layer_record, rope_parameters
-from qk_sniffer.engines.hf.layout import HfLayout, text_config
+from qk_sniffer.engines.hf.layout import text_config
 
 INTERLEAVED = {"cohere", "cohere2", "deepseek_v2", "ernie4_5", "glm", "glm4", "llama4_text"}
 AT_THE_TAIL = {  # first rotary dimension
@@ -18,7 +15,7 @@ INPUT_UNKNOWN = {"deepseek_v32", "minimax_m3_vl_text"}  # pre_rope captures are 
 PERMUTED = {"deepseek_v3", "longcat_flash"}  # the rotary function rearranges its input
 
 
-def assert_records(name: str, model: Any, layout: HfLayout) -> None:
+def assert_records(name, model, layout):
     """Every layer with a rotary embedding has a record, which its config does not contradict."""
     rope = rope_parameters(text_config(model))
     for facts in layout.layers:

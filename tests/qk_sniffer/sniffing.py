@@ -1,19 +1,11 @@
 """Captures of a tiny model for tests: the command in this process or in its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from qk_dump.heads import HeadId
 from qk_dump.source import open_dump
 from qk_sniffer.capture.segments import saved_chunks
 from qk_sniffer.cli import main
@@ -22,7 +14,7 @@ from waiting import wait_for
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def words(model: Path, texts: Path, dump: Path, **fields: object) -> list[str]:
+def words(model, texts, dump, **fields):
     """Flags of a capture; `model__dtype="auto"` stands for `--model.dtype auto`."""
     given = {
         "model.name": model,
@@ -36,18 +28,16 @@ def words(model: Path, texts: Path, dump: Path, **fields: object) -> list[str]:
     return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
 
-def sniff(model: Path, texts: Path, dump: Path, **fields: object) -> int:
+def sniff(model, texts, dump, **fields):
     """Run the capture in this process; its exit code."""
     return main(words(model, texts, dump, **fields))
 
 
-def sniff_first(
-    patch: pytest.MonkeyPatch, number: int, model: Path, texts: Path, dump: Path, **fields: object
-) -> None:
+def sniff_first(patch, number, model, texts, dump, **fields):
     """Run the capture, and interrupt it when its first batches are saved."""
     from qk_sniffer.capture import work
 
-    def interrupted(*given: Any) -> Any:
+    def interrupted(*given):
         nonlocal made
         made += 1
         if made > number:
@@ -61,34 +51,34 @@ def sniff_first(
         assert sniff(model, texts, dump, **fields) == 130
 
 
-def start_sniffing(*flags: str, launcher: tuple[str, ...] = (), **options: Any) -> Any:
+def start_sniffing(*flags, launcher=(), **options):
     """The same command in a process of its own, with one thread so that numbers agree."""
     command = [sys.executable, *launcher, "-m", "qk_sniffer", *flags]
     return subprocess.Popen(command, env={**os.environ, **ONE_THREAD}, **options)
 
 
-def tables_of(dump: Path) -> dict[str, pa.Table]:
+def tables_of(dump):
     """Every head's rows, and the examples."""
     tables = _tables(dump, open_dump(dump).folders)
     return tables | {"examples": pq.read_table(dump / "examples.parquet")}
 
 
-def attended_tables(dump: Path) -> dict[str, pa.Table]:
+def attended_tables(dump):
     """The keys of every key head that were drawn by attention."""
     return _tables(dump, open_dump(dump).attended)
 
 
-def _tables(dump: Path, heads: Iterable[HeadId]) -> dict[str, pa.Table]:
+def _tables(dump, heads):
     return {head.folder: pq.read_table(dump / head.folder / "data.parquet") for head in heads}
 
 
-def same_rows(one: Path, other: Path) -> bool:
+def same_rows(one, other):
     """Whether two dumps hold the same heads with the same rows. Their captures may differ."""
     mine, theirs = tables_of(one), tables_of(other)
     return mine.keys() == theirs.keys() and all(mine[name].equals(theirs[name]) for name in mine)
 
 
-def same_bytes(one: Path, other: Path) -> bool:
+def same_bytes(one, other):
     """Whether two dumps hold the same heads, each with the same bytes in its file."""
     heads = [head.folder for head in open_dump(one).all_folders]
     return heads == [head.folder for head in open_dump(other).all_folders] and all(

@@ -1,12 +1,8 @@
 """`attention-plasticity add-rotary`."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +18,7 @@ from tiny_texts import save_tiny_model, tiny_tokenizer
 LENGTHS = [70, 40, 55]
 
 
-def without_records(dump: Path) -> dict[str, Any]:
+def without_records(dump):
     """Make it a dump of an earlier version; returns the layers as they were."""
     path = dump / "dump.json"
     told = json.loads(path.read_text())
@@ -32,42 +28,40 @@ def without_records(dump: Path) -> dict[str, Any]:
     return {layer["layer"]: layer for layer in layers}
 
 
-def change(dump: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def change(dump, edit):
     told = json.loads((dump / "dump.json").read_text())
     edit(told)
     (dump / "dump.json").write_text(json.dumps(told))
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("model"), "smollm3")
 
 
 @pytest.fixture(scope="module")
-def captured(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def captured(model, texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("captured") / "dump"
     assert sniff(model, texts, folder) == 0
     return folder
 
 
 @pytest.fixture
-def dump(captured: Path, tmp_path: Path) -> Path:
+def dump(captured, tmp_path):
     return Path(shutil.copytree(captured, tmp_path / "dump"))
 
 
-def rotary_of(file: Path) -> dict[int, Any]:
+def rotary_of(file):
     """The entries of a file that say how RoPE turns, by layer."""
     layers = json.loads(file.read_text())["layers"]
     return {layer["layer"]: named(layer) for layer in layers}
 
 
-def named(layer: dict[str, Any]) -> dict[str, Any]:
+def named(layer):
     return {name: value for name, value in layer.items() if name.startswith("rotary")}
 
 
-def test_a_file_has_the_records_that_a_capture_writes(
-    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_has_the_records_that_a_capture_writes(dump, model, tmp_path, capsys):
     expected = without_records(dump)
     before, file = (dump / "dump.json").read_bytes(), tmp_path / "new" / "rotary.json"
     assert add_rotary([str(dump), str(model), str(file)]) == 0
@@ -81,9 +75,7 @@ def test_a_file_has_the_records_that_a_capture_writes(
     assert f"{file}: rotary records of 3 of 4 layers" in out
 
 
-def test_a_file_that_cannot_be_written_is_told_first(
-    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_is_told_first(dump, tmp_path, capsys):
     capsys.readouterr()
     assert add_rotary([str(dump), str(tmp_path / "no model"), str(tmp_path)]) == 2
     assert "is a folder, not a file" in capsys.readouterr().err
@@ -98,13 +90,7 @@ def test_a_file_that_cannot_be_written_is_told_first(
         (lambda told: told["rope_parameters"].update(rope_theta=2e6 + 1), "theta is 2000001.0 in"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused(
-    dump: Path,
-    model: Path,
-    edit: Callable[[dict[str, Any]], object],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_model_that_does_not_fit_is_refused(dump, model, edit, said, capsys):
     change(dump, edit)
     capsys.readouterr()
     assert add_rotary([str(dump), str(model), str(dump.parent / "rotary.json")]) == 2
@@ -114,9 +100,7 @@ def test_a_model_that_does_not_fit_is_refused(
     assert not (dump.parent / "rotary.json").exists()
 
 
-def test_heads_and_widths_are_compared_where_there_is_no_manifest(
-    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_heads_and_widths_are_compared_where_there_is_no_manifest(dump, model, tmp_path, capsys):
     (dump / "dump.json").unlink()
     words = [str(dump), str(model), str(tmp_path / "r.json")]
     assert add_rotary(words) == 0
@@ -128,9 +112,7 @@ def test_heads_and_widths_are_compared_where_there_is_no_manifest(
     assert "head l03h04q, which the model does not have" in capsys.readouterr().err
 
 
-def test_frequencies_of_long_texts_follow_from_the_lengths_in_the_dump(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_frequencies_of_long_texts_follow_from_the_lengths_in_the_dump(texts, tmp_path, capsys):
     """Texts of 71, 41 and 56 tokens; the original context has 64."""
     model = tmp_path / "model"
     model_of("longrope").save_pretrained(model)
@@ -149,9 +131,7 @@ def test_frequencies_of_long_texts_follow_from_the_lengths_in_the_dump(
     assert "no examples.parquet" in capsys.readouterr().out
 
 
-def test_an_analysis_takes_the_records_from_a_file(
-    dump: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_analysis_takes_the_records_from_a_file(dump, model, tmp_path, capsys):
     layers = without_records(dump)
     file, out = tmp_path / "rotary.json", tmp_path / "run"
     before = (dump / "dump.json").read_bytes()

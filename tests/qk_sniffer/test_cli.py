@@ -1,11 +1,8 @@
 """`sniff-qk` and `attention-plasticity capture`: help, flags, exit codes, what is started."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -23,11 +20,11 @@ Started = list[tuple[str, CaptureConfig]]
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+def started(monkeypatch):
     """Captures and dry runs that the command starts, which here do nothing."""
-    calls: Started = []
+    calls = []
 
-    def note(name: str) -> Callable[..., None]:
+    def note(name):
         return lambda config, *_: calls.append((name, config))
 
     replace(monkeypatch, "capture.run", run_capture=note("capture"))
@@ -36,17 +33,17 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     return calls
 
 
-def ignore(*_: object) -> None:
+def ignore(*_):
     """Print nothing."""
 
 
-def replace(monkeypatch: pytest.MonkeyPatch, name: str, **functions: Callable[..., None]) -> None:
+def replace(monkeypatch, name, **functions):
     module = ModuleType(f"qk_sniffer.{name}")
     vars(module).update(functions)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
-def help_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def help_of(words, capsys):
     with pytest.raises(SystemExit) as left:
         (sniff_qk if len(words) == 1 else attention_plasticity)(words)
     assert left.value.code == 0
@@ -54,9 +51,7 @@ def help_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("words", [["--help_all"], ["capture", "--help_all"]])
-def test_help_explains_every_field_and_ends_with_commands(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_explains_every_field_and_ends_with_commands(words, capsys):
     text = help_of(words, capsys)
     assert text.startswith(f"usage: {'sniff-qk' if len(words) == 1 else 'attention-plasticity'} ")
     for name, field in fields_of(CaptureConfig).items():
@@ -66,9 +61,7 @@ def test_help_explains_every_field_and_ends_with_commands(
     assert "sniff-qk --config" in text[text.index("commands to paste") :]
 
 
-def test_the_commands_to_paste_work(
-    started: Started, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_to_paste_work(started, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = help_of(["--help"], capsys)
     pasted = text[text.index("commands to paste") :].replace("\\\n", " ")
@@ -81,9 +74,7 @@ def test_the_commands_to_paste_work(
 
 
 @pytest.mark.parametrize("command", [sniff_qk, lambda w: attention_plasticity(["capture", *w])])
-def test_flags_and_the_config_reach_the_capture(
-    command: Callable[[list[str]], int], started: Started, tmp_path: Path
-) -> None:
+def test_flags_and_the_config_reach_the_capture(command, started, tmp_path):
     path = tmp_path / "capture.yaml"
     path.write_text("model: {name: a, dtype: bfloat16}\ncapture: {head_sampling: {count: 9}}\n")
     words = ["--config", str(path), *REQUIRED, "--capture.head-sampling.seed=5"]
@@ -97,7 +88,7 @@ def test_flags_and_the_config_reach_the_capture(
     assert [name for name, _ in started] == ["capture", "dry_run"]
 
 
-def test_what_the_capture_works_on_comes_first_and_without_a_flag(started: Started) -> None:
+def test_what_the_capture_works_on_comes_first_and_without_a_flag(started):
     assert attention_plasticity(["capture", "m", "texts/", "data/m", "--dry-run"]) == 0
     assert sniff_qk(["m", "texts/", "data/m", "--engine", "hf"]) == 0
     for _, config in started:
@@ -114,9 +105,7 @@ def test_what_the_capture_works_on_comes_first_and_without_a_flag(started: Start
         (["--max_length", "3"], "--max_length: unknown flag; did you mean --tokenizer.max_length?"),
     ],
 )
-def test_misuse_is_one_line_and_exit_code_2(
-    words: list[str], told: str, started: Started, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misuse_is_one_line_and_exit_code_2(words, told, started, capsys):
     assert sniff_qk(words) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

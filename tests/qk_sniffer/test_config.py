@@ -1,13 +1,11 @@
 """The settings of a capture: limits, the original tool, and the configs that come with us."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from qk_sniffer.capture.setup import sampler_of
-from qk_sniffer.config import CaptureConfig, IgnoredSettingWarning, load_config, make_config
+from qk_sniffer.config import IgnoredSettingWarning, load_config, make_config
 from qk_sniffer.sampling.bucket_counts import choose
 from qk_toolkit.errors import ConfigError
 
@@ -48,13 +46,13 @@ OTHER_POSITIONS = (
 
 
 @pytest.fixture
-def original(tmp_path: Path) -> Path:
+def original(tmp_path):
     path = tmp_path / "original.yaml"
     path.write_text(ORIGINAL)
     return path
 
 
-def test_a_file_of_the_original_tool_loads_with_one_note(original: Path) -> None:
+def test_a_file_of_the_original_tool_loads_with_one_note(original):
     with pytest.warns(IgnoredSettingWarning) as notes:
         config = load_config(original)
     assert len(notes) == 1
@@ -71,7 +69,7 @@ def test_a_file_of_the_original_tool_loads_with_one_note(original: Path) -> None
     assert not config.model.trust_remote_code
 
 
-def test_padding_on_the_left_is_refused(original: Path) -> None:
+def test_padding_on_the_left_is_refused(original):
     for side in ("right", "left"):
         lines = ORIGINAL.replace("tokenizer:\n", f"tokenizer:\n  padding_side: {side}\n")
         original.write_text(lines)
@@ -88,7 +86,7 @@ def test_padding_on_the_left_is_refused(original: Path) -> None:
 _OLD_NAMES = ("padding:", "trust_remote_code: true", "autocast", "debug_logging", "readme_path")
 
 
-def test_limits_of_a_dump_are_limits_of_the_settings() -> None:
+def test_limits_of_a_dump_are_limits_of_the_settings():
     required = {"dataset": {"path": "d"}, "model": {"name": "m"}, "output": {"data_root": "o"}}
     most = 2**31 - 1
     for section, field in (("capture", "min_bucket_size"), ("dataset", "max_samples")):
@@ -127,14 +125,14 @@ PATHS = [f"{name}.yaml" for name in SHAPES] + [
 ]
 
 
-def test_every_config_has_a_known_shape() -> None:
+def test_every_config_has_a_known_shape():
     assert sorted(path.stem for path in FOLDER.glob("*.yaml")) == sorted(SHAPES)
     assert set(NAMES_OF_ORIGINALS) == SHAPES.keys() - {CHECKPOINTS, "smollm2-135m"}
     assert len(PATHS) == len(list(FOLDER.rglob("*.yaml")))
 
 
 @pytest.mark.parametrize("file", PATHS)
-def test_a_config_loads_and_asks_for_what_its_model_has(file: str) -> None:
+def test_a_config_loads_and_asks_for_what_its_model_has(file):
     config = load_config(FOLDER / file)
     name = Path(file).stem
     layers, q_heads, k_heads, dimensions, context = SHAPES[name]
@@ -153,19 +151,19 @@ def test_a_config_loads_and_asks_for_what_its_model_has(file: str) -> None:
         assert config.capture.head_sampling.count <= layers * q_heads
 
 
-def told(file: str) -> str:
+def told(file):
     """The comment at the top of a config, as one line."""
     comment = (FOLDER / file).read_text().partition("dataset:")[0]
     return comment.replace("\n# ", " ")
 
 
-def length_of(config: CaptureConfig) -> int:
+def length_of(config):
     assert config.tokenizer.max_length is not None
     return config.tokenizer.max_length
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_config_chooses_the_sampler_by_itself_and_says_what_it_keeps(name: str) -> None:
+def test_a_config_chooses_the_sampler_by_itself_and_says_what_it_keeps(name):
     config = load_config(FOLDER / f"{name}.yaml")
     assert config.capture.sampler.type == "auto"
     assert config.capture.min_bucket_size is None
@@ -183,7 +181,7 @@ def test_a_config_chooses_the_sampler_by_itself_and_says_what_it_keeps(name: str
 
 
 @pytest.mark.parametrize("name", NAMES_OF_ORIGINALS)
-def test_the_settings_of_the_original_tool_stay(name: str) -> None:
+def test_the_settings_of_the_original_tool_stay(name):
     config = load_config(ORIGINALS / f"{name}.yaml")
     sampler = sampler_of(config.capture)
     assert (sampler.type, sampler.min_bucket_size, sampler.base_rate) == ("uniform", 8192, 1.0)
@@ -198,7 +196,7 @@ def test_the_settings_of_the_original_tool_stay(name: str) -> None:
     assert config.data_root == f"{other.data_root}-original"
 
 
-def test_one_config_serves_every_checkpoint() -> None:
+def test_one_config_serves_every_checkpoint():
     path = FOLDER / f"{CHECKPOINTS}.yaml"
     branch = next(line for line in path.read_text().splitlines() if "# hf_branch: " in line)
     flags = {"model.revision": "stage1-step-40000", "output.hf_branch": branch.split()[-1]}

@@ -1,20 +1,16 @@
 """`qk_sniffer.tap` on loaded models, as one uses it in a notebook."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import Tensor
 from transformers.modeling_utils import AttentionInterface
 
 import qk_sniffer
@@ -25,28 +21,22 @@ from qk_sniffer.cli import main
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_toolkit.errors import ConfigError, OutputError, ToolkitError
 from tiny_models import ARCHITECTURES, VOCABULARY
-from tiny_texts import (
-    save_texts,
-    save_tiny_model,
-    some_text,
-    tiny_tokenizer,
-    vision_language_model,
-)
+from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer, vision_language_model
 
 ORIGINAL = AttentionInterface.get_interface
 
 
 @cache
-def some_model(model_type: str = "llama") -> Any:
+def some_model(model_type="llama"):
     return ARCHITECTURES[model_type].model()
 
 
-def tokens(batch: int = 1, length: int = 24, seed: int = 0) -> Tensor:
+def tokens(batch=1, length=24, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(8, VOCABULARY, (batch, length), generator=generator)
 
 
-def padded(lengths: list[int], left: bool = False) -> tuple[Tensor, Tensor]:
+def padded(lengths, left=False):
     """Tokens (b, s) of texts of these lengths, and their mask."""
     ids = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
     mask = torch.zeros_like(ids)
@@ -57,18 +47,18 @@ def padded(lengths: list[int], left: bool = False) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-def same(first: qk_sniffer.TappedRows, second: qk_sniffer.TappedRows) -> bool:
+def same(first, second):
     return first.columns.keys() == second.columns.keys() and all(
         np.array_equal(values, second[name], equal_nan=values.dtype.kind == "f")
         for name, values in first.columns.items()
     )
 
 
-def fail(*_: object) -> None:
+def fail(*_):
     raise ValueError("in the middle")
 
 
-def test_rows_come_as_arrays_of_one_length() -> None:
+def test_rows_come_as_arrays_of_one_length():
     with qk_sniffer.tap(some_model(), sampler="all") as tapped:
         some_model()(input_ids=tokens(2))
     for rows in (tapped.queries(0, 3), tapped.keys(3, 1)):
@@ -87,7 +77,7 @@ def test_rows_come_as_arrays_of_one_length() -> None:
         _ = tapped.queries(0, 0).nonsense
 
 
-def test_examples_are_numbered_onward_over_forwards() -> None:
+def test_examples_are_numbered_onward_over_forwards():
     """Also when the tap is opened again."""
     model = some_model()
     tapped, alone = qk_sniffer.tap(model, sampler="all"), qk_sniffer.tap(model, sampler="all")
@@ -104,14 +94,14 @@ def test_examples_are_numbered_onward_over_forwards() -> None:
     np.testing.assert_array_equal(rows.vectors[rows.example_id == 2], alone.keys(1, 0).vectors)
 
 
-def holey() -> tuple[Tensor, Tensor]:
+def holey():
     ids, mask = padded([8, 8])
     mask[1, 3] = 0
     return ids, mask
 
 
 @pytest.mark.parametrize("padding", [padded([4, 8], left=True), holey()], ids=["left", "hole"])
-def test_other_padding_is_refused(padding: tuple[Tensor, Tensor]) -> None:
+def test_other_padding_is_refused(padding):
     model = some_model()
     with qk_sniffer.tap(model, sampler="all") as tapped:
         with pytest.raises(ConfigError) as caught:
@@ -125,7 +115,7 @@ def test_other_padding_is_refused(padding: tuple[Tensor, Tensor]) -> None:
     assert tapped.queries(0, 0).example_id.tolist() == [0] * 5
 
 
-def test_texts_with_images_are_captured_in_the_text_layers() -> None:
+def test_texts_with_images_are_captured_in_the_text_layers():
     """Padding is seen although the decoder gets masks made of it."""
     model, ids = vision_language_model(), tokens(2, 12)
     ids[:, 1:5] = 5
@@ -141,7 +131,7 @@ def test_texts_with_images_are_captured_in_the_text_layers() -> None:
             model(input_ids=ids, attention_mask=mask)
 
 
-def test_positions_of_ones_own_are_refused() -> None:
+def test_positions_of_ones_own_are_refused():
     model = some_model()
     packed = torch.arange(6).repeat(2)[None]  # two texts in one sequence
     with qk_sniffer.tap(model, sampler="all") as tapped:
@@ -154,12 +144,12 @@ def test_positions_of_ones_own_are_refused() -> None:
             model(input_ids=tokens(1, 12), position_ids=packed)
 
 
-def generated(model: Any, ids: Tensor, **options: Any) -> Tensor:
+def generated(model, ids, **options):
     mask = torch.ones_like(ids)
     return model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=4, **options)
 
 
-def test_of_a_generation_with_a_cache_the_prompt_is_kept() -> None:
+def test_of_a_generation_with_a_cache_the_prompt_is_kept():
     model, ids = some_model(), tokens(2, 12)
     plain = generated(model, ids)
     with qk_sniffer.tap(model, sampler="all") as tapped:
@@ -175,7 +165,7 @@ def test_of_a_generation_with_a_cache_the_prompt_is_kept() -> None:
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_tokens_may_be_given_by_position_or_as_embeddings(bare: bool) -> None:
+def test_tokens_may_be_given_by_position_or_as_embeddings(bare):
     model, ids = some_model("gpt2"), tokens(2, 12)
     called = decoder_of(model) if bare else model
     with qk_sniffer.tap(called, sampler="all") as tapped:
@@ -200,13 +190,13 @@ def test_tokens_may_be_given_by_position_or_as_embeddings(bare: bool) -> None:
         ({"base_rate": 0.0}, "base_rate"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_be_are_refused(settings, message):
     with pytest.raises(ConfigError) as caught:
         qk_sniffer.tap(some_model(), **settings)
     assert message in str(caught.value)
 
 
-def test_a_forward_that_failed_is_forgotten() -> None:
+def test_a_forward_that_failed_is_forgotten():
     """Also by a tap that is opened after it."""
     model = some_model()
     with qk_sniffer.tap(model, sampler="all", pre_rope=True) as tapped:
@@ -224,9 +214,9 @@ def test_a_forward_that_failed_is_forgotten() -> None:
     assert all(same(tapped.rows(head), undisturbed.rows(head)) for head in tapped.heads)
 
 
-def lines(model: Any, lengths: list[int], **how: Any) -> tuple[qk_sniffer.Tap, list[str]]:
+def lines(model, lengths, **how):
     """A tap of texts of these lengths, one per forward, and what it said."""
-    said: list[str] = []
+    said = []
     with torch.inference_mode(), qk_sniffer.tap(model, say=said.append, **how) as tapped:
         for number, length in enumerate(lengths):
             model(input_ids=tokens(1, length, seed=number))
@@ -234,7 +224,7 @@ def lines(model: Any, lengths: list[int], **how: Any) -> tuple[qk_sniffer.Tap, l
 
 
 @pytest.mark.parametrize("attended", [0, 5])
-def test_a_longer_text_thins_earlier_ones(attended: int) -> None:
+def test_a_longer_text_thins_earlier_ones(attended):
     """As if the sampler for the longest text had been there from the start."""
     model, lengths = some_model(), [3, 40, 24, 300, 150]
     auto, _ = lines(model, lengths, texts=64, attended_keys=attended)
@@ -257,7 +247,7 @@ def test_a_longer_text_thins_earlier_ones(attended: int) -> None:
     assert repr(auto) == repr(same_sampler)
 
 
-def test_only_the_first_16_texts_set_the_buckets() -> None:
+def test_only_the_first_16_texts_set_the_buckets():
     """Nor does a forward that failed."""
     model = some_model()
     tapped, _ = lines(model, [32] * 16 + [300], texts=64)
@@ -271,7 +261,7 @@ def test_only_the_first_16_texts_set_the_buckets() -> None:
     assert tapped.plan.sampler.min_bucket_size == 2
 
 
-def test_a_tap_keeps_what_a_capture_of_the_texts_keeps(tmp_path: Path) -> None:
+def test_a_tap_keeps_what_a_capture_of_the_texts_keeps(tmp_path):
     """The default of both, and files of the same size."""
     model = save_tiny_model(tmp_path / "model")
     lengths = [500, 130, 400, 511, 260, 90]
@@ -299,7 +289,7 @@ def test_a_tap_keeps_what_a_capture_of_the_texts_keeps(tmp_path: Path) -> None:
     assert sizes[1] <= 1.05 * sizes[0]
 
 
-def test_what_a_tap_assumes_and_what_everything_takes_is_said_once() -> None:
+def test_what_a_tap_assumes_and_what_everything_takes_is_said_once():
     model = some_model()
     assert lines(model, [24, 24])[1] == [
         "tap: assumes 16 texts and keeps 128 queries and 512 keys per bucket of them; texts= is "
@@ -317,13 +307,13 @@ def test_what_a_tap_assumes_and_what_everything_takes_is_said_once() -> None:
     assert sum(len(tapped.rows(head)) for head in tapped.heads) == 48 * 24
 
 
-def left_behind(model: Any) -> bool:
+def left_behind(model):
     return AttentionInterface.get_interface is not ORIGINAL or any(
         module._forward_pre_hooks or module._forward_hooks for module in model.modules()
     )
 
 
-def test_taps_on_two_models_hear_their_own_and_close_in_any_order() -> None:
+def test_taps_on_two_models_hear_their_own_and_close_in_any_order():
     models = (ARCHITECTURES["llama"].model(), some_model("smollm3"))
     stacks, taps = (ExitStack(), ExitStack()), []
     for model, stack in zip(models, stacks, strict=True):
@@ -341,7 +331,7 @@ def test_taps_on_two_models_hear_their_own_and_close_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_training_step_under_a_tap_has_the_same_gradients(checkpointing: bool) -> None:
+def test_a_training_step_under_a_tap_has_the_same_gradients(checkpointing):
     gradients = []
     for tapping in (False, True):
         model = ARCHITECTURES["llama"].model().train()
@@ -357,7 +347,7 @@ def test_a_training_step_under_a_tap_has_the_same_gradients(checkpointing: bool)
     assert len(tapped.queries(0, 0)) == 24
 
 
-def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None:
+def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard():
     model = vision_language_model("paligemma")
     with torch.inference_mode(), qk_sniffer.tap(model, sampler="all") as tapped:
         model(input_ids=tokens(2, 12))
@@ -371,7 +361,7 @@ def test_a_model_that_counts_positions_from_1_for_its_decoder_is_heard() -> None
     assert tapped.queries(0, 0).position.tolist() == [*range(12)] * 3 + [*range(8)]
 
 
-def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
+def test_tokens_are_known_where_ids_are_given(tmp_path):
     """One forward gets ids, one embeddings: its tokens are null in a saved dump."""
     model, ids = some_model(), tokens(1, 12)
     embeddings = model.get_input_embeddings()(ids)
@@ -396,7 +386,7 @@ def test_tokens_are_known_where_ids_are_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_tokens_that_are_not_known_or_not_wanted_are_left_out(wanted: bool, tmp_path: Path) -> None:
+def test_tokens_that_are_not_known_or_not_wanted_are_left_out(wanted, tmp_path):
     model, ids = some_model(), tokens(1, 12)
     given = {"inputs_embeds": model.get_input_embeddings()(ids)} if wanted else {"input_ids": ids}
     with qk_sniffer.tap(model, sampler="all", tokens=wanted) as tapped:
@@ -411,15 +401,13 @@ def test_tokens_that_are_not_known_or_not_wanted_are_left_out(wanted: bool, tmp_
     assert "token_id" not in names
 
 
-FEW: dict[str, Any] = {"sampler": "uniform", "base_rate": 1.0, "min_bucket_size": 16}
+FEW = {"sampler": "uniform", "base_rate": 1.0, "min_bucket_size": 16}
 
 
 @pytest.mark.parametrize(
     ("model_type", "pre_rope"), [("llama", False), ("stablelm", True), ("deepseek_v3", True)]
 )
-def test_drawn_keys_are_those_of_a_tap_of_all_keys(
-    model_type: str, pre_rope: bool, tmp_path: Path
-) -> None:
+def test_drawn_keys_are_those_of_a_tap_of_all_keys(model_type, pre_rope, tmp_path):
     """With rotary embedding of all, some or no dimensions; read back from a saved dump."""
     model = some_model(model_type)
     everything = qk_sniffer.tap(model, sampler="all", pre_rope=pre_rope, layers=[1])
@@ -444,7 +432,7 @@ def test_drawn_keys_are_those_of_a_tap_of_all_keys(
             np.testing.assert_array_equal(read[name], drawn[name])
 
 
-def test_a_model_that_overflows_is_not_saved(tmp_path: Path) -> None:
+def test_a_model_that_overflows_is_not_saved(tmp_path):
     """Vectors are finite and logits are not, which keys show by the attention they receive."""
     model = ARCHITECTURES["llama"].model()
     attention = model.model.layers[2].self_attn
@@ -457,13 +445,11 @@ def test_a_model_that_overflows_is_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_save_that_fails_in_the_middle_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_that_fails_in_the_middle_leaves_nothing(tmp_path, monkeypatch):
     """The disk is full at the sixth file. When there is room, the same rows are saved."""
     model, fsync, files = some_model(), os.fsync, []
 
-    def until_full(number: int) -> None:
+    def until_full(number):
         files.append(number)
         if len(files) == 6:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -482,7 +468,7 @@ def test_a_save_that_fails_in_the_middle_leaves_nothing(
     assert list(saved.folders) == tapped.heads
 
 
-def test_what_a_killed_save_leaves_is_no_dump(tmp_path: Path) -> None:
+def test_what_a_killed_save_leaves_is_no_dump(tmp_path):
     """No reader finds it, and the next save removes it."""
     model = some_model()
     with qk_sniffer.tap(model, sampler="all", layers=[0]) as tapped:
@@ -499,14 +485,12 @@ def test_what_a_killed_save_leaves_is_no_dump(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ["examples.parquet", "dump.json"])
-def test_the_draft_of_a_killed_save_is_refused_by_its_own_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
-) -> None:
+def test_the_draft_of_a_killed_save_is_refused_by_its_own_name(tmp_path, monkeypatch, last):
     """Whatever was the last file that was written."""
     left = tmp_path / "left"
     replace = Path.replace
 
-    def killed(draft: Path, target: Path) -> Path:
+    def killed(draft, target):
         written = replace(draft, target)
         if target.name == last:
             shutil.copytree(target.parent, left)
@@ -527,7 +511,7 @@ def test_the_draft_of_a_killed_save_is_refused_by_its_own_name(
     assert list(open_dump(whole).folders) == tapped.heads
 
 
-def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_is_not_written_to(tmp_path):
     with qk_sniffer.tap(some_model(), sampler="all", layers=[0]) as tapped:
         some_model()(input_ids=tokens(1, 5))
     tapped.save(tmp_path / "dump")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,7 +18,6 @@ from transformers import (
     MllamaForCausalLM,
 )
 
-from qk_sniffer.engines.hf.layout import HfLayout
 from qk_sniffer.engines.hf.probing import probe
 
 VOCABULARY = 128
@@ -63,7 +61,7 @@ class Architecture:
     compressed: tuple[int, ...] = ()  # layers that are left out, as they attend to compressed keys
     selective: tuple[bool, ...] = (False,) * LAYERS
 
-    def model(self, implementation: str = "sdpa", dtype: torch.dtype = torch.float32) -> Any:
+    def model(self, implementation="sdpa", dtype=torch.float32):
         """A random model, the same one for every implementation."""
         alone = self.model_type == "mllama_text_model"  # in no AutoModel's list
         if alone:
@@ -81,13 +79,13 @@ class Architecture:
         return model.eval()
 
 
-def needs(given: bool, what: str) -> None:
+def needs(given, what):
     """Skip a test of what the installed transformers, older than the pinned one, does not do."""
     if not given:
         pytest.skip(f"transformers {transformers.__version__} does not {what}")
 
 
-def needs_rare(model_type: str) -> None:
+def needs_rare(model_type):
     """Skip a test of a rare model that the installed transformers lacks or runs wrongly."""
     needs(model_type in CONFIG_MAPPING, f"have {model_type}")
     needs(model_type not in _WRONG_BEFORE_5_21 or RECENT, "run it rightly")
@@ -110,7 +108,7 @@ _DEEPSEEK = {
 _INDEX = {"index_topk": 6, "index_head_dim": 16, "index_n_heads": 2}
 _ENCODER = {**_LLAMA, "num_key_value_heads": 4, "cls_token_id": 1, "sep_token_id": 2}
 
-ARCHITECTURES: dict[str, Architecture] = {
+ARCHITECTURES = {
     architecture.model_type: architecture
     for architecture in (
         Architecture("llama", _LLAMA),
@@ -192,7 +190,7 @@ _SHARED = {
     "attention_head_dim": 32,
     "mamba_d_state": 8,
 }
-_SHARED_FACTS: dict[str, Any] = {
+_SHARED_FACTS = {
     "k_heads": 4,
     "width": 32,
     "layers": (1, 3),
@@ -201,7 +199,7 @@ _SHARED_FACTS: dict[str, Any] = {
     "selective": (False,) * 2,
 }
 
-RARE: dict[str, Architecture] = {
+RARE = {
     architecture.model_type: architecture
     for architecture in (
         Architecture(  # the attention of two layers has the same weights, and layer_idx -1
@@ -363,13 +361,13 @@ ENCODER_DECODERS = {
 }
 
 
-def shown_by(names: Iterable[str], *kept: str) -> list[Any]:
+def shown_by(names, *kept):
     """Parameters of a test: those that are not `kept` are more cases of the same."""
     return [name if name in kept else pytest.param(name, marks=pytest.mark.long) for name in names]
 
 
 @cache
-def probed(name: str) -> tuple[Any, HfLayout]:
+def probed(name):
     """A model of an architecture, which no test may change, and its layout."""
     if name in RARE:
         needs_rare(name)
@@ -378,7 +376,7 @@ def probed(name: str) -> tuple[Any, HfLayout]:
     return model, probe(model)
 
 
-def other_model(model_type: str, settings: dict[str, Any], implementation: str = "sdpa") -> Any:
+def other_model(model_type, settings, implementation="sdpa"):
     """A random backbone of a kind that is not captured."""
     config = AutoConfig.for_model(model_type, **settings)
     config._attn_implementation = implementation

@@ -2,13 +2,8 @@
 with it, as folders, as GGUF, and with eyes.
 """
 
-from __future__ import annotations
-
 import random
 import string
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -22,7 +17,7 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")  # pad, bos and eos as the tiny conf
 CHARACTERS = string.ascii_letters + string.digits + " .,\n"
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
+def tiny_tokenizer():
     """One token per character, after a begin token."""
     vocabulary = {token: number for number, token in enumerate((*SPECIAL, *CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
@@ -39,19 +34,19 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def save_tiny_model(folder: Path, model_type: str = "llama") -> Path:
+def save_tiny_model(folder, model_type="llama"):
     """A random model and the tokenizer, as `from_pretrained` reads them."""
     ARCHITECTURES[model_type].model().save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 
 
-def some_text(length: int, seed: int = 0) -> str:
+def some_text(length, seed=0):
     """Random characters that the tokenizer knows."""
     return "".join(random.Random(seed).choices(string.ascii_lowercase + " ", k=length))
 
 
-def save_texts(folder: Path, lengths: Sequence[int]) -> Path:
+def save_texts(folder, lengths):
     """A folder of text files of these numbers of characters, in the order of their names."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, length in enumerate(lengths):
@@ -67,9 +62,9 @@ _TEXT_PART = {
 }
 
 
-def vision_language_model(model_type: str = "gemma3") -> Any:
+def vision_language_model(model_type="gemma3"):
     """A random model that reads images beside text; token 5 stands for an image."""
-    vision: dict[str, Any] = {
+    vision = {
         "hidden_size": 32,
         "intermediate_size": 32,
         "num_hidden_layers": 2,
@@ -77,7 +72,7 @@ def vision_language_model(model_type: str = "gemma3") -> Any:
         "image_size": 28,
         "patch_size": 14,
     }
-    options: dict[str, Any] = {"image_token_index": 5}
+    options = {"image_token_index": 5}
     if model_type == "gemma3":
         options |= {"mm_tokens_per_image": 4, "boi_token_index": 6, "eoi_token_index": 7}
     elif model_type == "paligemma":
@@ -99,13 +94,7 @@ def vision_language_model(model_type: str = "gemma3") -> Any:
     return AutoModelForImageTextToText.from_config(config).eval()
 
 
-def save_gguf(
-    model: Any,
-    path: Path,
-    kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
-    name: str | None = None,
-    **flags: bool,
-) -> None:
+def save_gguf(model, path, kind=gguf.GGMLQuantizationType.F32, name=None, **flags):
     """A llama as GGUF holds it: rotary pairs side by side, names of its own.
 
     `add_bos_token` and `add_eos_token` are written into the header as they are given.

@@ -1,33 +1,30 @@
 """The real command in a process of its own, as a user runs it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import Any
 
 from waiting import PATIENCE
 
 
-def command(*words: object) -> list[str]:
+def command(*words):
     """The command line that `analyze` and `start` run."""
     return [sys.executable, "-m", "attention_plasticity", *(str(word) for word in words)]
 
 
-def analyze(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+def analyze(*words, **options):
     """Run `attention-plasticity analyze` to its end."""
     return run("analyze", *words, **options)
 
 
-def run(*words: object, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(*words, **options):
     """Run `attention-plasticity` to its end."""
     return subprocess.run(
         command(*words), capture_output=True, text=True, timeout=PATIENCE, check=False, **options
     )
 
 
-def start(*words: object, **options: Any) -> subprocess.Popen[bytes]:
+def start(*words, **options):
     """Start `attention-plasticity` and leave it running."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(command(*words), env=environment, **options)

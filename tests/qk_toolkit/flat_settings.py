@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -31,36 +30,34 @@ class FlatSettings(BaseModel):
     buffer: int | None = Field(default=None, ge=1, le=90, description="texts in memory")
 
     @model_validator(mode="after")
-    def _buffer_holds_a_batch(self) -> FlatSettings:
+    def _buffer_holds_a_batch(self):
         if self.buffer is not None and self.buffer < self.batch_size:
             raise ValueError("buffer: smaller than batch_size")
         return self
 
 
-def parser(kind: type[BaseModel]) -> FlagParser:
+def parser(kind):
     made = FlagParser(prog="program", allow_abbrev=False)
     add_flags(made, kind)
     return made
 
 
-def from_flags(
-    *arguments: str, yaml_path: Path | None = None, kind: type[Any] = FlatSettings
-) -> Any:
+def from_flags(*arguments, yaml_path=None, kind=FlatSettings):
     flags = parse_flags(parser(kind), arguments)
     return settings_from(kind, yaml_path=yaml_path, flags=flags)
 
 
-def from_yaml(folder: Path, text: str | bytes, section: str | None = None) -> FlatSettings:
+def from_yaml(folder, text, section=None):
     return settings_from(FlatSettings, yaml_path=saved(folder, text), section=section)
 
 
-def saved(folder: Path, text: str | bytes) -> Path:
+def saved(folder, text):
     path = folder / YAML_FILE
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
 
 
-def flag_error(*arguments: str, **options: Any) -> str:
+def flag_error(*arguments, **options):
     """The message of the error that the arguments raise; it must be one line."""
     with pytest.raises(ConfigError) as caught:
         from_flags(*arguments, **options)
@@ -68,7 +65,7 @@ def flag_error(*arguments: str, **options: Any) -> str:
     return str(caught.value)
 
 
-def yaml_error(folder: Path, text: str | bytes, section: str | None = None) -> str:
+def yaml_error(folder, text, section=None):
     """The message without the file; it must begin with the file and be one line."""
     with pytest.raises(ConfigError) as caught:
         from_yaml(folder, text, section)

@@ -1,7 +1,5 @@
 """Pipes, sockets and devices in place of a regular file, and Parquet files with wrong footers."""
 
-from __future__ import annotations
-
 import base64
 import os
 import socket
@@ -14,7 +12,7 @@ import pyarrow.parquet as pq
 Maker = Callable[[Path], object]
 
 
-def make_socket(path: Path) -> None:
+def make_socket(path):
     """A socket file. Its address must be short, so it is bound from inside the folder."""
     here = Path.cwd()
     os.chdir(path.parent)
@@ -25,12 +23,12 @@ def make_socket(path: Path) -> None:
         os.chdir(here)
 
 
-def _link_to_fifo(path: Path) -> None:
+def _link_to_fifo(path):
     os.mkfifo(path.with_name(".pipe"))
     path.symlink_to(".pipe")
 
 
-NOT_REGULAR: dict[str, Maker] = {
+NOT_REGULAR = {
     "FIFO": os.mkfifo,
     "socket": make_socket,
     "device": lambda path: path.symlink_to("/dev/zero"),
@@ -39,14 +37,14 @@ NOT_REGULAR: dict[str, Maker] = {
 }
 
 
-def replace_by(make: Maker, path: Path) -> None:
+def replace_by(make, path):
     """Replace a file by the result of `make`."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     make(path)
 
 
-def _varint(number: int) -> bytes:
+def _varint(number):
     """A number as in a Parquet footer: zigzag, seven bits per byte."""
     number, out = number << 1, bytearray()
     while number > 127:
@@ -55,7 +53,7 @@ def _varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def claim(path: Path, number: int, instead_of: int) -> None:
+def claim(path, number, instead_of):
     """Change every occurrence of a number in the footer of a Parquet file."""
     data = path.read_bytes()
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
@@ -65,7 +63,7 @@ def claim(path: Path, number: int, instead_of: int) -> None:
     path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 
-def claim_type(path: Path, column: str, kind: pa.DataType) -> None:
+def claim_type(path, column, kind):
     """Change the Arrow type of a column in the footer of a Parquet file."""
     table = pq.read_table(path)
     index = table.schema.get_field_index(column)
@@ -75,7 +73,7 @@ def claim_type(path: Path, column: str, kind: pa.DataType) -> None:
         writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(schema).decode()})
 
 
-def huge(path: Path, size: int = 5 << 30, footer: int = 0xF0FFFFFF) -> None:
+def huge(path, size=5 << 30, footer=0xF0FFFFFF):
     """A sparse file of this size with this footer length."""
     path.unlink(missing_ok=True)
     with path.open("wb") as file:

@@ -17,7 +17,7 @@ class Plan:
     skip: int
     hits: int = 0
 
-    def takes(self, kind: str, path: str) -> bool:
+    def takes(self, kind, path):
         """Whether the fault applies to this request; counts it."""
         if self.kind not in ("*", kind) or self.path not in path or self.times == self.hits:
             return False

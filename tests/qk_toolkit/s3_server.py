@@ -19,15 +19,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
-from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import pytest
@@ -50,7 +48,7 @@ class Fault:
     seconds: float = 0.0
 
 
-def error(status: int, code: str = "InternalError", message: str = "a planned fault") -> Fault:
+def error(status, code="InternalError", message="a planned fault"):
     """An error reply of S3; the request is not carried out."""
     body = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code>'
     return Fault("error", status, f"{body}<Message>{message}</Message></Error>".encode())
@@ -66,7 +64,7 @@ reset = Fault("reset")
 """The connection is closed without a reply; the request is not carried out."""
 
 
-def slow(seconds: float) -> Fault:
+def slow(seconds):
     """The right reply, late."""
     return Fault("slow", seconds=seconds)
 
@@ -90,13 +88,11 @@ class S3:
     plans: list[Plan] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
 
-    def url(self, name: str = "") -> str:
+    def url(self, name=""):
         """The URL of a folder or a file in the bucket."""
         return f"s3://{self.bucket}/{name}".rstrip("/")
 
-    def fail(
-        self, method: str, fault: Fault, *, path: str = "", times: int | None = None, skip: int = 0
-    ) -> Plan:
+    def fail(self, method, fault, *, path="", times=None, skip=0):
         """Plan a fault for requests with this method ("*" is any) and this text in the path.
 
         `times` is how often (None is always), after `skip` requests without a fault. Listings have
@@ -106,31 +102,31 @@ class S3:
         self.plans.append(plan)
         return plan
 
-    def heal(self) -> None:
+    def heal(self):
         self.plans.clear()
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name, content):
         """Write an object, past the proxy."""
         self._direct("PUT", name, content)
 
-    def put_folder(self, folder: Path, prefix: str) -> None:
+    def put_folder(self, folder, prefix):
         """Write all files of a folder as objects, past the proxy."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.put(f"{prefix}/{path.relative_to(folder).as_posix()}", path.read_bytes())
 
-    def get(self, name: str) -> bytes:
+    def get(self, name):
         """The content of an object, past the proxy."""
         return self._direct("GET", name)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name):
         self._direct("DELETE", name)
 
-    def names(self, prefix: str = "") -> list[str]:
+    def names(self, prefix=""):
         """The names of all objects that begin with `prefix`, past the proxy."""
         from xml.etree import ElementTree
 
-        names: list[str] = []
+        names = []
         token = ""
         while True:
             query = f"?list-type=2&prefix={prefix}&max-keys=1000"
@@ -142,7 +138,7 @@ class S3:
                 return names
             token = f"&continuation-token={following}"
 
-    def _direct(self, method: str, name: str, body: bytes | None = None) -> bytes:
+    def _direct(self, method, name, body=None):
         connection = HTTPConnection(self.server.removeprefix("http://"), timeout=PATIENCE)
         try:
             path = f"/{self.bucket}{name}" if name.startswith("?") else f"/{self.bucket}/{name}"
@@ -163,14 +159,14 @@ class _Proxy(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.target = target.removeprefix("http://")
-        self.current: S3 | None = None
+        self.current = None
         self.lock = Lock()
         self.stopping = Event()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """Clients that go away are part of the tests."""
 
 
@@ -179,10 +175,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Proxy
     bucket: S3 | None
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
-    def _answer(self) -> None:
+    def _answer(self):
         self.bucket = self.server.current  # a late answer is not in the log of a later test
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length) if length else self._chunks()
@@ -207,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815
 
-    def _chunks(self) -> bytes:
+    def _chunks(self):
         """A body in chunks; b"" if there is none."""
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return b""
@@ -218,13 +214,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _fault(self) -> Fault | None:
+    def _fault(self):
         with self.server.lock:
             plans = self.server.current.plans if self.server.current else []
             path = unquote(self.path)
             return next((p.fault for p in plans if p.takes(self.command, path)), None)
 
-    def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _forward(self, body):
         connection = HTTPConnection(self.server.target, timeout=PATIENCE)
         try:
             headers = {k: v for k, v in self.headers.items() if k.lower() not in _HOP_HEADERS}
@@ -240,9 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _reply(
-        self, status: int, headers: dict[str, str], body: bytes, *, truncate: bool = False
-    ) -> None:
+    def _reply(self, status, headers, body, *, truncate=False):
         self._log(status)
         with suppress(ConnectionError):
             self.send_response(status)
@@ -255,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body[: len(body) // 2] if truncate else body)
         self.close_connection |= truncate
 
-    def _log(self, status: int) -> None:
+    def _log(self, status):
         with self.server.lock:
             if self.bucket is not None:
                 byte_range = self.headers.get("Range", "")
@@ -264,7 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def moto_process() -> Iterator[str]:
+def moto_process():
     """moto's server in a process of its own; gives its address."""
     command = [sys.executable, __file__]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -278,7 +272,7 @@ def moto_process() -> Iterator[str]:
 
 
 @contextmanager
-def s3_environment(endpoint: str, bucket: str, folder: Path) -> Iterator[S3]:
+def s3_environment(endpoint, bucket, folder):
     """A new bucket at an endpoint, and the environment variables of its clients.
 
     `folder` takes the place of the configuration files of AWS.
@@ -305,7 +299,7 @@ def s3_environment(endpoint: str, bucket: str, folder: Path) -> Iterator[S3]:
 
 
 @contextmanager
-def running_proxy() -> Iterator[_Proxy]:
+def running_proxy():
     """The proxy in front of moto's server."""
     with moto_process() as address, _Proxy(address) as proxy:
         thread = Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -317,14 +311,14 @@ def running_proxy() -> Iterator[_Proxy]:
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[_Proxy]:
+def s3_endpoint():
     """One proxy for all tests of a process."""
     with running_proxy() as proxy:
         yield proxy
 
 
 @contextmanager
-def new_bucket(proxy: _Proxy, folder: Path) -> Iterator[S3]:
+def new_bucket(proxy, folder):
     """A new bucket behind the proxy, and the environment of its clients."""
     endpoint = f"http://127.0.0.1:{proxy.server_port}"
     with s3_environment(endpoint, f"bucket-{next(_BUCKETS)}", folder) as bucket:
@@ -335,39 +329,38 @@ def new_bucket(proxy: _Proxy, folder: Path) -> Iterator[S3]:
 
 
 @pytest.fixture
-def s3(s3_endpoint: _Proxy, tmp_path: Path) -> Iterator[S3]:
+def s3(s3_endpoint, tmp_path):
     """A new bucket for one test."""
     with new_bucket(s3_endpoint, tmp_path) as bucket:
         yield bucket
 
 
 @pytest.fixture(scope="module")
-def s3_of_file(s3_endpoint: _Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def s3_of_file(s3_endpoint, tmp_path_factory):
     """A new bucket for all tests of a file."""
     with new_bucket(s3_endpoint, tmp_path_factory.mktemp("s3")) as bucket:
         yield bucket
 
 
-def _keep_contents() -> None:
+def _keep_contents():
     """Keep the bytes of every object in memory. moto reads the whole object for a range of it."""
     from moto.s3.models import FakeKey
 
     from_file, to_file = FakeKey.value.fget, FakeKey.value.fset
 
-    def read(key: Any) -> bytes:
+    def read(key):
         if "kept" not in vars(key):
             key.kept = from_file(key)
-        kept: bytes = key.kept
-        return kept
+        return key.kept
 
-    def write(key: Any, content: bytes) -> None:
+    def write(key, content):
         vars(key).pop("kept", None)
         to_file(key, content)
 
     FakeKey.value = property(read, write)
 
 
-def _serve() -> None:
+def _serve():
     """Run moto's server until standard input is closed."""
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
     import logging

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -26,7 +25,7 @@ class Dataset(_Section):
     options: dict[str, Any] | None = Field(default=None, description="for load_dataset")
 
     @model_validator(mode="after")
-    def _some_texts_remain(self) -> Dataset:
+    def _some_texts_remain(self):
         if self.skip > self.texts:
             raise ValueError("skip: more than texts")
         return self
@@ -68,11 +67,11 @@ from_flags = partial(flat_settings.from_flags, kind=SectionedSettings)
 flag_error = partial(flat_settings.flag_error, kind=SectionedSettings)
 
 
-def from_yaml(folder: Path, text: str, *arguments: str) -> SectionedSettings:
+def from_yaml(folder, text, *arguments):
     return from_flags(*arguments, yaml_path=saved(folder, text))
 
 
-def yaml_error(folder: Path, text: str, *arguments: str) -> str:
+def yaml_error(folder, text, *arguments):
     """The message in one line, with FILE for the file."""
     message = flag_error(*arguments, yaml_path=saved(folder, text))
     return message.replace(str(folder / YAML_FILE), "FILE")

@@ -1,9 +1,6 @@
 """CPUs that a process may use: affinity, and the quota of its container."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +8,7 @@ from attention_plasticity.config import make_config
 from qk_toolkit.cpus import available_cpus, quota_cpus
 
 
-def cgroup(root: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:
+def cgroup(root, own, files):
     """A fake cgroup file system, and the process's own place in it."""
     for name, content in files.items():
         path = root / name
@@ -24,7 +21,7 @@ def cgroup(root: Path, own: str, files: dict[str, str]) -> tuple[Path, Path]:
 V1 = "12:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n0::/docker/x\n"
 
 
-def v1(folder: str, quota: str) -> dict[str, str]:
+def v1(folder, quota):
     names = (f"{folder}/cpu.cfs_quota_us", f"{folder}/cpu.cfs_period_us")
     return dict(zip(names, (f"{quota}\n", "100000\n"), strict=True))
 
@@ -47,13 +44,11 @@ def v1(folder: str, quota: str) -> dict[str, str]:
         (V1, v1("cpu", "-1"), None),
     ],
 )
-def test_a_quota_is_read_from_the_cgroups(
-    tmp_path: Path, own: str, files: dict[str, str], expected: int | None
-) -> None:
+def test_a_quota_is_read_from_the_cgroups(tmp_path, own, files, expected):
     assert quota_cpus(*cgroup(tmp_path / "root", own, files)) == expected
 
 
-def test_the_smaller_of_affinity_and_quota_counts(tmp_path: Path) -> None:
+def test_the_smaller_of_affinity_and_quota_counts(tmp_path):
     allowed = os.sched_getaffinity(0)
     assert available_cpus(tmp_path, tmp_path / "none") == len(allowed)
     many = cgroup(tmp_path / "a" / "root", "0::/\n", {"cpu.max": "9900000 100000"})

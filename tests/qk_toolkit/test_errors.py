@@ -1,35 +1,26 @@
 """The errors a person may see, and what tracebacks do not show."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest
 
 from qk_toolkit.debugging import traceback_text
-from qk_toolkit.errors import (
-    ConfigError,
-    DumpError,
-    HeadError,
-    OutputError,
-    ToolkitError,
-    in_short,
-)
+from qk_toolkit.errors import ConfigError, DumpError, HeadError, OutputError, in_short
 
 
 @pytest.mark.parametrize("kind", [ConfigError, DumpError, HeadError, OutputError])
-def test_an_error_survives_the_way_from_a_worker(kind: type[ToolkitError]) -> None:
+def test_an_error_survives_the_way_from_a_worker(kind):
     error = pickle.loads(pickle.dumps(kind("a.parquet: row 3: negative bucket")))
     assert type(error) is kind
     assert str(error) == "a.parquet: row 3: negative bucket"
 
 
-def test_a_message_is_one_line_that_a_terminal_can_show() -> None:
+def test_a_message_is_one_line_that_a_terminal_can_show():
     message = str(DumpError("a\nb\x1b[31m\0\udce9é…\u202e: cannot be read"))
     assert message == "a\\nb\\x1b[31m\\x00\\udce9é…\\u202e: cannot be read"
 
 
-def test_a_message_is_bounded_and_keeps_its_beginning_and_its_way_out() -> None:
+def test_a_message_is_bounded_and_keeps_its_beginning_and_its_way_out():
     message = str(ConfigError(f"a.yaml: seed: got {'9' * 10_000_000}. Give a number."))
     assert len(message) < 3_100
     assert message.startswith("a.yaml: seed: got 999")
@@ -39,15 +30,15 @@ def test_a_message_is_bounded_and_keeps_its_beginning_and_its_way_out() -> None:
     assert str(ConfigError(middling)) == middling
 
 
-def _laughs() -> list[object]:
-    value: list[object] = ["lol"]
+def _laughs():
+    value = ["lol"]
     for _ in range(60):
         value = [value] * 9
     return value
 
 
-def _recursive() -> list[object]:
-    value: list[object] = []
+def _recursive():
+    value = []
     value.append(value)
     return value
 
@@ -70,13 +61,13 @@ def _recursive() -> list[object]:
     ],
     ids=range(12),
 )
-def test_a_value_is_shown_in_short(value: object, shown: str | None) -> None:
+def test_a_value_is_shown_in_short(value, shown):
     text = in_short(value)
     assert len(text) <= 200
     assert shown is None or text == shown
 
 
-def test_secrets_are_not_in_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_not_in_tracebacks(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG")
     monkeypatch.setenv("MY_TOKEN", "short")
     inner = OSError("s3://key:hidden@bucket, Authorization: Bearer hidden.token")

@@ -1,9 +1,5 @@
 """Numbers and lists as text, and values as YAML."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,16 +13,16 @@ from qk_toolkit.strict_yaml import parse_yaml, yaml_text
     ("indices", "text"),
     [([8, 0, 1, 2, 3], "0-3,8"), ([5], "5"), ([1, 2], "1-2"), ([0, 2, 4], "0,2,4"), ([], "")],
 )
-def test_index_ranges(indices: list[int], text: str) -> None:
+def test_index_ranges(indices, text):
     assert index_ranges(indices) == text
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))
-def test_index_ranges_can_be_parsed(indices: set[int]) -> None:
+def test_index_ranges_can_be_parsed(indices):
     assert parse_indices(index_ranges(indices)) == sorted(indices)
 
 
-def test_heads_are_told_by_layer_whatever_their_order() -> None:
+def test_heads_are_told_by_layer_whatever_their_order():
     heads = [(2, 5), (0, 8), (0, 1), (0, 0), (0, 2), (0, 3)]
     assert format_heads(heads) == "layer 0: 0-3,8; layer 2: 5"
     assert format_heads([(7, 1), (3, 1), (2, 1), (9, 0)]) == "layers 2-3,7: 1; layer 9: 0"
@@ -47,11 +43,11 @@ def test_heads_are_told_by_layer_whatever_their_order() -> None:
         (3.21e-9, 1.1e-10, "0.00000000321 ± 0.00000000011"),
     ],
 )
-def test_two_digits_of_the_error_decide(value: float, half: float, text: str) -> None:
+def test_two_digits_of_the_error_decide(value, half, text):
     assert with_half(value, half) == text
 
 
-def test_count() -> None:
+def test_count():
     assert [count(n, "head") for n in (0, 1, 2000)] == ["0 heads", "1 head", "2,000 heads"]
 
 
@@ -59,7 +55,7 @@ def test_count() -> None:
     ("seconds", "words"),
     [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min"), (750, "12 min"), (3599, "1 h 0 min")],
 )
-def test_a_duration_has_at_most_two_units(seconds: float, words: str) -> None:
+def test_a_duration_has_at_most_two_units(seconds, words):
     assert duration(seconds) == words
 
 
@@ -78,15 +74,15 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES)
-def test_values_stay_the_same(values: Any) -> None:
+def test_values_stay_the_same(values):
     assert parse_yaml(yaml_text(values)) == values
 
 
 @pytest.mark.parametrize("text", ["1234e567", "1e-3", "0x10", "yes", "null", "1_000", "a: b"])
-def test_text_that_looks_like_another_value_stays_text(text: str) -> None:
+def test_text_that_looks_like_another_value_stays_text(text):
     assert parse_yaml(yaml_text({"revision": text})) == {"revision": text}
 
 
-def test_a_value_that_occurs_twice_has_no_alias() -> None:
+def test_a_value_that_occurs_twice_has_no_alias():
     shared = {"a": [1, 2]}
     assert "&" not in yaml_text({"one": shared, "two": shared})

@@ -1,10 +1,7 @@
 """Messages when a Ray cluster cannot be used."""
 
-from __future__ import annotations
-
 import socket
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -12,7 +9,7 @@ from qk_toolkit.errors import ConfigError
 from qk_toolkit.ray_cluster import connect
 
 
-def failing(**_: Any) -> None:
+def failing(**_):
     raise RuntimeError("no room")
 
 
@@ -20,7 +17,7 @@ RAY = SimpleNamespace(is_initialized=lambda: False, init=failing)
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "ray://127.0.0.1:{}/"])
-def test_an_address_where_nothing_answers_is_refused_at_once(form: str) -> None:
+def test_an_address_where_nothing_answers_is_refused_at_once(form):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = form.format(server.getsockname()[1])
         with pytest.raises(ConfigError, match=r"the connection failed \(.*no room.*RAY_AUTH_MODE"):
@@ -29,7 +26,7 @@ def test_an_address_where_nothing_answers_is_refused_at_once(form: str) -> None:
         connect(RAY, address, 1, "heads")
 
 
-def test_other_failures_name_their_reason() -> None:
+def test_other_failures_name_their_reason():
     with pytest.raises(ConfigError, match=r"cluster cannot be started on this machine \(.*no room"):
         connect(RAY, None, 1, "heads")
     with pytest.raises(ConfigError, match="Ray cluster at auto: the connection failed"):

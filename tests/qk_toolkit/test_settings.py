@@ -1,7 +1,5 @@
 """Settings from flags and YAML: where a value comes from, and one line for each refusal."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path
@@ -9,15 +7,7 @@ from pathlib import Path
 import pytest
 
 import sectioned_settings
-from flat_settings import (
-    FlatSettings,
-    flag_error,
-    from_flags,
-    from_yaml,
-    parser,
-    saved,
-    yaml_error,
-)
+from flat_settings import FlatSettings, flag_error, from_flags, from_yaml, parser, saved, yaml_error
 from qk_toolkit.command_line import FlagParser
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.flags import add_switch, is_on, parse_flags
@@ -25,7 +15,7 @@ from qk_toolkit.settings import parse_indices, settings_from, validated
 from sectioned_settings import SectionedSettings
 
 
-def test_a_yaml_value_of_every_type(tmp_path: Path) -> None:
+def test_a_yaml_value_of_every_type(tmp_path):
     text = (
         "{batch_size: 3, rate: 0.25, pre_rope: true, dtype: float, model: x, cache_dir: y, "
         "layers: 0-2}"
@@ -41,12 +31,12 @@ def test_a_yaml_value_of_every_type(tmp_path: Path) -> None:
     )
 
 
-def test_empty_yaml_and_null_give_the_defaults(tmp_path: Path) -> None:
+def test_empty_yaml_and_null_give_the_defaults(tmp_path):
     for text in ("", "# nothing yet\n", "{}", "---\n", "cache_dir: null\nlayers: ~\nbuffer:\n"):
         assert from_yaml(tmp_path, text) == FlatSettings()
 
 
-def test_fields_may_be_in_a_section_or_flat(tmp_path: Path) -> None:
+def test_fields_may_be_in_a_section_or_flat(tmp_path):
     for text, size in (("run:\n  batch_size: 5\n", 5), ("batch_size: 5\n", 5), ("run:\n", 2)):
         assert from_yaml(tmp_path, text, section="run").batch_size == size
     message = yaml_error(tmp_path, "run:\n  bach_size: 5\n", section="run")
@@ -58,7 +48,7 @@ def test_fields_may_be_in_a_section_or_flat(tmp_path: Path) -> None:
     assert message == "run: must hold all fields; move these into it: model, buffer"
 
 
-def test_settings_can_come_from_a_pipe(tmp_path: Path) -> None:
+def test_settings_can_come_from_a_pipe(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     writer = threading.Thread(target=path.write_text, args=("batch_size: 7",), daemon=True)
@@ -83,7 +73,7 @@ def test_settings_can_come_from_a_pipe(tmp_path: Path) -> None:
         ([], []),
     ],
 )
-def test_indices_are_sorted_without_duplicates(given: object, expected: list[int]) -> None:
+def test_indices_are_sorted_without_duplicates(given, expected):
     assert parse_indices(given) == expected
     assert validated(FlatSettings, {"layers": given}).layers == expected
 
@@ -98,18 +88,18 @@ def test_indices_are_sorted_without_duplicates(given: object, expected: list[int
     ],
     ids=" ".join,
 )
-def test_flags_are_accepted_in_every_spelling(arguments: tuple[str, ...]) -> None:
+def test_flags_are_accepted_in_every_spelling(arguments):
     assert from_flags(*arguments) == FlatSettings(pre_rope=True, batch_size=3)
 
 
 @pytest.mark.parametrize("off", ["--no_pre_rope", "--no-pre-rope", "--pre_rope=no"])
-def test_a_switch_of_the_file_is_turned_off_by_a_flag(off: str, tmp_path: Path) -> None:
+def test_a_switch_of_the_file_is_turned_off_by_a_flag(off, tmp_path):
     file = saved(tmp_path, "pre_rope: true")
     assert from_flags("--batch_size", "3", yaml_path=file).pre_rope
     assert not from_flags(off, "--batch_size", "3", yaml_path=file).pre_rope
 
 
-def switched(*words: str) -> tuple[str, bool]:
+def switched(*words):
     """The place, and whether the switch is on."""
     made = FlagParser(prog="program", allow_abbrev=False)
     made.add_argument("place")
@@ -118,7 +108,7 @@ def switched(*words: str) -> tuple[str, bool]:
     return flags["place"], is_on(flags, "overwrite")
 
 
-def test_a_switch_takes_no_place_as_its_value() -> None:
+def test_a_switch_takes_no_place_as_its_value():
     for words in (("out", "--overwrite"), ("--overwrite", "out"), ("--overwrite", "true", "out")):
         assert switched(*words) == ("out", True)
     for words in (("out",), ("out", "--no-overwrite"), ("--overwrite", "false", "out")):
@@ -127,13 +117,13 @@ def test_a_switch_takes_no_place_as_its_value() -> None:
         switched("out", "--overwrite=maybe")
 
 
-def test_none_means_no_value_only_where_that_is_the_default() -> None:
+def test_none_means_no_value_only_where_that_is_the_default():
     for text in ("none", "None", "NULL"):
         found = from_flags("--cache_dir", text, "--buffer", text, "--model", text)
         assert (found.cache_dir, found.buffer, found.model) == (None, None, text)
 
 
-def test_unknown_flags_and_arguments() -> None:
+def test_unknown_flags_and_arguments():
     for argument, message in (
         ("--pre-rop", "--pre_rop: unknown flag; did you mean --pre_rope?"),
         ("--bach_size=3", "--bach_size: unknown flag; did you mean --batch_size?"),
@@ -157,19 +147,19 @@ def test_unknown_flags_and_arguments() -> None:
         ("--model", ""),  # a section has no flag
     ],
 )
-def test_an_unknown_flag_of_a_section(flag: str, hint: str) -> None:
+def test_an_unknown_flag_of_a_section(flag, hint):
     name = flag[2:].replace("-", "_")
     message = sectioned_settings.flag_error(flag, "3")
     assert message.startswith(f"--{name}: unknown flag; {hint}")
 
 
-def whole_help(capsys: pytest.CaptureFixture[str]) -> str:
+def whole_help(capsys):
     with pytest.raises(SystemExit):
         parser(SectionedSettings).parse_args(["--help_all"])
     return capsys.readouterr().out
 
 
-def test_rare_flags_are_in_the_whole_help_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rare_flags_are_in_the_whole_help_only(capsys):
     text = parser(SectionedSettings).format_help()
     for name in ("--dataset.skip", "--model.adapter", "--model.adapter.rank", "model.adapter:"):
         assert name not in text
@@ -199,7 +189,7 @@ RATE = "rate: expected a number above 0 and below 1, got"
         ("model: {a: 1}", "model: expected text, got {'a': 1}"),
     ],
 )
-def test_a_wrong_value_in_yaml(tmp_path: Path, line: str, message: str) -> None:
+def test_a_wrong_value_in_yaml(tmp_path, line, message):
     assert yaml_error(tmp_path, line) == message
 
 
@@ -220,11 +210,11 @@ def test_a_wrong_value_in_yaml(tmp_path: Path, line: str, message: str) -> None:
         (("--batch_size", "5", "--buffer", "4"), "--buffer: smaller than batch_size"),
     ],
 )
-def test_a_wrong_value_of_a_flag(arguments: tuple[str, ...], message: str) -> None:
+def test_a_wrong_value_of_a_flag(arguments, message):
     assert flag_error(*arguments) == message
 
 
-def test_integers_beyond_64_bits(tmp_path: Path) -> None:
+def test_integers_beyond_64_bits(tmp_path):
     beyond = "does not fit 64 bits"
     for number in ("9" * 20, "9" * 300, "-" + "9" * 20, "-" + "9" * 300):
         for message in (
@@ -238,7 +228,7 @@ def test_integers_beyond_64_bits(tmp_path: Path) -> None:
     assert beyond in yaml_error(tmp_path, "batch_size: 0x" + "f" * 10_000)
 
 
-def test_text_that_is_invalid_in_a_path(tmp_path: Path) -> None:
+def test_text_that_is_invalid_in_a_path(tmp_path):
     invalid = "which is invalid in a name or path"
     for field in ("model", "cache_dir"):
         message = yaml_error(tmp_path, f'{field}: "a\\0b"')
@@ -252,7 +242,7 @@ def test_text_that_is_invalid_in_a_path(tmp_path: Path) -> None:
 # names
 
 
-def test_an_unknown_name_comes_with_a_hint(tmp_path: Path) -> None:
+def test_an_unknown_name_comes_with_a_hint(tmp_path):
     for key in ("bach_size", "Batch_Size", "batch-size"):
         message = yaml_error(tmp_path, f"{key}: 3")
         assert message == f"{key}: unknown field; did you mean batch_size?"
@@ -271,7 +261,7 @@ LAUGHS = "\n".join(
         "batch_size: *a12",
     ]
 )
-INVALID_YAML: dict[str, tuple[str | bytes, str]] = {
+INVALID_YAML = {
     "nested lists": ("rate: " + "[" * 2000 + "]" * 2000, "it is nested too deep"),
     "a list in itself": ("batch_size: &a [*a]", ""),
     "billion laughs": (LAUGHS, ""),
@@ -295,14 +285,14 @@ INVALID_YAML: dict[str, tuple[str | bytes, str]] = {
 
 
 @pytest.mark.parametrize(("text", "problem"), INVALID_YAML.values(), ids=INVALID_YAML)
-def test_a_file_that_is_not_valid(tmp_path: Path, text: str | bytes, problem: str) -> None:
+def test_a_file_that_is_not_valid(tmp_path, text, problem):
     message = yaml_error(tmp_path, text)
     assert problem in message
     assert len(message) < 300
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "\ud800", "/", "missing.yaml"])
-def test_a_path_that_is_not_a_settings_file(path: str) -> None:
+def test_a_path_that_is_not_a_settings_file(path):
     with pytest.raises(ConfigError) as caught:
         settings_from(FlatSettings, yaml_path=Path(path))
     assert "\n" not in str(caught.value)

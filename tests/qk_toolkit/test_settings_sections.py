@@ -1,10 +1,5 @@
 """Settings in sections: where a value comes from, and the messages of refusals."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from qk_toolkit.errors import ConfigError
@@ -23,14 +18,14 @@ from sectioned_settings import (
 NAMED = "dataset: {name: a}\n"
 
 
-def settings(**sections: Any) -> SectionedSettings:
+def settings(**sections):
     return SectionedSettings(dataset=Dataset(name="a"), **sections)
 
 
 # where a value comes from
 
 
-def test_a_flag_overrides_one_field_at_any_depth(tmp_path: Path) -> None:
+def test_a_flag_overrides_one_field_at_any_depth(tmp_path):
     text = "dataset: {name: b, texts: 7}\nmodel: {length: 3, weights: {dtype: float}}\n"
     arguments = ("--dataset.name=a", "--dataset.skip", "2", "--model.weights.dropout", "0.75")
     found = from_yaml(tmp_path, text, *arguments, "--pre-rope")
@@ -42,13 +37,13 @@ def test_a_flag_overrides_one_field_at_any_depth(tmp_path: Path) -> None:
 # an optional section
 
 
-def test_a_flag_inside_an_optional_section_creates_it(tmp_path: Path) -> None:
+def test_a_flag_inside_an_optional_section_creates_it(tmp_path):
     for text in ("", "model: {adapter: null}\n", "model: {length: 20}\n"):
         found = from_yaml(tmp_path, NAMED + text, "--model.adapter.layers", "1-3")
         assert found == settings(model=Model(adapter=Adapter(layers=[1, 2, 3])))
 
 
-def test_a_flag_removes_an_optional_section(tmp_path: Path) -> None:
+def test_a_flag_removes_an_optional_section(tmp_path):
     text = NAMED + "model: {adapter: {layers: 1-3, rank: 4}}\n"
     for value in ("none", "None"):
         assert from_yaml(tmp_path, text, "--model.adapter", value).model.adapter is None
@@ -56,7 +51,7 @@ def test_a_flag_removes_an_optional_section(tmp_path: Path) -> None:
     assert from_yaml(tmp_path, text, *arguments).model.adapter == Adapter(layers=[5])
 
 
-def test_an_optional_section_is_none_or_its_fields(tmp_path: Path) -> None:
+def test_an_optional_section_is_none_or_its_fields(tmp_path):
     message = flag_error("--model.adapter", "big")
     assert message.startswith("--model.adapter: invalid choice: 'big'")
     assert "--model.adapter.layers: is required" in flag_error(
@@ -71,7 +66,7 @@ def test_an_optional_section_is_none_or_its_fields(tmp_path: Path) -> None:
 # mappings
 
 
-def test_a_mapping_comes_from_yaml_or_as_a_whole_from_a_flag(tmp_path: Path) -> None:
+def test_a_mapping_comes_from_yaml_or_as_a_whole_from_a_flag(tmp_path):
     text = "dataset: {name: a, options: {b: 3, c: {d: 1e1}}}\n"
     assert from_yaml(tmp_path, text).dataset.options == {"b": 3, "c": {"d": 10.0}}
     found = from_yaml(tmp_path, text, "--dataset.options", "{e: {d: 1e1}}")
@@ -79,7 +74,7 @@ def test_a_mapping_comes_from_yaml_or_as_a_whole_from_a_flag(tmp_path: Path) -> 
     assert from_yaml(tmp_path, text, "--dataset.options", "none").dataset.options is None
 
 
-def test_a_value_that_is_not_a_mapping_of_names(tmp_path: Path) -> None:
+def test_a_value_that_is_not_a_mapping_of_names(tmp_path):
     expected = "dataset.options: expected a mapping such as {name: value}, got "
     for value in ("x", "3", "[x]", "{1: 2}", "true"):
         text = f"dataset: {{name: a, options: {value}}}\n"
@@ -108,11 +103,11 @@ def test_a_value_that_is_not_a_mapping_of_names(tmp_path: Path) -> None:
         ("model.length: 3", "model.length: unknown field; did you mean model?"),
     ],
 )
-def test_a_yaml_error_names_the_dotted_field(tmp_path: Path, text: str, message: str) -> None:
+def test_a_yaml_error_names_the_dotted_field(tmp_path, text, message):
     assert yaml_error(tmp_path, NAMED + text) == f"FILE: {message}"
 
 
-def test_a_missing_field(tmp_path: Path) -> None:
+def test_a_missing_field(tmp_path):
     missing = "dataset.name: is required (name on the Hub)"
     for text in ("", "dataset:\n", "dataset: {}\n", "dataset: {texts: 3}\n"):
         assert yaml_error(tmp_path, text) == f"FILE: {missing}"

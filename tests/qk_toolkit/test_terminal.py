@@ -1,7 +1,5 @@
 """Progress: a bar on a real terminal, lines in a pipe."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty
@@ -18,7 +16,7 @@ from waiting import wait_for
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     """Times in place of the clock's; the last one is now. A busy machine changes no line."""
     times = [0.0]
     monkeypatch.setattr("qk_toolkit.terminal.time", SimpleNamespace(monotonic=lambda: times[-1]))
@@ -28,13 +26,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 class Pipe(io.StringIO):
     """Standard error without a terminal."""
 
-    def wait_for(self, text: str) -> None:
+    def wait_for(self, text):
         """Wait until this line was written."""
         wait_for(f"the line {text!r}", lambda: text in self.getvalue().splitlines())
 
 
 @pytest.mark.usefixtures("clock")
-def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
+def test_lines_in_a_pipe_have_the_state_of_the_task():
     with redirect_stderr(Pipe()) as pipe, TerminalWatcher(seconds=0.01) as watcher:
         watcher.busy("loading the model")
         pipe.wait_for("loading the model: 0 s so far")
@@ -57,7 +55,7 @@ def test_lines_in_a_pipe_have_the_state_of_the_task() -> None:
     assert pipe.getvalue() == written
 
 
-def test_the_time_left_never_grows_during_a_step(clock: list[float]) -> None:
+def test_the_time_left_never_grows_during_a_step(clock):
     state = TaskState("texts", 8)
     clock.append(50.0)
     assert state.line() == "texts: 0 of 8 done, 50 s so far"
@@ -73,7 +71,7 @@ def test_the_time_left_never_grows_during_a_step(clock: list[float]) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_ranks_above_0_print_only_what_they_do_alone() -> None:
+def test_ranks_above_0_print_only_what_they_do_alone():
     with redirect_stderr(Pipe()) as pipe, TerminalWatcher(rank=3, seconds=0.01) as watcher:
         watcher.note("a note")
         watcher.busy("loading the model")
@@ -93,7 +91,7 @@ with TerminalWatcher() as watcher:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_bar_shows_on_a_terminal_alone(terminal: bool) -> None:
+def test_the_bar_shows_on_a_terminal_alone(terminal):
     ours, theirs = pty.openpty() if terminal else os.pipe()
     run = subprocess.Popen(
         [sys.executable, "-c", SHOWN],
@@ -115,8 +113,8 @@ def test_the_bar_shows_on_a_terminal_alone(terminal: bool) -> None:
     assert (b"left" in told) == terminal
 
 
-def test_threads_may_show_their_copies_side_by_side() -> None:
-    def copies(number: int) -> None:
+def test_threads_may_show_their_copies_side_by_side():
+    def copies(number):
         for step in range(100):
             watcher.show("copying", (number + step) % 3, 2)
 

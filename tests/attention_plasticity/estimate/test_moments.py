@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.estimate.moments import Moments, product
-from attention_plasticity.estimate.quantity import MIN_GROUPS, Quantity
+from attention_plasticity.estimate.quantity import MIN_GROUPS
 
 
 class Rows(NamedTuple):
@@ -21,13 +20,11 @@ class Rows(NamedTuple):
     w: np.ndarray  # (n,)
     group: np.ndarray  # (n,)
 
-    def without(self, group: int) -> Rows:
+    def without(self, group):
         return Rows(*(part[self.group != group] for part in self))
 
 
-def rows_of(
-    seed: int, slope: float = 0.005, groups: int = 6, per_group: int = 40, width: int = 5
-) -> Rows:
+def rows_of(seed, slope=0.005, groups=6, per_group=40, width=5):
     """Vectors with a mean, an offset of every group, and a slope along one axis."""
     rng = np.random.default_rng(seed)
     group = rng.permutation(np.repeat(rng.permutation(16)[:groups], per_group))
@@ -37,14 +34,14 @@ def rows_of(
     return Rows(t, X, rng.uniform(0.5, 2.0, len(group)), group)
 
 
-def plain_slope(rows: Rows) -> np.ndarray:
+def plain_slope(rows):
     """(d,) a line per dimension by least squares."""
     root = np.sqrt(rows.w)
     design = np.stack([root, root * rows.t], axis=1)
     return np.linalg.lstsq(design, root[:, None] * rows.X, rcond=None)[0][1]
 
 
-def plain_r2(rows: Rows) -> float:
+def plain_r2(rows):
     t, X, w, _ = rows
     line = X - np.outer(t, plain_slope(rows))
     left = np.average((line - np.average(line, axis=0, weights=w)) ** 2, axis=0, weights=w)
@@ -52,12 +49,12 @@ def plain_r2(rows: Rows) -> float:
     return float(1 - left.sum() / total.sum())
 
 
-def plain_mean_share(rows: Rows) -> float:
+def plain_mean_share(rows):
     mean = np.average(rows.X, axis=0, weights=rows.w)
     return float(mean @ mean / np.average((rows.X**2).sum(axis=1), weights=rows.w))
 
 
-def assert_jackknife(found: Quantity, plain: Callable[[Rows], float], rows: Rows) -> None:
+def assert_jackknife(found, plain, rows):
     """Bias and error of the textbook, from the value of the rows without each group."""
     numbers = np.unique(rows.group).tolist()
     left = [plain(rows.without(group)) for group in numbers]
@@ -82,9 +79,7 @@ def assert_jackknife(found: Quantity, plain: Callable[[Rows], float], rows: Rows
     groups=st.integers(2, 9),
     width=st.integers(1, 6),
 )
-def test_values_and_errors_equal_fits_from_rows(
-    seed: int, slope: float, groups: int, width: int
-) -> None:
+def test_values_and_errors_equal_fits_from_rows(seed, slope, groups, width):
     rows = rows_of(seed, slope, groups, 8, width)
     found = Moments.of(*rows)
     assert_jackknife(found.r2, plain_r2, rows)
@@ -100,12 +95,12 @@ def test_values_and_errors_equal_fits_from_rows(
         )
 
 
-def values(found: Moments) -> list[float]:
+def values(found):
     quantities = (found.r2, found.mean_share)
     return [number for one in quantities for number in (one.value, one.standard_error)]
 
 
-def test_one_position() -> None:
+def test_one_position():
     t, X, w, group = rows_of(7)
     still = Moments.of(np.full(len(t), 0.1), X, w, group)
     assert not still.moves
@@ -118,7 +113,7 @@ def test_one_position() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_constant_vectors(dtype: type) -> None:
+def test_constant_vectors(dtype):
     t, X, w, group = rows_of(8)
     constant = np.full_like(X, 3.3).astype(dtype)
     rounded = constant + np.finfo(dtype).eps * np.random.default_rng(0).standard_normal(X.shape)
@@ -132,7 +127,7 @@ def test_constant_vectors(dtype: type) -> None:
     assert math.isnan(zero.mean_share.value)
 
 
-def test_float32_vectors_far_from_zero_have_their_own_variance() -> None:
+def test_float32_vectors_far_from_zero_have_their_own_variance():
     t, X, w, group = rows_of(12)
     exact = values(Moments.of(t, X + 1000.0, w, group))
     single = values(Moments.of(t, (X + 1000.0).astype(np.float32), w, group))

@@ -1,17 +1,10 @@
 """KS statistics, p-values, skewness and kurtosis, against scipy."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from attention_plasticity.estimate.normality import (
-    ks_normal_statistics,
-    ks_pvalues,
-)
+from attention_plasticity.estimate.normality import ks_normal_statistics, ks_pvalues
 
 SAMPLES = {
     "gaussian": lambda rng, n: rng.standard_normal((3, n)),
@@ -30,9 +23,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
-def test_statistic_equals_scipy(
-    sample: Callable[[np.random.Generator, int], np.ndarray],
-) -> None:
+def test_statistic_equals_scipy(sample):
     scale = np.array([1.0, 1.3, 0.7])
     for n in (1, 3, 4, 17, 399, 400, 1000, 20_000):
         columns = sample(np.random.default_rng(n), n)
@@ -46,7 +37,7 @@ def test_statistic_equals_scipy(
             np.testing.assert_allclose(found, known, rtol=0, atol=1e-15)
 
 
-def test_chosen_columns_keep_their_own_scale() -> None:
+def test_chosen_columns_keep_their_own_scale():
     columns = np.random.default_rng(1).standard_normal((9, 40_000)) * np.arange(1, 10)[:, None]
     chosen = np.array([7, 1, 4, 8, 2])  # more than fit one chunk, in any order
     found = ks_normal_statistics(columns, chosen + 1.0, chosen)
@@ -55,7 +46,7 @@ def test_chosen_columns_keep_their_own_scale() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 10, 50, 399, 400, 401, 999, 2500, 10_000])
-def test_pvalues_equal_kstwo_in_body_and_tail(n: int) -> None:
+def test_pvalues_equal_kstwo_in_body_and_tail(n):
     x = np.concatenate([np.linspace(0.05, 3.2, 32), np.linspace(3.3, 8.0, 4)])
     D = np.clip(x / np.sqrt(n), 0.5 / n, 1.0)
     p = ks_pvalues(D, n)

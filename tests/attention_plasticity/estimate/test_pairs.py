@@ -1,16 +1,13 @@
 """The sampler of key pairs: probabilities against a list of all pairs, and shares of bins."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attention_plasticity.estimate.pairs import Pairs, PairSampler, Seen, dealt, run_starts
+from attention_plasticity.estimate.pairs import PairSampler, Seen, dealt, run_starts
 from helpers.plain_visible import Even
 
 Law = dict[tuple[int, int], float]
@@ -18,9 +15,7 @@ SWEEP = 120
 weights = st.floats(0.1, 1000.0) | st.just(0.0) | st.just(1.0)
 
 
-def draw(
-    sampler: PairSampler, ranges: np.ndarray, number: int, rng: Any, weight: Any = None
-) -> Pairs:
+def draw(sampler, ranges, number, rng, weight=None):
     """The pairs of one row of ranges (ranges, 2), which may have weights (ranges,)."""
     begin, end = ranges.T[:, None]
     weight = None if weight is None else weight[None]
@@ -29,21 +24,19 @@ def draw(
     return found
 
 
-def whole(sampler: PairSampler) -> np.ndarray:
+def whole(sampler):
     """One range with all keys."""
     return np.array([[0, len(sampler.weight)]])
 
 
-def normed(law: Law) -> Law:
+def normed(law):
     total = sum(law.values())
     return {pair: value / total for pair, value in law.items() if value > 0}
 
 
-def shares(
-    sampler: PairSampler, ranges: np.ndarray, number: int, weight: Any = None, sweep: int = SWEEP
-) -> Law:
+def shares(sampler, ranges, number, weight=None, sweep=SWEEP):
     """The share of the places of all steps at which each pair is drawn; steps are even."""
-    found: Counter[tuple[int, int]] = Counter()
+    found = Counter()
     for place in (np.arange(sweep) + 0.5) / sweep:
         drawn = draw(sampler, ranges, number, Even(place), weight)
         found.update(zip(drawn.later.tolist(), drawn.earlier.tolist(), strict=True))
@@ -51,9 +44,7 @@ def shares(
     return {pair: count / total for pair, count in found.items()}
 
 
-def assert_law(
-    sampler: PairSampler, ranges: np.ndarray, law: Law, number: int, weight: Any = None
-) -> None:
+def assert_law(sampler, ranges, law, number, weight=None):
     """Every pair has its probability, up to the two ends of its part of the places."""
     if not law:
         assert not len(draw(sampler, ranges, number, np.random.default_rng(0), weight).later)
@@ -67,7 +58,7 @@ def assert_law(
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def cases(draw):
     """Weights and first partners of keys, ranges of later keys, and weights of ranges."""
     n = draw(st.integers(0, 9))
     weight = np.array([draw(weights) for _ in range(n)], float)
@@ -79,12 +70,10 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarr
 
 @settings(max_examples=40)
 @given(case=cases(), number=st.integers(1, 12), weighted=st.booleans())
-def test_pairs_have_the_product_of_their_weights(
-    case: tuple[np.ndarray, ...], number: int, weighted: bool
-) -> None:
+def test_pairs_have_the_product_of_their_weights(case, number, weighted):
     """Ranges have their own weights, or those of all their pairs."""
     weight, low, ranges, of_ranges = case
-    law: Law = {}
+    law = {}
     for (begin, end), own in zip(ranges.tolist(), of_ranges, strict=True):
         pairs = {(i, j): weight[i] * weight[j] for i in range(begin, end) for j in range(low[i], i)}
         total = sum(pairs.values())
@@ -96,7 +85,7 @@ def test_pairs_have_the_product_of_their_weights(
     assert_law(sampler, ranges, normed(law), number, of_ranges if weighted else None)
 
 
-def test_rows_are_drawn_one_after_the_other() -> None:
+def test_rows_are_drawn_one_after_the_other():
     sampler = PairSampler(np.ones(12), np.repeat([0, 6], 6))
     begin, end = np.array([[0, 6], [3, 6], [0, 6]]), np.array([[6, 6], [3, 12], [6, 12]])
     found = sampler.draw(begin, end, np.array([4, 0, 99]), np.random.default_rng(0))
@@ -112,9 +101,7 @@ def test_rows_are_drawn_one_after_the_other() -> None:
     windowed=st.booleans(),
     seed=st.integers(0, 10**6),
 )
-def test_equal_weights_give_every_pair_once(
-    sizes: list[int], weight: float, windowed: bool, seed: int
-) -> None:
+def test_equal_weights_give_every_pair_once(sizes, weight, windowed, seed):
     n = sum(sizes)
     low = np.repeat(np.cumsum(sizes) - sizes, sizes)
     every = [(i, j) for i in range(n) for j in range(low[i], i)]
@@ -127,7 +114,7 @@ def test_equal_weights_give_every_pair_once(
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 60))
-def test_every_text_has_its_expected_number_of_pairs_up_to_two(seed: int, number: int) -> None:
+def test_every_text_has_its_expected_number_of_pairs_up_to_two(seed, number):
     rng = np.random.default_rng(seed)
     text = np.sort(rng.integers(0, 5, 40))
     sampler = PairSampler(rng.uniform(0.1, 5, 40), run_starts(text))
@@ -139,7 +126,7 @@ def test_every_text_has_its_expected_number_of_pairs_up_to_two(seed: int, number
     assert (text[drawn.later] == text[drawn.earlier]).all()
 
 
-def test_one_key_with_almost_all_weight_and_many_other_texts() -> None:
+def test_one_key_with_almost_all_weight_and_many_other_texts():
     """The partners of a heavy key are drawn by their own small weights."""
     own = np.array([3e-9, 1e-9, 1.0, 0.0, 1.0])
     weight = np.concatenate([np.ones(1000), own])
@@ -152,7 +139,7 @@ def test_one_key_with_almost_all_weight_and_many_other_texts() -> None:
     numbers=st.lists(st.integers(0, 12), min_size=1, max_size=6),
     pairs=st.integers(0, 80),
 )
-def test_bins_share_the_pairs_of_a_cell(numbers: list[int], pairs: int) -> None:
+def test_bins_share_the_pairs_of_a_cell(numbers, pairs):
     pairs = min(pairs, sum(numbers))  # a cell never has more
     found = dealt(pairs, np.array(numbers), np.random.default_rng(pairs))
     assert [len(own) for own in found] == [min(number, pairs) for number in numbers]

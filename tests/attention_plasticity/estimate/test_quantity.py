@@ -1,9 +1,6 @@
 """The estimator: leaving groups out against refits from rows, bias, errors, and few groups."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,7 +9,6 @@ from hypothesis import strategies as st
 
 from attention_plasticity.estimate.quantity import (
     MIN_GROUPS,
-    Quantity,
     group_sums,
     leave_one_out,
     mean_of,
@@ -25,7 +21,7 @@ from attention_plasticity.estimate.quantity import (
 GROUPS = 16
 
 
-def jackknife(statistic: Callable[[np.ndarray], float], group: np.ndarray) -> tuple[float, float]:
+def jackknife(statistic, group):
     """Value and standard error of the textbook, from refits without the rows of each group."""
     left = [statistic(group != g) for g in sorted(set(group.tolist()))]
     n, mean = len(left), math.fsum(left) / len(left)
@@ -34,7 +30,7 @@ def jackknife(statistic: Callable[[np.ndarray], float], group: np.ndarray) -> tu
 
 
 @st.composite
-def samples(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def samples(draw):
     """Positions, values, weights and groups; at least four groups have three rows or more."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     groups = draw(st.sets(st.integers(0, 15), min_size=4))
@@ -45,7 +41,7 @@ def samples(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     return t, x, rng.uniform(0.2, 5.0, len(t)), group
 
 
-def assert_equals(found: Quantity, expected: tuple[float, float], group: np.ndarray) -> None:
+def assert_equals(found, expected, group):
     size = abs(expected[0]) + expected[1]
     assert found.value == pytest.approx(expected[0], rel=1e-9, abs=1e-9 * size)
     assert found.standard_error == pytest.approx(expected[1], rel=1e-6, abs=1e-9 * size)
@@ -54,7 +50,7 @@ def assert_equals(found: Quantity, expected: tuple[float, float], group: np.ndar
 
 @settings(max_examples=50)
 @given(samples())
-def test_means_equal_refits_without_each_group(sample: tuple[np.ndarray, ...]) -> None:
+def test_means_equal_refits_without_each_group(sample):
     _, x, w, group = sample
     plain = jackknife(lambda kept: float(np.mean(x[kept])), group)
     assert_equals(ratio_of_means(x, np.ones(len(x)), group), plain, group)
@@ -64,7 +60,7 @@ def test_means_equal_refits_without_each_group(sample: tuple[np.ndarray, ...]) -
 
 @settings(max_examples=50)
 @given(samples())
-def test_functions_of_sums_equal_refits_without_each_group(sample: tuple[np.ndarray, ...]) -> None:
+def test_functions_of_sums_equal_refits_without_each_group(sample):
     t, x, _, group = sample
     ratio = jackknife(lambda kept: float(x[kept].sum() / t[kept].sum()), group)
     sums = leave_one_out(group_sums(np.stack([x, t], axis=1), group))  # (1 + g, 2)
@@ -77,7 +73,7 @@ def test_functions_of_sums_equal_refits_without_each_group(sample: tuple[np.ndar
 
 
 @pytest.mark.parametrize("columns", [(), (3,)])
-def test_sums_by_slots_equal_loops(columns: tuple[int, ...]) -> None:
+def test_sums_by_slots_equal_loops(columns):
     rng = np.random.default_rng(0)
     slot, values = rng.integers(0, 40, 60), rng.standard_normal((60, *columns))
     found = sums_by(values, slot, 50)
@@ -88,7 +84,7 @@ def test_sums_by_slots_equal_loops(columns: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
-def test_few_groups_give_the_plain_value_without_an_error(groups: int) -> None:
+def test_few_groups_give_the_plain_value_without_an_error(groups):
     rng = np.random.default_rng(3)
     x, group = rng.standard_normal(40), np.arange(40) % groups
     sums = leave_one_out(group_sums(np.stack([x, np.ones(40)], axis=1), group))
@@ -100,7 +96,7 @@ def test_few_groups_give_the_plain_value_without_an_error(groups: int) -> None:
     assert np.isnan(found.influences).all() == (groups < MIN_GROUPS)
 
 
-def test_without_a_value_for_one_left_out_group_there_is_no_error() -> None:
+def test_without_a_value_for_one_left_out_group_there_is_no_error():
     replicates = np.linspace(0.0, 1.0, 1 + GROUPS)
     replicates[5] = np.nan
     found = quantity(replicates, np.full(GROUPS, True))
@@ -111,16 +107,16 @@ def test_without_a_value_for_one_left_out_group_there_is_no_error() -> None:
     assert math.isnan(quantity(np.full(1 + GROUPS, np.nan), np.full(GROUPS, True)).value)
 
 
-def replicates(seed: int, shape: tuple[int, ...] = ()) -> np.ndarray:
+def replicates(seed, shape=()):
     return np.random.default_rng(seed).standard_normal((1 + GROUPS, *shape))
 
 
-def assert_same(one: Quantity, other: Quantity) -> None:
+def assert_same(one, other):
     for a, b in zip(one, other, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-def test_differences_units_and_means_are_those_of_the_replicates() -> None:
+def test_differences_units_and_means_are_those_of_the_replicates():
     """They hold for every linear function, so errors of shared texts cancel."""
     present = np.arange(GROUPS) % 4 > 0
     a, b, c = (replicates(seed) for seed in range(3))
@@ -133,7 +129,7 @@ def test_differences_units_and_means_are_those_of_the_replicates() -> None:
     assert one.minus(few).groups == mean_of([one, few]).groups == 5
 
 
-def test_one_or_some_of_several_values() -> None:
+def test_one_or_some_of_several_values():
     values, present = replicates(4, (5, 3)), np.arange(GROUPS)[:, None] < np.array([16, 9, 3])
     present = np.broadcast_to(present[:, None], (GROUPS, 5, 3))
     whole = quantity(values, present)
@@ -148,7 +144,7 @@ def test_one_or_some_of_several_values() -> None:
     assert_same(some, quantity(values[:, [4, 0]], present[:, [4, 0]]))
 
 
-def test_weights_count_rows_several_times_and_0_leaves_them_out() -> None:
+def test_weights_count_rows_several_times_and_0_leaves_them_out():
     """A row of weight 3 counts as three rows of its group. The scale of weights has no effect."""
     rng = np.random.default_rng(5)
     x, group, weight = rng.standard_normal((60, 2)), rng.integers(0, 8, 60), rng.integers(0, 5, 60)

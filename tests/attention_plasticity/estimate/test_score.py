@@ -1,7 +1,5 @@
 """Plasticity by projection: against moments of kept queries, counts of pairs, and plain loops."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -13,7 +11,6 @@ from scipy import stats
 from attention_plasticity.estimate import score
 from attention_plasticity.estimate.score import (
     CellSums,
-    ScoreSums,
     counted_plasticity,
     fast_plasticity_of,
     gaussian_plasticity,
@@ -26,7 +23,7 @@ GROUPS = 16
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray]  # W, Q, group
 
 
-def sample(seed: int, n: int = 50, d: int = 6, pairs: int = 9, groups: int = 5) -> Sample:
+def sample(seed, n=50, d=6, pairs=9, groups=5):
     """Differences of keys, queries with a mean and an offset per group, and groups."""
     rng = np.random.default_rng(seed)
     group = rng.integers(0, groups, n) * 3 % GROUPS
@@ -34,24 +31,24 @@ def sample(seed: int, n: int = 50, d: int = 6, pairs: int = 9, groups: int = 5) 
     return rng.standard_normal((pairs, d)).astype(np.float32), Q.astype(np.float32), group
 
 
-def sums_of(W: np.ndarray, Q: np.ndarray, group: np.ndarray) -> ScoreSums:
+def sums_of(W, Q, group):
     """The sums of one head."""
     return score_sums(W, Q[None], group, GROUPS)
 
 
-def kept_groups(group: np.ndarray) -> list[np.ndarray]:
+def kept_groups(group):
     """The queries of all groups, then of all without each."""
     return [np.full(len(group), True), *(group != g for g in range(GROUPS))]
 
 
-def plain_gaussian(W: np.ndarray, Q: np.ndarray) -> np.ndarray:
+def plain_gaussian(W, Q):
     """4Φ(z)(1 − Φ(z)) of every pair, from the mean and variance of its scores."""
     scores = Q.astype(float) @ W.T.astype(float)  # (n, pairs)
     z = scores.mean(axis=0) / scores.std(axis=0, ddof=1)
     return 4 * stats.norm.cdf(z) * stats.norm.sf(z)
 
 
-def plain_count(W: np.ndarray, Q: np.ndarray, group: np.ndarray) -> list[float]:
+def plain_count(W, Q, group):
     """Twice the share of two queries of different groups that disagree; a tie is half of each."""
     found = []
     for scores in (Q.astype(float) @ W.T.astype(float)).T:
@@ -72,9 +69,7 @@ def plain_count(W: np.ndarray, Q: np.ndarray, group: np.ndarray) -> list[float]:
     d=st.integers(1, 40),
     size=st.sampled_from([1e-9, 1.0, 1e9]),
 )
-def test_plasticity_is_that_of_the_moments_of_the_kept_queries(
-    seed: int, n: int, d: int, size: float
-) -> None:
+def test_plasticity_is_that_of_the_moments_of_the_kept_queries(seed, n, d, size):
     """Also with fewer queries than dimensions."""
     W, Q, group = sample(seed, n, d)
     Q = Q * np.float32(size)
@@ -88,9 +83,7 @@ def test_plasticity_is_that_of_the_moments_of_the_kept_queries(
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), groups=st.integers(2, 6), ties=st.booleans())
-def test_counts_are_those_of_all_queries_of_different_groups(
-    seed: int, groups: int, ties: bool
-) -> None:
+def test_counts_are_those_of_all_queries_of_different_groups(seed, groups, ties):
     rng = np.random.default_rng(seed)
     W, Q, group = sample(seed, 16, 3, 4, groups)
     if ties:  # small integers with mean 0, so that sums are exact
@@ -105,7 +98,7 @@ def test_counts_are_those_of_all_queries_of_different_groups(
             np.testing.assert_allclose(row, plain_count(W, Q[kept], group[kept]), atol=2e-7)
 
 
-def test_few_queries_have_no_value() -> None:
+def test_few_queries_have_no_value():
     W, Q, _ = sample(3, 3)
     group = np.array([0, 4, 4])
     [found] = gaussian_plasticity(sums_of(W, Q, group))
@@ -115,7 +108,7 @@ def test_few_queries_have_no_value() -> None:
     assert np.isnan(counted_plasticity(sums_of(W, Q, np.full(3, 7)))).all()
 
 
-def test_blocks_of_pairs_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_pairs_give_the_whole(monkeypatch):
     W, Q, group = sample(4, pairs=40)
     whole = sums_of(W, Q, group)
     monkeypatch.setattr(score, "_BLOCK", 1)
@@ -124,7 +117,7 @@ def test_blocks_of_pairs_give_the_whole(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("counted", [0, 2, 3])
-def test_heads_of_a_stack_have_the_bytes_that_they_have_alone(counted: int) -> None:
+def test_heads_of_a_stack_have_the_bytes_that_they_have_alone(counted):
     W, Q, group = sample(5, pairs=70)
     stack = np.stack([Q, 2 * Q[::-1] - 1, Q**2])
     together = score_sums(W, stack, group, GROUPS, counted)
@@ -135,7 +128,7 @@ def test_heads_of_a_stack_have_the_bytes_that_they_have_alone(counted: int) -> N
             assert (getattr(together, name)[place] == getattr(alone, name)[0]).all(), name
 
 
-def test_bins_are_joined_one_after_the_other() -> None:
+def test_bins_are_joined_one_after_the_other():
     parts = [sums_of(*sample(seed, n=30 + seed, pairs=5 + seed)) for seed in (6, 7)]
     for plasticity in (gaussian_plasticity, counted_plasticity):
         found = plasticity(joined(parts))
@@ -143,7 +136,7 @@ def test_bins_are_joined_one_after_the_other() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_plasticity_falls_to_zero_and_never_below() -> None:
+def test_plasticity_falls_to_zero_and_never_below():
     z = np.concatenate([np.linspace(-60, 60, 2401), [np.inf, -np.inf, 1e300, -1e300, 0.0]])
     value = plasticity_of(z)
     assert ((value >= 0) & (value <= 1)).all()
@@ -153,7 +146,7 @@ def test_plasticity_falls_to_zero_and_never_below() -> None:
     assert plasticity_of(np.array([20.0]))[0] > 0  # 1 - p alone would have rounded to 0
 
 
-def test_the_fast_plasticity_is_that_of_double_precision() -> None:
+def test_the_fast_plasticity_is_that_of_double_precision():
     z = np.concatenate([np.linspace(-8, 8, 4001), [np.inf, -np.inf, 1e30, -1e30, 60.0, 0.0]])
     value = fast_plasticity_of(z.astype(np.float32))
     assert ((value >= 0) & (value <= 1)).all()
@@ -165,7 +158,7 @@ def test_the_fast_plasticity_is_that_of_double_precision() -> None:
 
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), pairs=st.integers(1, 30), both=st.booleans())
-def test_sums_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
+def test_sums_of_cells_equal_loops(seed, pairs, both):
     """A pair is left out with the group of its keys, and with that of the query that sees it."""
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((2, 1 + GROUPS, pairs)).astype(np.float32)
@@ -185,7 +178,7 @@ def test_sums_of_cells_equal_loops(seed: int, pairs: int, both: bool) -> None:
         np.testing.assert_allclose(found[:, row, place], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_mean_score_keeps_its_digits_if_queries_have_a_large_mean() -> None:
+def test_the_mean_score_keeps_its_digits_if_queries_have_a_large_mean():
     """Terms of a product of large vectors cancel; a sum in double precision is the reference."""
     W, Q, group = sample(0, n=400, d=64)
     Q += np.float32(1000)

@@ -1,7 +1,5 @@
 """Which keys a query sees: against a look at every key and every query."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -14,9 +12,7 @@ from helpers.plain_visible import sees
 
 @settings(max_examples=30)
 @given(size=st.none() | st.integers(1, 40), chunked=st.booleans(), far=st.sampled_from([0, 10**6]))
-def test_windows_and_chunks_equal_a_look_at_every_key(
-    size: int | None, chunked: bool, far: int
-) -> None:
+def test_windows_and_chunks_equal_a_look_at_every_key(size, chunked, far):
     visible = Visible(size, chunked and size is not None)
     assert visible.is_limited == (size is not None)
     places = np.arange(far, far + 60)

@@ -1,7 +1,5 @@
 """Plasticity and static error of a pair from lists of choices: no counts, no formula."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 
@@ -10,7 +8,7 @@ Choices = list[list[tuple[int, float]]]
 for neither."""
 
 
-def listed_plasticity(heads: Choices) -> float:
+def listed_plasticity(heads):
     """Twice the chance that queries of different groups disagree, as a mean over two heads."""
     found = []
     for one, other in product(heads, repeat=2):
@@ -19,12 +17,12 @@ def listed_plasticity(heads: Choices) -> float:
     return 2.0 * _mean(found)
 
 
-def listed_error(heads: Choices) -> float:
+def listed_error(heads):
     """Every query is predicted by those of other groups; heads have equal weights."""
     return _mean([_mean([_error(heads, *query) for query in head]) for head in heads])
 
 
-def _error(heads: Choices, group: int, choice: float) -> float:
+def _error(heads, group, choice):
     vote = _mean([_mean([c for g, c in other if g != group]) for other in heads])
     if math.isnan(vote):
         return math.nan
@@ -32,5 +30,5 @@ def _error(heads: Choices, group: int, choice: float) -> float:
     return 0.5 if 0.5 in (guess, choice) else abs(guess - choice)
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values):
     return sum(values) / len(values) if values else math.nan

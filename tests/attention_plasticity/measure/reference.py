@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from scipy import stats
 
-from attention_plasticity.config import RunnerConfig
 from attention_plasticity.measure.seed_pairs import KeyIndex
 from reference_groups import layer_facts
 
@@ -28,7 +26,7 @@ Pair = tuple[int, int, int]
 KS_P = ("q_resid0_ks_p", "q_noise_med_ks_p", "q_noise_frac_ks_p_lt_alpha")
 
 
-def tolerance(column: str) -> tuple[float, float]:
+def tolerance(column):
     """Relative and absolute difference that is allowed between the package and this reference."""
     return (0.0, 1e-6) if column in KS_P else (1e-9, 1e-11)
 
@@ -59,16 +57,7 @@ class Line(NamedTuple):
     r2: float
 
 
-def write_rows(
-    root: Path,
-    name: str,
-    *,
-    bucket: Any,
-    example_id: Any,
-    position: Any,
-    vectors: Any,
-    **window: Any,
-) -> None:
+def write_rows(root, name, *, bucket, example_id, position, vectors, **window):
     """A head's file in the types given, float64 included; without a `sliding_window`, no column."""
     values = np.ascontiguousarray(vectors)
     columns = {
@@ -83,7 +72,7 @@ def write_rows(
     pq.write_table(pa.table(columns), root / name / "data.parquet")
 
 
-def read_rows(root: Path, name: str, config: RunnerConfig) -> Rows:
+def read_rows(root, name, config):
     table = pq.read_table(root / name / "data.parquet")
     kept = np.arange(table.num_rows)
     if table.num_rows > config.max_tokens_per_head:
@@ -102,14 +91,14 @@ def read_rows(root: Path, name: str, config: RunnerConfig) -> Rows:
     )
 
 
-def _attention(table: pa.Table, kept: np.ndarray) -> dict[str, list[Any]] | None:
+def _attention(table, kept):
     if "lse" not in table.schema.names:
         return None
     names = ("lse", "max_logit", "entropy", "sink_mass", "mass_by_distance")
     return {name: table[name].take(kept).to_pylist() for name in names}
 
 
-def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConfig) -> Tables:
+def analyse(root, layer, q_head, k_head, config):
     """Rows of the tables for one query head."""
     q = read_rows(root, f"l{layer:02d}h{q_head:02d}q", config)
     k = read_rows(root, f"l{layer:02d}h{k_head:02d}k", config)
@@ -180,7 +169,7 @@ def analyse(root: Path, layer: int, q_head: int, k_head: int, config: RunnerConf
     return Tables(metrics, table, components)
 
 
-def line(t: np.ndarray, x: np.ndarray) -> Line:
+def line(t, x):
     """Least squares; nothing is explained by a constant t, nor of a constant x."""
     if len(set(t.tolist())) == 1 or len(set(x.tolist())) == 1:
         return Line(statistics.mean(x.tolist()), 0.0, 0.0)
@@ -188,7 +177,7 @@ def line(t: np.ndarray, x: np.ndarray) -> Line:
     return Line(fitted.intercept, fitted.slope, fitted.rvalue**2)
 
 
-def total_r2(q: Rows, lines: list[Line]) -> float:
+def total_r2(q, lines):
     left = sum(
         ((q.vectors[:, i] - f.intercept - f.slope * q.position) ** 2).sum()
         for i, f in enumerate(lines)
@@ -197,7 +186,7 @@ def total_r2(q: Rows, lines: list[Line]) -> float:
     return float(1 - left / total) if total > 0 else 0.0
 
 
-def orientation(k: Rows) -> np.ndarray:
+def orientation(k):
     signs = []
     for x in k.vectors.T:
         bucket_means = [x[k.bucket == c].mean() for c in sorted(set(k.bucket.tolist()))]
@@ -205,7 +194,7 @@ def orientation(k: Rows) -> np.ndarray:
     return np.array(signs)
 
 
-def householder(beta: np.ndarray) -> np.ndarray:
+def householder(beta):
     """The reflection of the unit vector along beta to the first axis."""
     identity = np.eye(len(beta))
     length = np.linalg.norm(beta)
@@ -215,7 +204,7 @@ def householder(beta: np.ndarray) -> np.ndarray:
     return identity - 2 * np.outer(v, v) / (v @ v) if v.any() else identity
 
 
-def scalar_predictability(q: Rows, beta: np.ndarray) -> Row:
+def scalar_predictability(q, beta):
     length = np.linalg.norm(beta)
     score = q.vectors @ (beta / length) if length > 0 else np.zeros(len(q.position))
     y = np.log2(q.position + 1)
@@ -230,7 +219,7 @@ def scalar_predictability(q: Rows, beta: np.ndarray) -> Row:
     }
 
 
-def normality(residuals: list[np.ndarray], variance: list[float], config: RunnerConfig) -> Row:
+def normality(residuals, variance, config):
     n, d = len(residuals[0]), len(residuals)
     tested = np.arange(1, d)
     if len(tested) > config.normality_max_dims:
@@ -253,9 +242,7 @@ def normality(residuals: list[np.ndarray], variance: list[float], config: Runner
     }
 
 
-def gaussian(
-    query_model: str, members: np.ndarray, first_mean: float, first_variance: float
-) -> tuple[np.ndarray, np.ndarray]:
+def gaussian(query_model, members, first_mean, first_variance):
     """Mean and covariance of a bucket's queries under one of the three models."""
     d = members.shape[1]
     mean = members.mean(axis=0)
@@ -273,9 +260,7 @@ def gaussian(
     return np.concatenate([[first_mean], mean[1:]]), positional
 
 
-def drawn_pairs(
-    k: Rows, config: RunnerConfig, seed: int, eligible: dict[int, list[int]]
-) -> dict[int, list[Pair]]:
+def drawn_pairs(k, config, seed, eligible):
     """The pairs of every query bucket, as the package draws them."""
     index, rng = KeyIndex(k.position, k.bucket, k.example_id), np.random.default_rng(seed)
     owners, number = sorted(set(k.bucket.tolist())), config.num_pairs_per_bucket
@@ -295,7 +280,7 @@ def drawn_pairs(
     return found
 
 
-def is_eligible(j: int, c: int, q: Rows, k: Rows, window: int | None, *, chunked: bool) -> bool:
+def is_eligible(j, c, q, k, window, *, chunked):
     if c >= j:
         return False
     if window is None or (c == j - 1 and not chunked):
@@ -306,15 +291,9 @@ def is_eligible(j: int, c: int, q: Rows, k: Rows, window: int | None, *, chunked
     return any(p - window <= s <= p for p in queries for s in keys)
 
 
-def score(
-    gaussians: dict[int, tuple[np.ndarray, np.ndarray]],
-    pairs: dict[int, list[Pair]],
-    eligible: dict[int, list[int]],
-    k: Rows,
-    X_k: np.ndarray,
-) -> tuple[dict[tuple[int, int], list[float]], dict[int, float]]:
+def score(gaussians, pairs, eligible, k, X_k):
     """Plasticities of the pairs of every eligible cell, and the mean per query bucket."""
-    cells: dict[tuple[int, int], list[float]] = {}
+    cells = {}
     profile = {}
     for j, (mean, covariance) in gaussians.items():
         for c in eligible[j]:
@@ -328,7 +307,7 @@ def score(
     return cells, profile
 
 
-def pair_plasticity(w: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> float:
+def pair_plasticity(w, mean, covariance):
     m, v = float(w @ mean), float(w @ covariance @ w)
     if v <= 0:
         return 1.0 if m == 0 else 0.0
@@ -337,7 +316,7 @@ def pair_plasticity(w: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> 
     return 4 * p * not_p
 
 
-def mean_by_queries(profile: dict[int, float], counts: dict[int, int]) -> float:
+def mean_by_queries(profile, counts):
     known = [j for j in profile if not math.isnan(profile[j])]
     if not known:
         return math.nan

@@ -1,26 +1,14 @@
 """Comparison of a head with the slow reference."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 
-from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.metrics import (
-    BUCKET_PLASTICITY,
-    COMPONENT_WEIGHTS,
-    HEAD_METRICS,
-    TABLES,
-)
-from reference import Tables, tolerance
-from reference_groups import Expected
+from attention_plasticity.metrics import BUCKET_PLASTICITY, COMPONENT_WEIGHTS, HEAD_METRICS, TABLES
+from reference import tolerance
 
 
-def assert_equals_reference(
-    result: HeadResult, expected: Tables, loosest: tuple[float, float] = (0.0, 0.0)
-) -> None:
+def assert_equals_reference(result, expected, loosest=(0.0, 0.0)):
     """Check every column that the seeds define, and that missing values have a reason."""
     assert tuple(result.metrics) == HEAD_METRICS.names
     assert result.metrics["layer_type"] == expected.metrics["layer_type"]
@@ -35,9 +23,7 @@ def assert_equals_reference(
     assert_reasons_are_complete(result)
 
 
-def _assert_equal(
-    columns: tuple[str, ...], rows: list[Any], expected: list[Any], loosest: tuple[float, float]
-) -> None:
+def _assert_equal(columns, rows, expected, loosest):
     assert len(rows) == len(expected)
     for name in columns:
         found, right = [row[name] for row in rows], [row[name] for row in expected]
@@ -48,21 +34,21 @@ def _assert_equal(
             np.testing.assert_allclose(found, right, rtol=rtol, atol=atol, err_msg=name)
 
 
-def assert_reasons_are_complete(result: HeadResult) -> None:
+def assert_reasons_are_complete(result):
     """Check that every missing value of a head has a reason, and that known values have none."""
     rows = {"head_metrics": result.metrics}
     if "drift" in result.tables:
         rows["drift"] = {name: value for name, (value,) in result.tables["drift"].items()}
     assert set(result.missing) <= set(rows)
     for table, row in rows.items():
-        metrics = TABLES[table].by_name  # type: ignore[index]
+        metrics = TABLES[table].by_name
         missing = {name for name, value in row.items() if metrics[name].is_missing(value)}
         reasons = result.missing.get(table, {})
         assert set(reasons) == missing
         assert all(reasons.values())
 
 
-def influences_of(result: HeadResult) -> dict[tuple[str, float | None], dict[str, float]]:
+def influences_of(result):
     """Rows of the table of influences by quantity and bin; None: of the whole head."""
     table = result.tables["influences"]
     rows = [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
@@ -71,11 +57,9 @@ def influences_of(result: HeadResult) -> dict[tuple[str, float | None], dict[str
     }
 
 
-def assert_quantity(
-    result: HeadResult, name: str, expected: Expected, atol: float, kind: str = "head_metrics"
-) -> None:
+def assert_quantity(result, name, expected, atol, kind="head_metrics"):
     """Check value, error, influences and groups of a column with errors, in all tables."""
-    row: dict[str, Any] = result.metrics
+    row = result.metrics
     if kind != "head_metrics":
         row = {column: values[0] for column, values in result.tables[kind].items()}
     found = [row[name], row[f"{name}_se"]]
@@ -86,7 +70,7 @@ def assert_quantity(
         assert_influences(influences, expected, atol)
 
 
-def assert_influences(row: dict[str, float], expected: Expected, atol: float) -> None:
+def assert_influences(row, expected, atol):
     """Check a row of the table of influences."""
     name = f"{row['quantity']} {row['bin']}"
     assert row["n_groups"] == expected.groups, name

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,13 +23,13 @@ class Expected(NamedTuple):
     groups: int
 
 
-def leave_out(value_of: Callable[[Callable[[int], bool]], float], groups: set[int]) -> Expected:
+def leave_out(value_of, groups):
     """`value_of` gets a function that says whether the rows of a group are used."""
     theta = value_of(lambda g: True)
     G = len(groups)
     if G < 4 or math.isnan(theta):
         return Expected(theta, math.nan, [math.nan] * GROUPS, G)
-    others = {out: value_of(lambda g, out=out: g != out) for out in sorted(groups)}  # type: ignore[misc]
+    others = {out: value_of(lambda g, out=out: g != out) for out in sorted(groups)}
     mean = math.fsum(others.values()) / G
     if math.isnan(mean):
         return Expected(theta, math.nan, [math.nan] * GROUPS, G)
@@ -41,23 +39,23 @@ def leave_out(value_of: Callable[[Callable[[int], bool]], float], groups: set[in
     return Expected(theta - (G - 1) * (mean - theta), error, influences, G)
 
 
-def of_rows(value_of: Callable[[np.ndarray], float], group: np.ndarray) -> Expected:
+def of_rows(value_of, group):
     """`value_of` gets a mask (n,) of the rows that are used; `group` (n,) are their groups."""
     members = group.tolist()
     return leave_out(lambda keeps: value_of(np.array([keeps(g) for g in members])), set(members))
 
 
-def mean_of_rows(values: Any, weight: Any, group: np.ndarray) -> Expected:
+def mean_of_rows(values, weight, group):
     """A mean of values with weights, row by row."""
 
-    def mean(kept: np.ndarray) -> float:
+    def mean(kept):
         rows = [(v, w) for v, w, used in zip(values, weight, kept, strict=True) if used]
         return math.fsum(v * w for v, w in rows) / math.fsum(w for _, w in rows)
 
     return of_rows(mean, group)
 
 
-def layer_facts(root: Path, layer: int) -> dict[str, Any]:
+def layer_facts(root, layer):
     """What dump.json has about a layer."""
     if not (root / "dump.json").exists():
         return {}
@@ -65,7 +63,7 @@ def layer_facts(root: Path, layer: int) -> dict[str, Any]:
     return next((entry for entry in entries if entry["layer"] == layer), {})
 
 
-def tokens_of(root: Path, position: float, kind: str) -> float:
+def tokens_of(root, position, kind):
     """Tokens that a row stands for: 1 / the probability that it was captured."""
     file = root / "dump.json"
     manifest = json.loads(file.read_text()) if file.exists() else {}
@@ -80,7 +78,7 @@ def tokens_of(root: Path, position: float, kind: str) -> float:
     return float(max(1.0, size / rate))
 
 
-def turned(X: np.ndarray, angle_at: np.ndarray, record: dict[str, Any] | None) -> np.ndarray:
+def turned(X, angle_at, record):
     """Vectors (n, d) turned by RoPE as if by these numbers of tokens, pair by pair."""
     if record is None:
         return X
@@ -95,7 +93,7 @@ def turned(X: np.ndarray, angle_at: np.ndarray, record: dict[str, Any] | None) -
     return found
 
 
-def with_rope(X: np.ndarray, position: np.ndarray, record: dict[str, Any]) -> np.ndarray:
+def with_rope(X, position, record):
     """What a model does: cos and sin, both times a factor."""
     found, start = X.astype(float), record.get("start", 0)
     found[:, start : start + 2 * len(record["frequencies"])] *= record.get("scaling", 1.0)

@@ -3,13 +3,9 @@
 `test_leave_one_out.py` compares its values with a slow reference, `test_counts.py` with counts.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,13 +22,13 @@ from helpers.attention_dumps import Layer, make_attention_dump
 COLUMNS = ("ap_attended", "ap_attended_se")
 
 
-def write_dump(root: Path, **facts: Any) -> Path:
+def write_dump(root, **facts):
     entry = Layer().entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}} | facts
     manifest = {"layers": [entry]}
     return make_attention_dump(root, q_heads=2, share=0.5, received=True, manifest=manifest)
 
 
-def test_scales_do_not_matter(tmp_path: Path) -> None:
+def test_scales_do_not_matter(tmp_path):
     """A power of two is exact; the values of `received` may have any unit."""
     dump, config = open_dump(write_dump(tmp_path)), make_config(bin_size=8)
     group = read_group(dump, 0, 0, [1], config)
@@ -55,9 +51,7 @@ def test_scales_do_not_matter(tmp_path: Path) -> None:
         ({}, True, {"single_example": True}, SINGLE_EXAMPLE),
     ],
 )
-def test_what_is_missing_is_the_reason(
-    tmp_path: Path, facts: dict[str, Any], attended: bool, settings: dict[str, Any], reason: str
-) -> None:
+def test_what_is_missing_is_the_reason(tmp_path, facts, attended, settings, reason):
     root = write_dump(tmp_path, **facts)
     if not attended:
         shutil.rmtree(root / "attended")
@@ -67,7 +61,7 @@ def test_what_is_missing_is_the_reason(
         assert reason in result.missing["head_metrics"][name]
 
 
-def test_texts_must_be_common(tmp_path: Path) -> None:
+def test_texts_must_be_common(tmp_path):
     root = write_dump(tmp_path, rope=False)
     assert math.isfinite(analyze(root).metrics["ap_attended"])
     file = root / "l00h00q" / "data.parquet"

@@ -1,10 +1,6 @@
 """Means of attention of a head, and per bucket: against sums over rows without each group."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +13,9 @@ from head_pairs import analyze
 from helpers.attention_dumps import Layer, make_attention_dump
 from reference import read_rows
 from reference_checks import assert_quantity, assert_reasons_are_complete
-from reference_groups import Expected, mean_of_rows, tokens_of
+from reference_groups import mean_of_rows, tokens_of
 
-LAYERS: dict[str, tuple[Layer, dict[str, Any]]] = {
+LAYERS = {
     "all keys": (Layer(), {}),
     "few rows": (Layer(), {"share": 0.4, "texts": 9}),
     "few texts": (Layer(), {"texts": 3}),
@@ -39,7 +35,7 @@ MASSES = ["mass_0", *(f"mass_{1 << power}" for power in range(23))]
 class Rows:
     """The queries of a dump whose attention is known."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         q = read_rows(root, "l00h00q", make_config())
         assert q.attention is not None
         known = [i for i, value in enumerate(q.attention["lse"]) if value is not None]
@@ -48,11 +44,11 @@ class Rows:
         self.group = q.example_id[known] % 16
         self.weight = np.array([tokens_of(root, float(p), "q") for p in self.position])
 
-    def mean(self, values: list[float], inside: Any = None) -> Expected:
+    def mean(self, values, inside=None):
         used = np.arange(len(values)) if inside is None else np.flatnonzero(inside)
         return mean_of_rows(np.array(values)[used], self.weight[used], self.group[used])
 
-    def far(self, distant_from: int) -> tuple[list[float], list[float]]:
+    def far(self, distant_from):
         """Attention at a distance, and the same without the first four tokens."""
         first = distant_from.bit_length()
         distant, far = [], []
@@ -72,7 +68,7 @@ class Rows:
             far = [math.nan] * len(far)
         return distant, far
 
-    def bin(self, number: int) -> list[float]:
+    def bin(self, number):
         """The mass of a bin of the tables."""
         masses = self.columns["mass_by_distance"]
         open_end = any(len(mass) < 24 and mass[-1] > 0 for mass in masses)
@@ -84,9 +80,7 @@ class Rows:
 
 
 @pytest.mark.parametrize(("layer", "dump"), LAYERS.values(), ids=LAYERS)
-def test_every_column_equals_the_reference(
-    tmp_path: Path, layer: Layer, dump: dict[str, Any]
-) -> None:
+def test_every_column_equals_the_reference(tmp_path, layer, dump):
     root = make_attention_dump(tmp_path, layer=layer, **dump)
     rows = Rows(root)
     for distant_from in (4, 256):
@@ -118,7 +112,7 @@ def test_every_column_equals_the_reference(
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-def test_short_texts_have_no_far_attention(tmp_path: Path) -> None:
+def test_short_texts_have_no_far_attention(tmp_path):
     """In texts of 20 tokens nothing is 256 tokens back."""
     root = make_attention_dump(tmp_path, length=20)
     short = analyze(root)
@@ -130,7 +124,7 @@ def test_short_texts_have_no_far_attention(tmp_path: Path) -> None:
     assert math.isfinite(analyze(root, distant_from=8).metrics["attn_far_mass"])
 
 
-def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_without_columns_everything_is_nan_and_nothing_else_changes(tmp_path):
     with_columns = analyze(make_attention_dump(tmp_path / "with"))
     without = analyze(make_attention_dump(tmp_path / "without", without=(0,)))
     new = [name for name in without.metrics if name.startswith("attn_")]

@@ -1,7 +1,5 @@
 """Means of attention: bins, distant and far mass."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -10,19 +8,19 @@ from attention_plasticity.measure.attention import common_bins, distant_mass, fa
 from qk_dump.columns import SINK_TOKENS, first_distances
 
 
-def test_the_bins_and_sinks_of_tables_are_those_of_dumps() -> None:
+def test_the_bins_and_sinks_of_tables_are_those_of_dumps():
     assert list(sizes.DISTANCES) == first_distances()
     assert sizes.SINK_TOKENS == SINK_TOKENS
 
 
-def test_further_bins_are_added_to_the_last() -> None:
+def test_further_bins_are_added_to_the_last():
     masses = np.random.default_rng(0).random((7, 30)).astype(np.float32)
     common = common_bins(masses)
     np.testing.assert_array_equal(common[:, :23], masses[:, :23])
     np.testing.assert_allclose(common.sum(axis=1), masses.sum(axis=1), rtol=1e-6)
 
 
-def test_distant_mass_inside_the_last_bin_is_not_known() -> None:
+def test_distant_mass_inside_the_last_bin_is_not_known():
     masses = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])  # distances 0, 1, 2 and more
     assert distant_mass(masses, 2).tolist() == [0.0, 0.0]
     assert distant_mass(masses, 256).tolist() == [0.0, 0.0]  # the last bin is empty
@@ -35,7 +33,7 @@ def test_distant_mass_inside_the_last_bin_is_not_known() -> None:
 
 @pytest.mark.parametrize("distant_from", [1, 2, 4, 16])
 @pytest.mark.parametrize("window", [None, 7, 18])
-def test_far_mass_is_a_sum_over_keys(distant_from: int, window: int | None) -> None:
+def test_far_mass_is_a_sum_over_keys(distant_from, window):
     """At every position, also where only some of tokens 0 to 3 are distant."""
     rng = np.random.default_rng(3)
     n = 40

@@ -1,7 +1,5 @@
 """How unequally keys receive attention: against all pairs of tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from attention_plasticity.measure.key_heads import attention_spread
 
 
-def test_known_cases() -> None:
+def test_known_cases():
     attention = np.array([1.0, 1.0, 1.0, 1.0, 0.0, 5.0, 0.0, 0.0, 0.0])
     text = np.array([2, 2, 2, 2, 4, 4, 4, 4, 6])
     found, tokens, gini, half = attention_spread(attention, np.ones(9), text)
@@ -24,7 +22,7 @@ def test_known_cases() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6))
-def test_a_key_stands_for_several_tokens(seed: int) -> None:
+def test_a_key_stands_for_several_tokens(seed):
     rng = np.random.default_rng(seed)
     attention, tokens = np.round(rng.exponential(size=12), 1) + 0.01, rng.integers(1, 5, 12)
     text = rng.permutation(np.repeat([4, 9, 2], 4))

@@ -20,7 +20,6 @@ from attention_plasticity.measure.bands import (
     band_columns,
     band_eighths,
 )
-from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.position import moments_before
 from attention_plasticity.measure.streams import Streams
 from attention_plasticity.read.layer import Layer, LayerRotation
@@ -46,13 +45,13 @@ class Head(NamedTuple):
     weight: np.ndarray  # (n,)
 
 
-def head(seed: int, texts: int = 6, length: int = 40, spread: float = 1.0) -> Head:
+def head(seed, texts=6, length=40, spread=1.0):
     """Bands with a mean, an effect of the text and noise; the last text has half the length."""
     rng = np.random.default_rng(seed)
     text, position = np.divmod(np.arange(texts * length - length // 2), length)
     n = len(text)
 
-    def numbers(size: int) -> np.ndarray:
+    def numbers(size):
         return rng.standard_normal((size, BANDS)) + 1j * rng.standard_normal((size, BANDS))
 
     bands = numbers(1) + spread * (0.5 * numbers(texts)[text] + numbers(n))
@@ -60,7 +59,7 @@ def head(seed: int, texts: int = 6, length: int = 40, spread: float = 1.0) -> He
     return Head(bands, rest, position.astype(float), text, rng.uniform(0.5, 2.0, n))
 
 
-def rows(one: Head, known: bool) -> dict[str, Any]:
+def rows(one, known):
     """Fields of queries and keys of a layer, turned by RoPE."""
     turned = one.bands * np.exp(1j * np.outer(one.position, FREQUENCIES))
     X = np.concatenate([turned.real, turned.imag, one.rest], axis=1)
@@ -76,7 +75,7 @@ def rows(one: Head, known: bool) -> dict[str, Any]:
     }
 
 
-def found_of(q: Head, k: Head, known: bool = True) -> Found:
+def found_of(q, k, known=True):
     visible, reason = Visible(), "the texts are not known"
     queries = Queries(**rows(q, known), window=None, visible=visible, no_errors=reason)
     keys = Keys(**rows(k, known), texts=DumpTexts())
@@ -93,7 +92,7 @@ class Pairs(NamedTuple):
     parts: np.ndarray  # (pairs, m + 1) the product in every band and in the other dimensions
 
 
-def all_pairs(q: Head, k: Head) -> Pairs:
+def all_pairs(q, k):
     found = []
     for i, j in np.ndindex(len(q.text), len(k.text)):
         distance = q.position[i] - k.position[j]
@@ -104,7 +103,7 @@ def all_pairs(q: Head, k: Head) -> Pairs:
     return Pairs(*(np.array(column) for column in zip(*found, strict=True)))
 
 
-def plain(q: Head, k: Head, pairs: Pairs, edges: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
+def plain(q, k, pairs, edges, counted):
     """Every column from rows and pairs; `edges` and `counted` are those of all texts."""
     mean_q, mean_k = (np.average(one.bands, axis=0, weights=one.weight) for one in (q, k))
     rest = np.average(q.rest, axis=0, weights=q.weight) @ np.average(
@@ -140,7 +139,7 @@ class Refits(NamedTuple):
     left: list[dict[str, Any]]
     reach: np.ndarray  # (texts,)
 
-    def jackknife(self, name: str, place: Any = ..., first: float = 0.0) -> tuple[Any, Any]:
+    def jackknife(self, name, place=..., first=0.0):
         """Value and standard error of the textbook, of the texts that reach a distance."""
         left = np.array([np.asarray(one[name])[place] for one in self.left])[self.reach >= first]
         n, mean = len(left), left.mean(axis=0)
@@ -148,13 +147,13 @@ class Refits(NamedTuple):
         return value, np.sqrt((n - 1) / n * ((left - mean) ** 2).sum(axis=0))
 
 
-def refits(q: Head, k: Head, found: Found) -> Refits:
+def refits(q, k, found):
     table, pairs = found.tables["kernel"], all_pairs(q, k)
     edges = np.stack([table["first_distance"], np.array(table["last_distance"]) + 1], axis=1)
     counted = np.array(table["n_pairs"]) >= FEWEST_PAIRS
     assert sum(table["n_pairs"]) == len(pairs.text)  # the sample has every pair
 
-    def without(text: int) -> dict[str, Any]:
+    def without(text):
         parts = (type(one)(*(part[one.text != text] for part in one)) for one in (q, k, pairs))
         return plain(*parts, edges, counted)
 
@@ -164,7 +163,7 @@ def refits(q: Head, k: Head, found: Found) -> Refits:
 
 
 @pytest.fixture(scope="module")
-def measured() -> tuple[Found, Refits]:
+def measured():
     q, k = head(4), head(5)
     found = found_of(q, k)
     return found, refits(q, k, found)
@@ -174,7 +173,7 @@ NAMES = ("variance_share", "norm_product", "q_concentration", "k_concentration")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_columns_of_bands_equal_refits(measured: tuple[Found, Refits], name: str) -> None:
+def test_columns_of_bands_equal_refits(measured, name):
     found, plain = measured
     value, error = plain.jackknife(name)
     table = found.tables["bands"]
@@ -183,7 +182,7 @@ def test_columns_of_bands_equal_refits(measured: tuple[Found, Refits], name: str
     assert table["n_groups"] == [6] * BANDS
 
 
-def test_mean_logits_and_the_kernel_equal_refits(measured: tuple[Found, Refits]) -> None:
+def test_mean_logits_and_the_kernel_equal_refits(measured):
     found, plain = measured
     table = found.tables["kernel"]
     np.testing.assert_allclose(table["kernel"], plain.whole["kernel"], rtol=1e-4, atol=1e-5)
@@ -198,7 +197,7 @@ def test_mean_logits_and_the_kernel_equal_refits(measured: tuple[Found, Refits])
     assert found.values[f"{R2}_se"] == pytest.approx(error, rel=1e-3)
 
 
-def test_shares_of_eighths_have_influences(measured: tuple[Found, Refits]) -> None:
+def test_shares_of_eighths_have_influences(measured):
     found, plain = measured
     shares = [one for one in found.quantities if one[0] != R2]
     assert [one[:2] for one in shares[1:]] == [("band_share", n) for n in (0.0, 2.0, 5.0)]
@@ -213,7 +212,7 @@ def test_shares_of_eighths_have_influences(measured: tuple[Found, Refits]) -> No
     np.testing.assert_allclose(sum(one.influences for _, _, one in shares), 0.0, atol=1e-12)
 
 
-def test_amplitude_and_phase_are_those_of_the_kernel(measured: tuple[Found, Refits]) -> None:
+def test_amplitude_and_phase_are_those_of_the_kernel(measured):
     """Σ |μq||μk| cos(ωΔ + φ) with the phase of queries minus that of keys."""
     q, k, (found, _) = head(4), head(5), measured
     rest = [np.average(one.rest, axis=0, weights=one.weight) for one in (q, k)]
@@ -227,7 +226,7 @@ def test_amplitude_and_phase_are_those_of_the_kernel(measured: tuple[Found, Refi
 
 @settings(max_examples=8)
 @given(st.integers(0, 10_000))
-def test_the_kernel_explains_a_head_without_content(seed: int) -> None:
+def test_the_kernel_explains_a_head_without_content(seed):
     found = found_of(head(seed, spread=0.0), head(seed + 1, spread=0.0))
     assert found.values[R2] == pytest.approx(1.0, abs=1e-6)
     assert found.values[f"{R2}_se"] == pytest.approx(0.0, abs=1e-6)
@@ -236,7 +235,7 @@ def test_the_kernel_explains_a_head_without_content(seed: int) -> None:
     np.testing.assert_allclose(kernel, mean, atol=0.02)  # only the mean logit is without bias
 
 
-def test_equal_logits_have_no_shares() -> None:
+def test_equal_logits_have_no_shares():
     q = head(0)
     q = q._replace(bands=0.0 * q.bands, rest=np.ones_like(q.rest))
     found = found_of(q, q)
@@ -245,7 +244,7 @@ def test_equal_logits_have_no_shares() -> None:
     assert found.reasons[R2] == CONSTANT
 
 
-def test_few_bins_few_groups_and_unknown_texts() -> None:
+def test_few_bins_few_groups_and_unknown_texts():
     few = found_of(head(0, texts=2, length=6), head(1, texts=2, length=6))
     assert few.reasons[R2] == FEW_DISTANCES
     assert np.isnan(few.tables["kernel"]["mean_logit_se"]).all()
@@ -263,7 +262,7 @@ def test_few_bins_few_groups_and_unknown_texts() -> None:
     assert not unknown.quantities
 
 
-def test_bands_in_eighths() -> None:
+def test_bands_in_eighths():
     frequency = np.ones(64)
     assert band_eighths(frequency).tolist() == np.repeat(np.arange(8), 8).tolist()
     frequency[5:20] = 0.0

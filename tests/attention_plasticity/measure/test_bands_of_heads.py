@@ -1,12 +1,7 @@
 """Rotary bands of a head: kinds of RoPE, scales, windows, and where they are not known."""
 
-from __future__ import annotations
-
 import cmath
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,7 +14,7 @@ from head_pairs import SCALE, analyze, write_whole_texts
 from qk_dump.layers import RotaryRecord
 from qk_dump.manifest import DumpManifest, write_manifest
 from reference_checks import assert_reasons_are_complete
-from reference_groups import Expected, of_rows, with_rope
+from reference_groups import of_rows, with_rope
 
 HALVES = RotaryRecord((1.0, 0.3, 0.01))
 RECORDS = {
@@ -32,7 +27,7 @@ RECORDS = {
 ROWS = ("variance_share", "q_concentration", "k_concentration_se", "variance_share_se")
 
 
-def content(kind: str, texts: int, length: int, spread: float = 1.0) -> np.ndarray:
+def content(kind, texts, length, spread=1.0):
     """Vectors before RoPE, of all tokens."""
     rng = np.random.default_rng({"q": 1, "k": 2}[kind])
     mean, of_text = rng.standard_normal(6), 0.3 * rng.standard_normal((64, 6))
@@ -41,18 +36,10 @@ def content(kind: str, texts: int, length: int, spread: float = 1.0) -> np.ndarr
 
 
 def write_dump(
-    root: Path,
-    record: RotaryRecord | None = HALVES,
-    texts: int = 6,
-    length: int = 48,
-    *,
-    pre_rope: bool = False,
-    spread: float = 1.0,
-    factor: float = 1.0,
-    **facts: Any,
-) -> Path:
+    root, record=HALVES, texts=6, length=48, *, pre_rope=False, spread=1.0, factor=1.0, **facts
+):
     heads = [factor * content(kind, texts, length, spread) for kind in "qk"]
-    layer: dict[str, Any] = {"rope": record is not None, **facts}
+    layer = {"rope": record is not None, **facts}
     if record is not None:
         layer["rotary"] = record.to_json()
         position = np.arange(texts * length) % length
@@ -63,9 +50,7 @@ def write_dump(
 
 @pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
-def test_lengths_and_concentrations_are_those_before_rope(
-    tmp_path: Path, record: RotaryRecord, pre_rope: bool
-) -> None:
+def test_lengths_and_concentrations_are_those_before_rope(tmp_path, record, pre_rope):
     """From the content of the vectors, number by number, and again without each text."""
     result = analyze(write_dump(tmp_path, record, length=24, pre_rope=pre_rope))
     assert (*IDS, *result.tables["bands"]) == BANDS.names
@@ -84,13 +69,13 @@ def test_lengths_and_concentrations_are_those_before_rope(
         assert bands["kernel_amplitude"][f] == pytest.approx(abs(kernel), rel=1e-4)
         assert bands["kernel_phase"][f] == pytest.approx(cmath.phase(kernel), abs=1e-4)
 
-        def concentration(used: np.ndarray, x: np.ndarray) -> float:
+        def concentration(used, x):
             return float(abs(x[used].mean()) / abs(x[used]).mean())
 
-        def size(used: np.ndarray, q: np.ndarray = q_band, k: np.ndarray = k_band) -> float:
+        def size(used, q=q_band, k=k_band):
             return float(SCALE * abs(q[used]).mean() * abs(k[used]).mean())
 
-        expected: dict[str, Expected] = {
+        expected = {
             "norm_product": of_rows(size, text),
             "q_concentration": of_rows(lambda used, x=q_band: concentration(used, x), text),
             "k_concentration": of_rows(lambda used, x=k_band: concentration(used, x), text),
@@ -101,7 +86,7 @@ def test_lengths_and_concentrations_are_those_before_rope(
     assert_reasons_are_complete(result)
 
 
-def test_pairs_are_inside_the_window(tmp_path: Path) -> None:
+def test_pairs_are_inside_the_window(tmp_path):
     found = analyze(write_dump(tmp_path, texts=2, window=20, type="sliding_attention"))
     kernel = found.tables["kernel"]
     assert kernel["first_distance"][-1] <= 19 <= kernel["last_distance"][-1]
@@ -109,7 +94,7 @@ def test_pairs_are_inside_the_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [1e-9, 3.0, 1e9])
-def test_scale_and_soft_cap(tmp_path: Path, factor: float) -> None:
+def test_scale_and_soft_cap(tmp_path, factor):
     """Shares do not depend on the scale; logits are those before a soft-cap."""
     plain = analyze(write_dump(tmp_path / "plain"))
     other = analyze(write_dump(tmp_path / "other", factor=factor, softcap=0.5))
@@ -123,17 +108,17 @@ def test_scale_and_soft_cap(tmp_path: Path, factor: float) -> None:
         assert bands[name] == pytest.approx(logits, rel=1e-4)
 
 
-def without_texts(root: Path) -> None:
+def without_texts(root):
     file = root / "l00h00q" / "data.parquet"
     table = pq.read_table(file).drop_columns(["example_id"])
     pq.write_table(table.replace_schema_metadata(None), file)
 
 
-def without_record(root: Path) -> None:
+def without_record(root):
     write_manifest(root, DumpManifest(model="owner/tiny", layers=[{"layer": 0, "rope": True}]))
 
 
-def keys_at_the_end(root: Path) -> None:
+def keys_at_the_end(root):
     for kind, kept in (("q", range(24)), ("k", range(24, 48))):
         file = root / f"l00h00{kind}" / "data.parquet"
         table = pq.read_table(file)
@@ -141,7 +126,7 @@ def keys_at_the_end(root: Path) -> None:
 
 
 STILL = RotaryRecord((0.0, 0.0, 0.0))
-REASONS: dict[str, tuple[dict[str, Any], Callable[[Path], None] | None, set[str], str]] = {
+REASONS = {
     "no RoPE": ({"record": None}, None, set(), NO_ROPE),
     "no record": ({}, without_record, set(), "attention-plasticity add-rotary DUMP"),
     "biased": ({"biased": True}, None, {"bands"}, BIASED),
@@ -154,13 +139,7 @@ REASONS: dict[str, tuple[dict[str, Any], Callable[[Path], None] | None, set[str]
 
 
 @pytest.mark.parametrize(("how", "change", "tables", "reason"), REASONS.values(), ids=REASONS)
-def test_heads_without_a_kernel_have_a_reason(
-    tmp_path: Path,
-    how: dict[str, Any],
-    change: Callable[[Path], None] | None,
-    tables: set[str],
-    reason: str,
-) -> None:
+def test_heads_without_a_kernel_have_a_reason(tmp_path, how, change, tables, reason):
     """Lengths and concentrations need neither logits nor texts."""
     root = write_dump(tmp_path, **how)
     if change is not None:

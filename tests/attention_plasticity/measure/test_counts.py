@@ -4,14 +4,11 @@ No Gaussian, no rotation, no draws of the package: every position of every text 
 queries of different texts at the same position are compared.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +18,7 @@ import torch
 import attention_plasticity as ap
 import qk_sniffer
 from attention_plasticity.measure.plasticity import COLUMNS, FEW_VISIBLE
-from helpers.simulated_rope import Cells, split
+from helpers.simulated_rope import split
 from qk_dump.heads import HeadId
 from qk_dump.reader import read_head
 from tiny_models import ARCHITECTURES, VOCABULARY
@@ -30,17 +27,8 @@ Array = npt.NDArray[np.float64]
 
 
 def tapped(
-    root: Path,
-    model_type: str,
-    layers: list[int],
-    *,
-    texts: int = 12,
-    length: int = 256,
-    common: float = 2.0,
-    scale: float = 1.0,
-    config: dict[str, Any] | None = None,
-    **how: Any,
-) -> ap.Dump:
+    root, model_type, layers, *, texts=12, length=256, common=2.0, scale=1.0, config=None, **how
+):
     """A dump of random texts of one length, from a tiny random model with the given config.
 
     All embeddings have a common part, so that queries have a mean and prefer some keys. `scale`
@@ -61,7 +49,7 @@ def tapped(
     return ap.open_dump(tapped.save(root))
 
 
-def by_text(dump: ap.Dump, head: HeadId) -> np.ndarray:
+def by_text(dump, head):
     """(texts, positions, d) vectors of a dump with every position."""
     rows = read_head(dump.require_files(head), examples=True)
     assert rows.example_id is not None
@@ -70,7 +58,7 @@ def by_text(dump: ap.Dump, head: HeadId) -> np.ndarray:
     return rows.vectors[order].astype(np.float64).reshape(texts, -1, rows.width)
 
 
-def without_rope(dump: ap.Dump) -> ap.Dump:
+def without_rope(dump):
     """A dump captured before RoPE as the dump of a model that has none."""
     file = Path(str(dump.path)) / "dump.json"
     content = json.loads(file.read_text())
@@ -82,16 +70,14 @@ def without_rope(dump: ap.Dump) -> ap.Dump:
     return ap.open_dump(dump.path)
 
 
-def visible(t: int, begin: int, window: int | None, *, chunked: bool) -> range:
+def visible(t, begin, window, *, chunked):
     """The keys whose pairs a query at t compares: those that it sees, or those before its bin."""
     if window is None:
         return range(begin)
     return range(t // window * window if chunked else max(0, t - window + 1), t + 1)
 
 
-def counted(
-    q: Array, k: Array, window: int | None, *, chunked: bool, same_bin: bool, size: int
-) -> float:
+def counted(q, k, window, *, chunked, same_bin, size):
     """Mean over pairs that a position sees of 4c(E − c)/(E(E − 1)); c of E texts prefer a key.
 
     Then the mean over bins of `size` positions, weighted by tokens. Not all pairs of a position are
@@ -134,13 +120,8 @@ def counted(
     ],
 )
 def test_it_is_what_queries_of_one_position_count(
-    tmp_path: Path,
-    model_type: str,
-    config: dict[str, int],
-    layers: list[int],
-    sampling: str,
-    size: int,
-) -> None:
+    tmp_path, model_type, config, layers, sampling, size
+):
     rope = model_type != "no rope"
     if rope:
         dump = tapped(tmp_path / "dump", model_type, layers, config=config)
@@ -172,7 +153,7 @@ def test_it_is_what_queries_of_one_position_count(
         assert pooled == aligned
 
 
-def counted_cells(q: Array, k: Array, window: int | None, size: int) -> Cells:
+def counted_cells(q, k, window, size):
     """The same for every bin of queries and bin of keys: share of the pairs, and mean.
 
     Without a window all cells of a bin have the same share.
@@ -180,7 +161,7 @@ def counted_cells(q: Array, k: Array, window: int | None, size: int) -> Cells:
     texts, length, _ = q.shape
     rng, found = np.random.default_rng(0), {}
     for begin in range(0, length, size):
-        cells: dict[int, tuple[float, float]] = {}
+        cells = {}
         for t in range(begin, begin + size):
             keys = np.array(visible(t, begin, window, chunked=False), int)
             for key_bin in np.unique(keys // size).tolist():
@@ -202,7 +183,7 @@ def counted_cells(q: Array, k: Array, window: int | None, size: int) -> Cells:
 
 
 @pytest.mark.parametrize("window", [None, 48])
-def test_the_parts_of_the_drop_are_what_cells_count(tmp_path: Path, window: int | None) -> None:
+def test_the_parts_of_the_drop_are_what_cells_count(tmp_path, window):
     """At a fixed distance and at fixed positions; 20 bins, four in every fifth."""
     model_type, config = (
         ("llama", {}) if window is None else ("mistral", {"sliding_window": window})
@@ -228,7 +209,7 @@ def test_the_parts_of_the_drop_are_what_cells_count(tmp_path: Path, window: int 
     assert np.abs(of_distances).mean() <= 0.02
 
 
-def received(q: Array, k: Array, window: int | None) -> Array:
+def received(q, k, window):
     """(length,) mean weight that the queries of a text give each key."""
     logits = q @ k.T / math.sqrt(q.shape[1])  # (queries, keys)
     distance = np.subtract.outer(np.arange(len(q)), np.arange(len(k)))
@@ -237,7 +218,7 @@ def received(q: Array, k: Array, window: int | None) -> Array:
     return np.asarray((weights / weights.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
-def counted_by_attention(q: Array, k: Array, window: int | None, size: int) -> float:
+def counted_by_attention(q, k, window, size):
     """The same with every pair of keys of a text, weighted by the product of their attention."""
     texts, length, _ = q.shape
     means = []
@@ -257,14 +238,12 @@ def counted_by_attention(q: Array, k: Array, window: int | None, size: int) -> f
 
 
 @pytest.mark.parametrize(("window", "size"), [(None, 12), (32, 12), (32, 48)])
-def test_attended_plasticity_is_a_count_with_weights(
-    tmp_path: Path, window: int | None, size: int
-) -> None:
+def test_attended_plasticity_is_a_count_with_weights(tmp_path, window, size):
     """Large queries and keys, so that few keys get most attention."""
     model_type, config = (
         ("llama", {}) if window is None else ("mistral", {"sliding_window": window})
     )
-    how: dict[str, Any] = {"attention": True, "attended_keys": 85, "texts": 24, "length": 96}
+    how = {"attention": True, "attended_keys": 85, "texts": 24, "length": 96}
     dump = tapped(tmp_path, model_type, [1], config=config, common=1.0, scale=4.0, **how)
     differences = []
     for head in (0, 3):
@@ -274,8 +253,8 @@ def test_attended_plasticity_is_a_count_with_weights(
     assert np.abs(differences).max() <= 0.03
 
 
-def test_few_visible_pairs_give_no_value_and_the_reason(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"sampler": "uniform", "base_rate": 2.0, "config": {"sliding_window": 8}}
+def test_few_visible_pairs_give_no_value_and_the_reason(tmp_path):
+    how = {"sampler": "uniform", "base_rate": 2.0, "config": {"sliding_window": 8}}
     dump = tapped(tmp_path / "dump", "mistral", [0], **how)
     result = ap.analyze_head(0, 0, dump=dump, config=ap.make_config(bin_size=64))
     for name in COLUMNS:

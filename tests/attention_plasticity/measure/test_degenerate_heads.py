@@ -1,11 +1,7 @@
 """Heads at the edge: one key, one bucket, constant or perfectly linear queries."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +26,8 @@ NORMALITY = (*(name for name in HEAD_NUMBERS if "resid0" in name or "noise" in n
     ],
 )
 def test_residuals_of_perfectly_linear_queries_are_not_tested(
-    tmp_path: Path, n: int, context: float, order: str, intercept: float
-) -> None:
+    tmp_path, n, context, order, intercept
+):
     rng = np.random.default_rng(0)
     position = rng.integers(0, int(context), n)
     if order != "shuffled":
@@ -55,7 +51,7 @@ def test_residuals_of_perfectly_linear_queries_are_not_tested(
     )
 
 
-def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
+def test_queries_without_any_slope_predict_no_position(tmp_path):
     t = np.arange(1, 65)  # mean 32.5: every sum below is exact, and the slope exactly zero
     mirrored = np.random.default_rng(4).integers(-8, 9, (32, 3)) / 4.0
     mirrored[:, 0] = np.arange(32)  # far from uncorrelated with log2(position + 1)
@@ -69,13 +65,13 @@ def test_queries_without_any_slope_predict_no_position(tmp_path: Path) -> None:
     assert_equals_reference(result, analyse(tmp_path, 0, 0, 0, make_config()))
 
 
-def rows(seed: int, **changes: Any) -> dict[str, Any]:
+def rows(seed, **changes):
     """500 rows of six texts."""
     return {**head_rows(n=500, d=4, examples=6, seed=seed), **changes}
 
 
 SAME = np.tile([0.3, -0.2, 0.9, 0.1], (500, 1))
-ODD_HEADS: dict[str, tuple[dict[str, Any], dict[str, Any], float | None]] = {
+ODD_HEADS = {
     "constant queries": (rows(1, vectors=SAME), rows(2), 0.0),
     "zero queries": (rows(1, vectors=0 * SAME), rows(2), 1.0),
     "identical keys": (rows(1), rows(2, vectors=SAME), 1.0),
@@ -90,13 +86,7 @@ ODD_HEADS: dict[str, tuple[dict[str, Any], dict[str, Any], float | None]] = {
 
 @pytest.mark.parametrize("factor", [1e-9, 1.0, 1e9])
 @pytest.mark.parametrize(("queries", "keys", "value"), ODD_HEADS.values(), ids=ODD_HEADS)
-def test_odd_heads_have_values_or_reasons(
-    tmp_path: Path,
-    queries: dict[str, Any],
-    keys: dict[str, Any],
-    value: float | None,
-    factor: float,
-) -> None:
+def test_odd_heads_have_values_or_reasons(tmp_path, queries, keys, value, factor):
     """Nothing is a warning or infinite; a factor changes nothing."""
     scaled = queries | {"vectors": queries["vectors"].astype(np.float64) * factor}
     result = analyze(without_rope(write_pair(tmp_path, scaled, keys)), bin_size=64)

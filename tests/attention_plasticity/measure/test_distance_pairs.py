@@ -1,7 +1,5 @@
 """Pairs of a query and an earlier key: which pairs there are, their weights, and the draw."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -10,27 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention_plasticity.estimate.visible import Visible
-from attention_plasticity.measure.distance_pairs import (
-    DistancePairs,
-    PlacedRows,
-    distance_pairs,
-)
+from attention_plasticity.measure.distance_pairs import PlacedRows, distance_pairs
 from helpers.plain_visible import sees
 
 MANY = 1 << 20
 RNG = np.random.default_rng(0)
 
 
-def placed(rng: np.random.Generator, n: int, texts: int = 3) -> PlacedRows:
+def placed(rng, n, texts=3):
     """Rows at random places, in random order, with unequal weights."""
     places = rng.choice(texts * 60, n, replace=False)
     text, position = np.divmod(places, 60)
     return PlacedRows(position.astype(float), text * 7 + 2, rng.uniform(0.5, 4.0, n))
 
 
-def all_pairs(
-    queries: PlacedRows, keys: PlacedRows, visible: Visible
-) -> dict[tuple[int, int], float]:
+def all_pairs(queries, keys, visible):
     """Every pair that a query sees, with its weight, by looking at all of them."""
     found = {}
     for i, j in product(range(len(queries.text)), range(len(keys.text))):
@@ -40,7 +32,7 @@ def all_pairs(
     return found
 
 
-def as_dict(pairs: DistancePairs) -> dict[tuple[int, int], float]:
+def as_dict(pairs):
     places = zip(pairs.query.tolist(), pairs.key.tolist(), strict=True)
     return dict(zip(places, pairs.weight.tolist(), strict=True))
 
@@ -50,7 +42,7 @@ def as_dict(pairs: DistancePairs) -> dict[tuple[int, int], float]:
     seed=st.integers(0, 1000),
     visible=st.sampled_from([Visible(), Visible(5), Visible(16), Visible(8, chunked=True)]),
 )
-def test_small_samples_have_every_pair_once(seed: int, visible: Visible) -> None:
+def test_small_samples_have_every_pair_once(seed, visible):
     rng = np.random.default_rng(seed)
     queries, keys = placed(rng, 40), placed(rng, 30, texts=4)
     pairs = distance_pairs(queries, keys, visible, rng, MANY, 0)
@@ -66,7 +58,7 @@ def test_small_samples_have_every_pair_once(seed: int, visible: Visible) -> None
 
 
 @pytest.mark.parametrize("visible", [Visible(), Visible(20), Visible(32, chunked=True)])
-def test_a_draw_stands_for_all_pairs(visible: Visible) -> None:
+def test_a_draw_stands_for_all_pairs(visible):
     rng = np.random.default_rng(3)
     queries, keys = placed(rng, 150), placed(rng, 150)
     expected = all_pairs(queries, keys, visible)
@@ -83,7 +75,7 @@ def test_a_draw_stands_for_all_pairs(visible: Visible) -> None:
     assert abs(np.mean(sums) - right) < 4 * np.std(sums, ddof=1) / np.sqrt(len(sums))
 
 
-def test_without_pairs() -> None:
+def test_without_pairs():
     rows = PlacedRows(np.zeros(3), np.array([0, 1, 2]), np.ones(3))
     pairs = distance_pairs(rows, rows, Visible(), RNG)
     assert len(pairs.query) == len(pairs.first) == 0

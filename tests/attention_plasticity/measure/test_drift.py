@@ -1,17 +1,12 @@
 """Position in queries and keys, before RoPE and as they enter the attention: plain refits, laws."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from attention_plasticity import make_config
 from attention_plasticity.measure.found import FEW_GROUPS
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import DRIFT, IDS, UNROTATED
 from head_pairs import SCALE, analyze, write_whole_texts
 from helpers.attention_dumps import make_attention_dump
@@ -28,12 +23,12 @@ RECORDS = {
     "partial": RotaryRecord((0.7, 0.02), start=2),
 }
 SLOPES = {"q": 0.03, "k": 0.0}
-ROPE: dict[str, Any] = {"rope": True, "rotary": RECORD.to_json()}
-NO_ROPE: dict[str, Any] = {"rope": False}
+ROPE = {"rope": True, "rotary": RECORD.to_json()}
+NO_ROPE = {"rope": False}
 Frame = dict[str, np.ndarray]
 
 
-def shares(t: np.ndarray, X: np.ndarray, w: np.ndarray) -> tuple[float, float]:
+def shares(t, X, w):
     """R² of a weighted regression, and the squared mean over the mean square, by dimensions."""
     left = total = 0.0
     root = np.sqrt(w)
@@ -48,9 +43,7 @@ def shares(t: np.ndarray, X: np.ndarray, w: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize("record", [*RECORDS.values(), None], ids=[*RECORDS, "no RoPE"])
 @pytest.mark.parametrize("texts", [3, 6])
-def test_shares_before_rope_equal_refits(
-    tmp_path: Path, record: RotaryRecord | None, texts: int
-) -> None:
+def test_shares_before_rope_equal_refits(tmp_path, record, texts):
     """Rows have the weights of a log-uniform sampler."""
     entry = {"layer": 0, "type": "full_attention", "scale": 0.4, "rope": record is not None}
     entry |= {} if record is None else {"rotary": record.to_json()}
@@ -62,16 +55,14 @@ def test_shares_before_rope_equal_refits(
         X = turned(rows.vectors, -rows.position, layer_facts(root, 0).get("rotary"))
         w = np.array([tokens_of(root, float(p), kind) for p in rows.position])
 
-        def share(used: np.ndarray, t=rows.position, X=X, w=w, number=number) -> float:
+        def share(used, t=rows.position, X=X, w=w, number=number):
             return shares(t[used], X[used], w[used])[number]
 
         assert_quantity(result, name, of_rows(share, rows.example_id % 16), 2e-6)
     assert_reasons_are_complete(result)
 
 
-def content(
-    kind: str, *, slope: float | None = None, noise: float = 1.0, texts: int = TEXTS
-) -> np.ndarray:
+def content(kind, *, slope=None, noise=1.0, texts=TEXTS):
     """Vectors before RoPE, of every token of every text, with a slope in dimension 0."""
     rng = np.random.default_rng({"q": 1, "k": 2}[kind])
     position = np.tile(np.arange(LENGTH), texts)
@@ -80,22 +71,22 @@ def content(
     return np.asarray(X)
 
 
-def after_rope(X: np.ndarray, *, angle: bool = True) -> np.ndarray:
+def after_rope(X, *, angle=True):
     """Vectors after RoPE; without the angle, only with its factor."""
     return with_rope(X, angle * (np.arange(len(X)) % LENGTH), RECORD.to_json())
 
 
-def drift_of(result: HeadResult) -> dict[str, float]:
+def drift_of(result):
     return {name: value for name, (value,) in result.tables["drift"].items()}
 
 
-def check_frame(result: HeadResult, frame: Frame, ending: str) -> None:
+def check_frame(result, frame, ending):
     """Every column of one frame, from the rows of all tokens and without each text."""
     text, t = np.divmod(np.arange(len(frame["q"])), LENGTH)
     for kind, other in (("q", "k"), ("k", "q")):
         X, Y = frame[kind], frame[other]
 
-        def change(used: np.ndarray, X=X, Y=Y) -> float:
+        def change(used, X=X, Y=Y):
             slopes = [np.polyfit(t[used], X[used, one], 1)[0] for one in range(WIDTH)]
             return SCALE * LENGTH * float(slopes @ Y[used].mean(axis=0))
 
@@ -103,7 +94,7 @@ def check_frame(result: HeadResult, frame: Frame, ending: str) -> None:
 
 
 @pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
-def test_both_frames_equal_refits(tmp_path: Path, pre_rope: bool) -> None:
+def test_both_frames_equal_refits(tmp_path, pre_rope):
     captured = {kind: content(kind) for kind in "qk"}
     after = {kind: after_rope(X) for kind, X in captured.items()}
     before = {kind: after_rope(X, angle=False) for kind, X in captured.items()}
@@ -118,7 +109,7 @@ def test_both_frames_equal_refits(tmp_path: Path, pre_rope: bool) -> None:
 
 
 @pytest.mark.parametrize("factor", [1e-9, 3.0, 1e9])
-def test_scales_of_queries_and_keys_change_logits_only(tmp_path: Path, factor: float) -> None:
+def test_scales_of_queries_and_keys_change_logits_only(tmp_path, factor):
     q, k = (after_rope(content(kind)) for kind in "qk")
     one = analyze(write_whole_texts(tmp_path / "one", q, k, ROPE, LENGTH))
     other = analyze(write_whole_texts(tmp_path / "other", factor * q, 0.5 * k, ROPE, LENGTH))
@@ -132,7 +123,7 @@ def test_scales_of_queries_and_keys_change_logits_only(tmp_path: Path, factor: f
 
 
 @pytest.mark.parametrize("pre_rope", [False, True], ids=["after RoPE", "before RoPE"])
-def test_a_frame_that_is_not_known_has_a_reason(tmp_path: Path, pre_rope: bool) -> None:
+def test_a_frame_that_is_not_known_has_a_reason(tmp_path, pre_rope):
     layer = {"rope": True, "rotary_problem": "the angles depend on the text"}
     root = write_whole_texts(tmp_path, content("q"), content("k"), layer, LENGTH, pre_rope=pre_rope)
     result = analyze(root)
@@ -147,7 +138,7 @@ def test_a_frame_that_is_not_known_has_a_reason(tmp_path: Path, pre_rope: bool) 
     assert_reasons_are_complete(result)
 
 
-def test_few_texts_and_constant_vectors_have_reasons(tmp_path: Path) -> None:
+def test_few_texts_and_constant_vectors_have_reasons(tmp_path):
     few, one = ([content(kind, texts=texts) for kind in "qk"] for texts in (3, 1))
     constant, still = np.full((TEXTS * LENGTH, WIDTH), 0.7), content("k")
     cases = {"few": (*few,), "one": (*one,), "same": (constant, still)}

@@ -1,25 +1,18 @@
 """The row of a key head, from counts of the queries of its query heads: loops over pairs."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.estimate.quantity import Quantity
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.head_analysis import analyze_group
 from attention_plasticity.measure import key_heads
 from attention_plasticity.measure.attention import INSIDE_LAST_BIN
 from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.key_heads import FEW_QUERIES, NO_PAIRS, seen_pairs
-from attention_plasticity.measure.result import KeyHeadRow
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.metrics import KEY_HEADS
 from attention_plasticity.read.layer import NO_COLUMNS
@@ -27,13 +20,13 @@ from attention_plasticity.read.pool import NO_ATTENDED_KEYS
 from attention_plasticity.read.rows import read_keys
 from dumps import add_rotary, make_dump
 from helpers.attention_dumps import make_attention_dump
-from listed_choices import Choices, listed_error, listed_plasticity
-from reference import Rows, read_rows
+from listed_choices import listed_error, listed_plasticity
+from reference import read_rows
 from reference_checks import influences_of
-from reference_groups import Expected, layer_facts, leave_out, turned
+from reference_groups import layer_facts, leave_out, turned
 
 
-def row_of(root: Path, q_heads: int, **settings: Any) -> KeyHeadRow:
+def row_of(root, q_heads, **settings):
     """The row of key head 0 whose query heads are the first ones."""
     opened, config = ap.open_dump(root), ap.make_config(**settings)
     row = analyze_group(opened, 0, 0, range(q_heads), config).key_head
@@ -42,7 +35,7 @@ def row_of(root: Path, q_heads: int, **settings: Any) -> KeyHeadRow:
     return row
 
 
-def assert_reasons(row: KeyHeadRow) -> None:
+def assert_reasons(row):
     """Every missing value has a reason, and no other value."""
     assert set(row.values) == set(KEY_HEADS.names)
     with_error = {name for one in KEY_HEADS.with_error for name in (one, f"{one}_se")}
@@ -50,13 +43,13 @@ def assert_reasons(row: KeyHeadRow) -> None:
     assert all(row.missing.values())
 
 
-def assert_equal(found: Quantity, expected: Expected, atol: float = 1e-9) -> None:
+def assert_equal(found, expected, atol=1e-9):
     np.testing.assert_allclose(found.value, expected.value, rtol=0, atol=atol)
     np.testing.assert_allclose(found.influences, expected.influences, rtol=0, atol=atol)
     assert found.groups == expected.groups
 
 
-def sees(t: float, key: float, window: int | None, *, chunked: bool) -> bool:
+def sees(t, key, window, *, chunked):
     if window is None:
         return key < t
     return key < t and (key // window == t // window if chunked else t - key < window)
@@ -65,7 +58,7 @@ def sees(t: float, key: float, window: int | None, *, chunked: bool) -> bool:
 class Loops:
     """The rows of a key head and its query heads, as the analysis reads them."""
 
-    def __init__(self, root: Path, window: int | None = None, *, chunked: bool = False) -> None:
+    def __init__(self, root, window=None, *, chunked=False):
         self.config, self.window, self.chunked = ap.make_config(), window, chunked
         self.dump = ap.open_dump(root)
         self.keys = read_keys(self.dump, 0, 0, self.config)
@@ -74,9 +67,7 @@ class Loops:
 
 
 @pytest.mark.parametrize(("window", "chunked"), [(None, False), (300, False), (512, True)], ids=str)
-def test_pairs_and_queries_against_a_loop(
-    tmp_path: Path, window: int | None, chunked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_and_queries_against_a_loop(tmp_path, window, chunked, monkeypatch):
     monkeypatch.setattr(key_heads, "_MOST_PAIRS", 150)
     kind = (
         "chunked_attention" if chunked else "full_attention" if not window else "sliding_attention"
@@ -112,7 +103,7 @@ def test_pairs_and_queries_against_a_loop(
         assert_equal(row.quantities[name], expected, 1e-6)
 
 
-def choices(head: Rows, size: int, t: float, w: np.ndarray, record: Any) -> list[tuple[int, float]]:
+def choices(head, size, t, w, record):
     """Groups of the queries in the bin of t, and whether each prefers the first key."""
     own = np.floor(head.position / size) == math.floor(t / size)
     if own.sum() < 2:
@@ -122,11 +113,7 @@ def choices(head: Rows, size: int, t: float, w: np.ndarray, record: Any) -> list
     return list(zip(group.tolist(), prefers.tolist(), strict=True))
 
 
-def mean_of_pairs(
-    listed: list[tuple[int, Choices]],
-    score: Callable[[Choices], float],
-    keeps: Callable[[int], bool],
-) -> float:
+def mean_of_pairs(listed, score, keeps):
     """Mean over the pairs of kept groups of the score of the queries of kept groups."""
     values = [
         score([[one for one in head if keeps(one[0])] for head in heads])
@@ -136,7 +123,7 @@ def mean_of_pairs(
     return float(np.nanmean(values))
 
 
-def test_received_attention_and_far_mass_of_a_group(tmp_path: Path) -> None:
+def test_received_attention_and_far_mass_of_a_group(tmp_path):
     root = make_attention_dump(tmp_path, q_heads=2, share=0.35, received=True, texts=5, length=40)
     row = row_of(root, 2, distant_from=8)
     assert 0 < row.values["received_half"] < 0.5
@@ -149,7 +136,7 @@ def test_received_attention_and_far_mass_of_a_group(tmp_path: Path) -> None:
     np.testing.assert_allclose(row.quantities["far_mass"].influences, influences, atol=1e-12)
 
 
-def test_missing_values_have_reasons(tmp_path: Path) -> None:
+def test_missing_values_have_reasons(tmp_path):
     add_rotary(make_dump(tmp_path / "alone", layers=1, q_heads=2, k_heads=1, n=8, examples=64))
     row = row_of(tmp_path / "alone", 2)
     assert row.missing["static_error"] in (FEW_QUERIES, NO_PAIRS)

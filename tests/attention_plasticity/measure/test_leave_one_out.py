@@ -1,20 +1,15 @@
 """Plasticity in bins against fits from the rows without each group: values, errors, influences."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from attention_plasticity import make_config
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import GROUP_COLUMNS
 from head_pairs import analyze
 from helpers.attention_dumps import Layer, make_attention_dump
-from reference_bins import Reference, reference_bins
+from reference_bins import reference_bins
 from reference_checks import (
     assert_influences,
     assert_quantity,
@@ -24,10 +19,10 @@ from reference_checks import (
 
 HALVES = {"rotary": {"frequencies": [0.8, 0.05]}}
 INTERLEAVED = {"rotary": {"frequencies": [0.8, 0.05], "pairing": "interleaved", "start": 1}}
-NO_ROPE: dict[str, Any] = {"rope": False}
+NO_ROPE = {"rope": False}
 LOG = {"log_rate": 8.0, "bucket_size": 2}
 
-CASES: dict[str, tuple[Layer, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+CASES = {
     "no RoPE": (Layer(), NO_ROPE, {"texts": 6}, {}),
     "halves": (Layer(), HALVES, {"texts": 5, "share": 0.6}, {}),
     "interleaved, weights": (Layer(), INTERLEAVED, {"texts": 9, **LOG}, {}),
@@ -47,9 +42,7 @@ CASES: dict[str, tuple[Layer, dict[str, Any], dict[str, Any], dict[str, Any]]] =
 
 
 @pytest.mark.parametrize(("layer", "rope", "dump", "how"), CASES.values(), ids=CASES)
-def test_everything_equals_fits_without_each_group(
-    tmp_path: Path, layer: Layer, rope: dict[str, Any], dump: dict[str, Any], how: dict[str, Any]
-) -> None:
+def test_everything_equals_fits_without_each_group(tmp_path, layer, rope, dump, how):
     """Scores are float32 in the package, so that the last digits differ."""
     manifest = {"layers": [layer.entry(0) | {"rope": True} | rope]}
     received = {"received": True} if "share" in dump or "log_rate" in dump else {}
@@ -82,7 +75,7 @@ def test_everything_equals_fits_without_each_group(
     assert_reasons_are_complete(result)
 
 
-def assert_distances(result: HeadResult, expected: Reference) -> None:
+def assert_distances(result, expected):
     """The table of distances has the values of cells at equal distances."""
     table = result.tables["distances"]
     numbers = table["distance_bin"]

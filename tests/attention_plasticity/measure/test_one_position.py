@@ -3,11 +3,7 @@
 `test_leave_one_out.py` compares its values with a slow reference, `test_counts.py` with counts.
 """
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +17,12 @@ from helpers.attention_dumps import Layer, make_attention_dump
 from reference_checks import assert_reasons_are_complete, influences_of
 
 
-def write_dump(root: Path, **facts: Any) -> Path:
+def write_dump(root, **facts):
     entry = Layer().entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}} | facts
     return make_attention_dump(root, texts=16, manifest={"layers": [entry]})
 
 
-def test_many_queries_of_a_bin_are_spread_over_its_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_queries_of_a_bin_are_spread_over_its_texts(tmp_path, monkeypatch):
     """A quarter of the queries gives the same value; each text has the same number of them."""
     root = write_dump(tmp_path)
     every = analyze(root, bin_size=16)
@@ -39,7 +33,7 @@ def test_many_queries_of_a_bin_are_spread_over_its_texts(
     assert 0 < abs(difference) < some.metrics["ap_aligned_se"]
 
 
-def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(tmp_path: Path) -> None:
+def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(tmp_path):
     known = analyze(write_dump(tmp_path, scale=0.4)).metrics
     result = analyze(write_dump(tmp_path, rotary=None))
     assert np.isnan(result.metrics["ap_aligned"])
@@ -54,7 +48,7 @@ def test_without_a_record_or_the_size_of_chunks_there_is_a_reason(tmp_path: Path
     assert missing["ap_aligned"] == NO_CHUNK_SIZE
 
 
-def test_a_fifth_of_few_tokens_gives_no_drop(tmp_path: Path) -> None:
+def test_a_fifth_of_few_tokens_gives_no_drop(tmp_path):
     """In texts of 20 tokens the first fifth is the first four tokens."""
     entry = Layer().entry(0) | {"rope": True, "rotary": {"frequencies": [1.0, 0.1]}}
     for length in (20, 39, 40):
@@ -72,7 +66,7 @@ def test_a_fifth_of_few_tokens_gives_no_drop(tmp_path: Path) -> None:
 SIMILAR = (1000, 1010, 1024, 985, 1040, 990)  # tokens; two of these texts reach the bin from 1,024
 
 
-def texts_of_lengths(lengths: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
+def texts_of_lengths(lengths, seed):
     rows = head_rows(n=900, d=4, examples=len(lengths), context=1, seed=seed)
     rng = np.random.default_rng(seed)
     for text, length in enumerate(lengths):  # every text's last two tokens are among its rows
@@ -82,7 +76,7 @@ def texts_of_lengths(lengths: tuple[int, ...], seed: int) -> dict[str, np.ndarra
     return rows | {"bucket": rows["position"] // 128}
 
 
-def test_a_last_bin_of_few_texts_takes_no_part(tmp_path: Path) -> None:
+def test_a_last_bin_of_few_texts_takes_no_part(tmp_path):
     """Texts have similar lengths, and few of them reach the last bin."""
     heads = [texts_of_lengths(SIMILAR, seed) for seed in (1, 2)]
     root = without_rope(write_pair(tmp_path, *heads))
@@ -107,7 +101,7 @@ def test_a_last_bin_of_few_texts_takes_no_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("texts", [1, 2, 3])
-def test_a_dump_of_few_texts_has_values_without_errors(tmp_path: Path, texts: int) -> None:
+def test_a_dump_of_few_texts_has_values_without_errors(tmp_path, texts):
     heads = [texts_of_lengths((1024,) * texts, seed) for seed in (1, 2)]
     result = analyze(without_rope(write_pair(tmp_path, *heads)), bin_size=128)
     for name in (*COLUMNS, "q_R2_unrotated"):

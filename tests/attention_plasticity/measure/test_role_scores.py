@@ -1,16 +1,11 @@
 """Scores of what a head does, on texts and on repeated tokens, and its example words."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from attention_plasticity.measure.result import HeadResult
 from attention_plasticity.metrics import IDS, ROLES, WORDS
 from head_pairs import analyze
 from helpers.attention_dumps import Layer, make_attention_dump
@@ -19,7 +14,7 @@ from reference_checks import assert_quantity, influences_of
 from reference_groups import mean_of_rows, tokens_of
 
 UNKNOWN_CHUNKS = {"layers": [{"layer": 0, "type": "chunked_attention", "scale": 0.4}]}
-LAYERS: dict[str, tuple[Layer, dict[str, Any]]] = {
+LAYERS = {
     "all keys": (Layer(), {}),
     "few texts": (Layer(), {"texts": 3}),
     "window": (Layer(window=14), {"share": 0.8}),
@@ -38,7 +33,7 @@ NEED_VISIBLE_KEYS = {
 """Scores that are means over queries that see enough keys, or that count visible keys."""
 
 
-def visible_keys(p: int, layer: Layer) -> range:
+def visible_keys(p, layer):
     """The positions that a query at p sees."""
     if layer.window is None:
         return range(p + 1)
@@ -46,7 +41,7 @@ def visible_keys(p: int, layer: Layer) -> range:
     return range(first, p + 1)
 
 
-def scores(row: dict[str, Any], layer: Layer, distant_from: int, bins: int) -> dict[str, float]:
+def scores(row, layer, distant_from, bins):
     """The scores of one query, of which the head has means."""
     p, masses = int(row["position"]), row["mass_by_distance"]
     seen = visible_keys(p, layer)
@@ -73,7 +68,7 @@ def scores(row: dict[str, Any], layer: Layer, distant_from: int, bins: int) -> d
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_score_equals_the_reference(tmp_path: Path, name: str) -> None:
+def test_every_score_equals_the_reference(tmp_path, name):
     layer, how = LAYERS[name]
     root = make_attention_dump(tmp_path, layer=layer, **how)
     result = analyze(root, distant_from=8)
@@ -102,12 +97,12 @@ def test_every_score_equals_the_reference(tmp_path: Path, name: str) -> None:
     assert "roles" not in result.missing
 
 
-def repeated_dump(root: Path) -> Path:
+def repeated_dump(root):
     manifest = {"synthetic": {"type": "repeated", "length": 24}}
     return make_attention_dump(root, texts=5, seed=9, manifest=manifest)
 
 
-def test_scores_on_repeated_tokens_come_from_their_own_dump(tmp_path: Path) -> None:
+def test_scores_on_repeated_tokens_come_from_their_own_dump(tmp_path):
     """They have their own groups of texts, and no influences: their texts are others."""
     root, repeated = make_attention_dump(tmp_path / "texts"), repeated_dump(tmp_path / "repeated")
     result = analyze(root, repeated=str(repeated))
@@ -134,12 +129,12 @@ def test_scores_on_repeated_tokens_come_from_their_own_dump(tmp_path: Path) -> N
     assert {name: plain[name] for name in others} == {name: roles[name] for name in others}
 
 
-def words_of(root: Path) -> HeadResult:
+def words_of(root):
     write_tokens(root, {number: f"word {number}" for number in range(12)})
     return analyze(root)
 
 
-def test_words_are_those_of_queries_and_their_strongest_keys(tmp_path: Path) -> None:
+def test_words_are_those_of_queries_and_their_strongest_keys(tmp_path):
     root = make_attention_dump(tmp_path, unknown=0.2)
     assert "words" not in analyze(root).tables  # texts of tokens are not known
     table = words_of(root).tables["words"]

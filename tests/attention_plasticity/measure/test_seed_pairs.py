@@ -1,24 +1,21 @@
 """Key pairs of the seeds' columns: against enumeration and exact distributions."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from attention_plasticity import sample_key_pairs
-from attention_plasticity.measure.seed_pairs import KeyIndex, KeyPairs, _unrank_pairs
+from attention_plasticity.measure.seed_pairs import KeyIndex, _unrank_pairs
 
 SURE = 1e-4  # a fixed seed whose p-value lies below this is no accident
 Pair = tuple[int, int]
 
 
-def keys(n: int, buckets: int, examples: int, seed: int) -> dict[str, np.ndarray]:
+def keys(n, buckets, examples, seed):
     rng = np.random.default_rng(seed)
     return {
         "p_k": rng.permutation(n),
@@ -27,26 +24,26 @@ def keys(n: int, buckets: int, examples: int, seed: int) -> dict[str, np.ndarray
     }
 
 
-def draw(rows: dict[str, Any], sampling: Any, most: int, seed: int = 0, reach=0.05) -> KeyPairs:
+def draw(rows, sampling, most, seed=0, reach=0.05):
     return KeyIndex(**rows).draw(sampling, most, reach, np.random.default_rng(seed))
 
 
-def unordered(pairs: KeyPairs) -> list[Pair]:
+def unordered(pairs):
     both = np.sort([pairs.first, pairs.second], axis=0)
     return [(int(i), int(j)) for i, j in both.T]
 
 
-def all_pairs(rows: dict[str, np.ndarray]) -> dict[int, set[Pair]]:
+def all_pairs(rows):
     """Pairs of rows of one bucket and example, by bucket."""
     b, e = rows["b_k"], rows["example_ids_k"]
-    found: dict[int, set[Pair]] = {int(c): set() for c in np.unique(b)}
+    found = {int(c): set() for c in np.unique(b)}
     for i, j in combinations(range(len(b)), 2):
         if b[i] == b[j] and e[i] == e[j]:
             found[int(b[i])].add((i, j))
     return found
 
 
-def assert_follows(found: Counter[Any], chance: dict[Any, float]) -> None:
+def assert_follows(found, chance):
     """A chi-square test of counts against probabilities."""
     assert set(found) <= set(chance)
     expected = np.array(list(chance.values())) / sum(chance.values()) * sum(found.values())
@@ -55,7 +52,7 @@ def assert_follows(found: Counter[Any], chance: dict[Any, float]) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 7, 100, 10**9])
-def test_bucket_pairs_are_distinct_pairs_of_one_bucket_and_example(most: int) -> None:
+def test_bucket_pairs_are_distinct_pairs_of_one_bucket_and_example(most):
     rows = keys(200, buckets=5, examples=3, seed=1)
     pairs, admissible = draw(rows, "bucket", most), all_pairs(rows)
     drawn = unordered(pairs)
@@ -69,7 +66,7 @@ def test_bucket_pairs_are_distinct_pairs_of_one_bucket_and_example(most: int) ->
 @pytest.mark.parametrize(
     ("sampling", "most"), [("bucket", 10_000), ("bucket", 10**6), ("local", 9)]
 )
-def test_the_order_of_a_pair_is_a_fair_coin(sampling: str, most: int) -> None:
+def test_the_order_of_a_pair_is_a_fair_coin(sampling, most):
     """Also if all pairs are taken."""
     rows = {"p_k": np.arange(400), "b_k": np.arange(400) // 200, "example_ids_k": np.zeros(400)}
     pairs = draw(rows, sampling, most)
@@ -78,7 +75,7 @@ def test_the_order_of_a_pair_is_a_fair_coin(sampling: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 4, 13])
-def test_bucket_pairs_are_uniform_over_all_pairs(most: int) -> None:
+def test_bucket_pairs_are_uniform_over_all_pairs(most):
     copies, sizes = 3000, (2, 3, 5)  # every bucket holds examples of 2, 3 and 5 keys: 14 pairs
     rows = {
         "p_k": np.tile(np.arange(10), copies),
@@ -93,7 +90,7 @@ def test_bucket_pairs_are_uniform_over_all_pairs(most: int) -> None:
     assert SURE < stats.chi2.sf(statistic, 13) < 1 - SURE
 
 
-def test_triangular_unranking_is_exact_at_large_numbers() -> None:
+def test_triangular_unranking_is_exact_at_large_numbers():
     small = np.arange(5000)
     expected = [(low, high) for high in range(101) for low in range(high)][:5000]
     assert list(zip(*(x.tolist() for x in _unrank_pairs(small)), strict=True)) == expected
@@ -106,7 +103,7 @@ def test_triangular_unranking_is_exact_at_large_numbers() -> None:
         assert low.tolist() == [high - 2, 0, 1, high - 1, 0]
 
 
-def exact_local_distribution(lengths: list[int], max_rel_dist: float) -> dict[tuple, float]:
+def exact_local_distribution(lengths, max_rel_dist):
     """Probability of every (example, anchor, neighbour), enumerated."""
     usable = sum(length for length in lengths if length >= 2)
     chance = {}
@@ -121,7 +118,7 @@ def exact_local_distribution(lengths: list[int], max_rel_dist: float) -> dict[tu
 
 
 @pytest.mark.parametrize("lengths", [[2], [5, 3], [0, 2, 1, 7, 0, 4, 1], [41, 2]])
-def test_sampled_pairs_follow_the_exact_distribution(lengths: list[int]) -> None:
+def test_sampled_pairs_follow_the_exact_distribution(lengths):
     for max_rel_dist in (0.0, 0.05, 0.3, 1.0):
         drawn = sample_key_pairs(lengths, 40_000, max_rel_dist, np.random.default_rng(5))
         chance = exact_local_distribution(lengths, max_rel_dist)
@@ -131,7 +128,7 @@ def test_sampled_pairs_follow_the_exact_distribution(lengths: list[int]) -> None
         assert_follows(Counter(map(tuple, drawn.tolist())), ordered)
 
 
-def test_local_pairs_of_a_head_follow_ranks_and_belong_to_the_anchor() -> None:
+def test_local_pairs_of_a_head_follow_ranks_and_belong_to_the_anchor():
     lengths = [9, 1, 4]
     example = np.repeat([70, 3, 50], lengths)  # ids in no order
     rng = np.random.default_rng(6)
@@ -145,7 +142,7 @@ def test_local_pairs_of_a_head_follow_ranks_and_belong_to_the_anchor() -> None:
     assert len(pairs.first) == 40_000 * (codes.max() + 1)
     assert (np.diff(pairs.owner) >= 0).all()
     row_of = {(e, r): i for i, (e, r) in enumerate(zip(example, rank, strict=True))}
-    expected: Counter[Any] = Counter()
+    expected = Counter()
     for (b, i, j), p in exact_local_distribution(lengths, 0.3).items():
         anchor, near = (row_of[[70, 3, 50][b], r] for r in (i, j))
         for first, second in ((anchor, near), (near, anchor)):
@@ -157,7 +154,7 @@ def test_local_pairs_of_a_head_follow_ranks_and_belong_to_the_anchor() -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [1], [1, 0, 1, 1]])
-def test_sampling_without_two_keys_in_any_example_raises(lengths: list[int]) -> None:
+def test_sampling_without_two_keys_in_any_example_raises(lengths):
     with pytest.raises(ValueError, match="no example has two keys"):
         sample_key_pairs(np.array(lengths, int), 3)
 
@@ -166,14 +163,12 @@ def test_sampling_without_two_keys_in_any_example_raises(lengths: list[int]) -> 
     ("lengths", "num_pairs", "max_rel_dist"),
     [([5, -1], 3, 0.05), ([5], -1, 0.05), ([5], 3, -0.1), ([5.5, 2.0], 3, 0.05), ([[5]], 3, 0)],
 )
-def test_impossible_arguments_are_refused(
-    lengths: list[int], num_pairs: int, max_rel_dist: float
-) -> None:
+def test_impossible_arguments_are_refused(lengths, num_pairs, max_rel_dist):
     with pytest.raises(ValueError, match=r"negative|one-dimensional"):
         sample_key_pairs(lengths, num_pairs, max_rel_dist)
 
 
-def test_context_pairs_are_any_two_eligible_keys_of_one_example() -> None:
+def test_context_pairs_are_any_two_eligible_keys_of_one_example():
     rows = keys(60, buckets=4, examples=3, seed=0)
     index = KeyIndex(**rows)
     eligible = np.array([True, True, False, True])
@@ -194,7 +189,7 @@ def test_context_pairs_are_any_two_eligible_keys_of_one_example() -> None:
         assert (np.diff(pairs.owner) >= 0).all()
 
 
-def test_context_pairs_are_uniform_and_their_order_is_random() -> None:
+def test_context_pairs_are_uniform_and_their_order_is_random():
     rows = {"p_k": np.arange(9), "b_k": np.arange(9) // 3, "example_ids_k": np.arange(9) % 2}
     index, rng = KeyIndex(**rows), np.random.default_rng(0)
     drawn = [index.context_pairs(np.ones(3, bool), 1, rng) for _ in range(800)]

@@ -1,12 +1,8 @@
 """Random streams: no two purposes, heads, layers or seeds share one."""
 
-from __future__ import annotations
-
 from itertools import product
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from attention_plasticity import make_config, open_dump
 from attention_plasticity.head_analysis import analyze_group
@@ -14,7 +10,7 @@ from attention_plasticity.measure.streams import Purpose, Streams, pair_seed
 from helpers.attention_dumps import make_attention_dump
 
 
-def test_streams_differ_in_seed_layer_head_and_purpose() -> None:
+def test_streams_differ_in_seed_layer_head_and_purpose():
     """Seed 379 of head 0 is not seed 0 of head 1, unlike the older rule of the seeds' columns."""
     seeds = (0, 1, 2, 5, 379, 758, 10007, 10386, 2**32, 2**32 + 1)
     draws = {}
@@ -28,7 +24,7 @@ def test_streams_differ_in_seed_layer_head_and_purpose() -> None:
     assert pair_seed(0, 1, 2) == 10007 + 2 * 379
 
 
-def test_purposes_have_numbers_of_their_own_that_stay() -> None:
+def test_purposes_have_numbers_of_their_own_that_stay():
     """A purpose that is added has a new number. Another number would change published values."""
     assert {purpose.name: int(purpose) for purpose in Purpose} == {
         "BIN_PAIRS": 1,
@@ -38,21 +34,19 @@ def test_purposes_have_numbers_of_their_own_that_stay() -> None:
     }
 
 
-def test_a_purpose_is_of_key_heads_or_of_query_heads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_purpose_is_of_key_heads_or_of_query_heads(tmp_path, monkeypatch):
     """Key head 0 and query head 0 have the same numbers, so they must not share a purpose."""
     entry = {"layer": 0, "scale": 0.4, "rope": True, "rotary": {"frequencies": [1.0, 0.1]}}
     how = {"q_heads": 3, "received": True, "manifest": {"layers": [entry]}}
-    used: list[tuple[int, Purpose]] = []
+    used = []
     plain = Streams.rng
 
-    def recorded(self: Streams, purpose: Purpose) -> np.random.Generator:
+    def recorded(self, purpose):
         used.append((self.head, purpose))
         return plain(self, purpose)
 
     monkeypatch.setattr(Streams, "rng", recorded)
-    dump = open_dump(make_attention_dump(tmp_path, **how))  # type: ignore[arg-type]
+    dump = open_dump(make_attention_dump(tmp_path, **how))
     assert not analyze_group(dump, 0, 0, [1, 2], make_config(bin_size=8)).failures
     of_key_head = {purpose for head, purpose in used if head == 0}
     of_query_heads = {purpose for head, purpose in used if head in (1, 2)}

@@ -1,11 +1,6 @@
 """Why values of a head are missing: one head for every reason."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +9,7 @@ from attention_plasticity import analyze_head, open_sample
 from attention_plasticity.measure import plasticity, seeds
 from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.plasticity import EMPTY_FIFTH, NO_COUNTS
-from attention_plasticity.measure.result import HeadResult
-from attention_plasticity.measure.seeds import (
-    FEW_QUERIES,
-    ONE_DIMENSION,
-    ONE_POSITION,
-)
+from attention_plasticity.measure.seeds import FEW_QUERIES, ONE_DIMENSION, ONE_POSITION
 from attention_plasticity.metrics import TABLES
 from attention_plasticity.read.layer import SINGLE_EXAMPLE
 from dumps import head_rows
@@ -28,36 +18,36 @@ from helpers.attention_dumps import Layer, make_attention_dump
 from reference_checks import assert_reasons_are_complete, influences_of
 
 
-def several(**changes: Any) -> dict[str, Any]:
+def several(**changes):
     """600 rows of eight texts."""
     return {**head_rows(n=600, d=4, examples=8, seed=1), **changes}
 
 
-def one_text() -> dict[str, Any]:
+def one_text():
     """600 rows of one text."""
     return head_rows(n=600, d=4, examples=1, seed=1)
 
 
-def own_texts(rows: dict[str, Any]) -> dict[str, Any]:
+def own_texts(rows):
     return {**rows, "example_id": np.arange(len(rows["example_id"]))}
 
 
-def flat(rows: dict[str, Any], dimensions: slice) -> dict[str, Any]:
+def flat(rows, dimensions):
     vectors = rows["vectors"].copy()
     vectors[:, dimensions] = 1.0
     return {**rows, "vectors": vectors}
 
 
-def chosen(rows: dict[str, Any], which: Any) -> dict[str, Any]:
+def chosen(rows, which):
     return {name: values[which] for name, values in rows.items()}
 
 
-def moved(rows: dict[str, Any], kilotokens: int) -> dict[str, Any]:
+def moved(rows, kilotokens):
     position = rows["position"] + 1024 * kilotokens
     return {**rows, "position": position, "bucket": position // 1024}
 
 
-CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
+CASES = {
     "one position": (
         lambda: (own_texts(several(position=np.full(600, 900))), several()),
         {},
@@ -115,19 +105,14 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("heads", "settings", "reasons"), CASES.values(), ids=CASES)
-def test_every_missing_value_has_its_reason(
-    tmp_path: Path,
-    heads: Callable[[], Any],
-    settings: dict[str, Any],
-    reasons: dict[str, str],
-) -> None:
+def test_every_missing_value_has_its_reason(tmp_path, heads, settings, reasons):
     result = analyze(without_rope(write_pair(tmp_path, *heads())), **settings)
     missing = result.missing["head_metrics"]
     assert {name: missing[name] for name in reasons} == reasons
     assert_reasons_are_complete(result)
 
 
-def heads_of_all_kinds(tmp_path: Path) -> Iterator[HeadResult]:
+def heads_of_all_kinds(tmp_path):
     """Heads with many, few and unknown texts, with and without a window."""
     yield analyze_head(14, 2, dump=open_sample())
     for number, layer in enumerate((Layer(), Layer(window=14), Layer(window=16, chunked=True))):
@@ -140,7 +125,7 @@ def heads_of_all_kinds(tmp_path: Path) -> Iterator[HeadResult]:
     yield analyze(root, single_example=True)
 
 
-def test_an_error_belongs_to_a_value_without_bias(tmp_path: Path) -> None:
+def test_an_error_belongs_to_a_value_without_bias(tmp_path):
     """In every table: a value with an error is known, and it is the value of its influences."""
     checked = set()
     for result in heads_of_all_kinds(tmp_path):
@@ -164,7 +149,7 @@ def test_an_error_belongs_to_a_value_without_bias(tmp_path: Path) -> None:
     missing = {
         metric.error_of
         for kind in ("head_metrics", "drift", "roles")
-        for metric in TABLES[kind].columns  # type: ignore[index]
+        for metric in TABLES[kind].columns
         if metric.error_of is not None and not metric.column.startswith("repeated_")
     } - checked
     assert missing == set()

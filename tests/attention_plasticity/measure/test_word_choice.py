@@ -1,7 +1,5 @@
 """Which queries are shown as example words."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from attention_plasticity.measure.roles import strongest_queries, typical_queries
 
 
-def test_a_pair_of_tokens_and_a_key_are_shown_once_and_the_first_token_never() -> None:
+def test_a_pair_of_tokens_and_a_key_are_shown_once_and_the_first_token_never():
     top = np.array([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
     pairs = np.array([[1, 2], [3, 2], [1, 2], [5, 6], [7, 8], [1, 9]])
     keys = np.array([[0, 4], [0, 4], [0, 7], [0, 0], [1, 4], [0, 9]])  # text, position
@@ -23,7 +21,7 @@ def test_a_pair_of_tokens_and_a_key_are_shown_once_and_the_first_token_never() -
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 60))
-def test_the_strongest_queries_are_those_that_no_stronger_one_excludes(seed: int, n: int) -> None:
+def test_the_strongest_queries_are_those_that_no_stronger_one_excludes(seed, n):
     rng = np.random.default_rng(seed)
     top, pairs, keys = rng.random(n), rng.integers(0, 4, (n, 2)), rng.integers(0, 5, (n, 2))
     found = strongest_queries(top, pairs, keys).tolist()
@@ -42,7 +40,7 @@ def test_the_strongest_queries_are_those_that_no_stronger_one_excludes(seed: int
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 30))
-def test_typical_queries_are_quantiles_over_tokens(seed: int, n: int) -> None:
+def test_typical_queries_are_quantiles_over_tokens(seed, n):
     rng = np.random.default_rng(seed)
     top, tokens = rng.permutation(n) / n, rng.integers(1, 6, n)
     tokens[0] += 1 - tokens.sum() % 2  # an odd number, so that no quantile is between two tokens

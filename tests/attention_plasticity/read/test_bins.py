@@ -1,7 +1,5 @@
 """Bins of positions: their size, and the fifths that they are in."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -20,13 +18,13 @@ from attention_plasticity.read.bins import Bins, ExpectedQueries, bin_size, grid
         (3, 100.0, 1),
     ],
 )
-def test_the_size_of_bins(context: int, per_token: float, size: int) -> None:
+def test_the_size_of_bins(context, per_token, size):
     positions = np.arange(context, dtype=float)
     expected = ExpectedQueries(positions, np.full(context, per_token))
     assert bin_size(context, expected) == size
 
 
-def test_a_bin_can_be_in_two_fifths() -> None:
+def test_a_bin_can_be_in_two_fifths():
     bins = Bins(4, 10)
     position = np.arange(10.0)
     assert bins.of(position).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
@@ -37,7 +35,7 @@ def test_a_bin_can_be_in_two_fifths() -> None:
 
 
 @pytest.mark.parametrize("context", [1, 7, 1 << 20, (1 << 20) + 1, 3_000_000])
-def test_a_grid_of_positions_covers_the_context(context: int) -> None:
+def test_a_grid_of_positions_covers_the_context(context):
     positions, step = grid(context)
     assert len(positions) <= 1 << 20
     assert positions.tolist()[:2] == [0, step][: len(positions)]

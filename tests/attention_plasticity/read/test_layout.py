@@ -1,10 +1,7 @@
 """Small dumps that ask for much: refused in one line before anything is sized by their claims."""
 
-from __future__ import annotations
-
 import resource
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +19,13 @@ from qk_dump.heads import MOST_DIMENSIONS
 Rows = dict[str, Any]
 
 
-def rows_in(buckets: int, n: int, d: int = 4, **changes: Any) -> Rows:
+def rows_in(buckets, n, d=4, **changes):
     """Rows of one text that fill so many buckets."""
     rows = head_rows(n=n, d=d, examples=1)
     return {**rows, "bucket": np.arange(n) * buckets // n, "position": np.arange(n), **changes}
 
 
-def refusal(root: Path, **settings: Any) -> str:
+def refusal(root, **settings):
     """What the analysis says, which the dry run must say as well."""
     with pytest.raises(ToolkitError) as caught:
         analyze(root, **settings)
@@ -41,7 +38,7 @@ def refusal(root: Path, **settings: Any) -> str:
 
 
 @pytest.mark.parametrize("side", ["q", "k"])
-def test_a_head_of_too_many_buckets_is_refused(tmp_path: Path, side: str) -> None:
+def test_a_head_of_too_many_buckets_is_refused(tmp_path, side):
     """In little memory."""
     number, n = (10_000, 40_000) if side == "q" else (MOST_BUCKETS + 1, 3000)
     many, few = rows_in(number, n), rows_in(8, 60)
@@ -56,7 +53,7 @@ def test_a_head_of_too_many_buckets_is_refused(tmp_path: Path, side: str) -> Non
     assert "larger min_bucket_size" in told
 
 
-def test_as_many_buckets_as_allowed_may_lie_far_apart(tmp_path: Path) -> None:
+def test_as_many_buckets_as_allowed_may_lie_far_apart(tmp_path):
     rows = rows_in(MOST_BUCKETS, 2 * MOST_BUCKETS, 2)
     rows["bucket"] = rows["bucket"] * 10**12 + 5
     rows["example_id"] = np.full(len(rows["bucket"]), 2**63 - 1)
@@ -68,7 +65,7 @@ def test_as_many_buckets_as_allowed_may_lie_far_apart(tmp_path: Path) -> None:
     assert found.problems == ()
 
 
-def test_many_buckets_of_wide_vectors_are_refused(tmp_path: Path) -> None:
+def test_many_buckets_of_wide_vectors_are_refused(tmp_path):
     width = 1024
     queries, keys = rows_in(400, 1200, width), rows_in(8, 60, width)
     write_pair(tmp_path, queries, keys)
@@ -79,14 +76,14 @@ def test_many_buckets_of_wide_vectors_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["bucket", "local"])
-def test_more_pairs_than_can_be_held_are_refused(tmp_path: Path, sampling: str) -> None:
+def test_more_pairs_than_can_be_held_are_refused(tmp_path, sampling):
     make_dump(tmp_path, layers=1, q_heads=1, k_heads=1, n=2000, context=8192)
     told = refusal(tmp_path, pair_sampling=sampling, num_pairs_per_bucket=10**6)
     assert "num_pairs_per_bucket 1,000,000" in told
     assert "64 key buckets" in told
 
 
-def test_a_head_of_too_many_shards_is_refused_and_the_others_come_out(tmp_path: Path) -> None:
+def test_a_head_of_too_many_shards_is_refused_and_the_others_come_out(tmp_path):
     dump = open_dump(make_dump(tmp_path, layers=1, q_heads=2, k_heads=1, n=60))
     for number in range(10_001):
         (tmp_path / "l00h01q" / f"{number}.parquet").touch()
@@ -100,8 +97,8 @@ def test_a_head_of_too_many_shards_is_refused_and_the_others_come_out(tmp_path: 
     assert problem.startswith(told)
 
 
-def test_a_head_that_does_not_fit_is_told_what_to_lower(tmp_path: Path) -> None:
-    def in_very_little_memory() -> None:
+def test_a_head_that_does_not_fit_is_told_what_to_lower(tmp_path):
+    def in_very_little_memory():
         resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
     rows = rows_in(6, 60, MOST_DIMENSIONS)  # covariances of 6 × 128 MiB

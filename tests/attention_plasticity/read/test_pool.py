@@ -1,10 +1,6 @@
 """Keys with those drawn by attention: their weights, and files that do not fit together."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import attention_plasticity as ap
-from attention_plasticity.read.pool import KeyPool, read_pool
+from attention_plasticity.read.pool import read_pool
 from attention_plasticity.read.rows import read_keys
 from attention_plasticity.read.texts import DumpTexts
 from dumps import add_attended, write_columns
@@ -22,12 +18,12 @@ from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.positions import joint_inclusion
 
 
-def pool_of(root: Path, **settings: Any) -> KeyPool | None:
+def pool_of(root, **settings):
     dump, config = ap.open_dump(root), ap.make_config(**settings)
     return read_pool(dump, 0, 0, read_keys(dump, 0, 0, config), config)
 
 
-def test_base_and_drawn_keys_are_one_pool(tmp_path: Path) -> None:
+def test_base_and_drawn_keys_are_one_pool(tmp_path):
     """The weight of a key is 1/inclusion; vectors have the unit of the base keys."""
     root = make_attention_dump(tmp_path, share=0.4, q_heads=2, received=True)
     dump, config = ap.open_dump(root), ap.make_config()
@@ -52,7 +48,7 @@ def test_base_and_drawn_keys_are_one_pool(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [60, 100, 10**6])
-def test_weights_of_a_pool_count_all_tokens(tmp_path: Path, most: int) -> None:
+def test_weights_of_a_pool_count_all_tokens(tmp_path, most):
     """Also if `max_tokens_per_head` keeps a part of the base rows, or of both files."""
     texts, length, dumps = 4, 100, 60
     totals, attention = [], []
@@ -92,7 +88,7 @@ def test_weights_of_a_pool_count_all_tokens(tmp_path: Path, most: int) -> None:
         assert abs(np.mean(found) - right) < 3 * error < 0.1 * right
 
 
-def test_without_a_sampler_a_part_of_the_rows_has_no_weights(tmp_path: Path) -> None:
+def test_without_a_sampler_a_part_of_the_rows_has_no_weights(tmp_path):
     root = make_attention_dump(tmp_path, received=True)
     assert pool_of(root) is not None
     assert pool_of(root, max_tokens_per_head=50) is None
@@ -100,7 +96,7 @@ def test_without_a_sampler_a_part_of_the_rows_has_no_weights(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["no folder", "null"])
-def test_what_keys_receive_may_be_unknown(tmp_path: Path, damage: str) -> None:
+def test_what_keys_receive_may_be_unknown(tmp_path, damage):
     root = make_attention_dump(tmp_path, share=0.5, received=True)
     if damage == "no folder":
         (root / "attended").rename(root / "elsewhere")
@@ -122,9 +118,7 @@ def test_what_keys_receive_may_be_unknown(tmp_path: Path, damage: str) -> None:
         ({"examples": 9}, "attended/l00h00k: has rows of text [678], which is not one of the 6"),
     ],
 )
-def test_files_of_two_captures_are_refused(
-    tmp_path: Path, change: dict[str, Any], message: str
-) -> None:
+def test_files_of_two_captures_are_refused(tmp_path, change, message):
     root = make_attention_dump(tmp_path, received=True)
     shape = {"d": 6, "group": 1, "examples": 6, "context": 48, "bucket_size": 8, **change}
     add_attended(root, n=40, **shape)

@@ -1,10 +1,5 @@
 """A dump of repeated tokens is used for its own model only."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from attention_plasticity.read.repeated import with_repeated
@@ -14,7 +9,7 @@ from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
 
 
-def dump_of(root: Path, model: str, *, repeated: bool = False, **recorded: Any) -> Path:
+def dump_of(root, model, *, repeated=False, **recorded):
     """A dump whose capture records the model."""
     made = {"type": "repeated"} if repeated else None
     capture = {"model": {"name": model, **recorded}}
@@ -35,12 +30,7 @@ def dump_of(root: Path, model: str, *, repeated: bool = False, **recorded: Any) 
         (("a/b", {"commit": "1"}), ("a/b", {"commit": "2"}), "commit is 2 there and 1"),
     ],
 )
-def test_files_are_compared_before_names(
-    tmp_path: Path,
-    ours: tuple[str, dict[str, Any]],
-    theirs: tuple[str, dict[str, Any]],
-    told: str | None,
-) -> None:
+def test_files_are_compared_before_names(tmp_path, ours, theirs, told):
     dump = open_dump(dump_of(tmp_path / "dump", ours[0], **ours[1]))
     repeated = dump_of(tmp_path / "repeated", theirs[0], repeated=True, **theirs[1])
     if told is None:

@@ -1,9 +1,6 @@
 """Rows of a head: scaled once, refused if they are damaged, turned by RoPE."""
 
-from __future__ import annotations
-
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ KINDS = [*product([np.float16, np.float32, np.float64], [-12, 0, 9]), (np.float3
 
 
 @pytest.mark.parametrize(("dtype", "exponent"), KINDS)
-def test_vectors_are_divided_by_a_power_of_two(tmp_path: Path, dtype: type, exponent: int) -> None:
+def test_vectors_are_divided_by_a_power_of_two(tmp_path, dtype, exponent):
     """Small numbers of float32 keep their digits."""
     vectors = (small_head(1)["vectors"] * 2.0**exponent).astype(dtype)
     root = write_pair(tmp_path, small_head(2), small_head(1, vectors=vectors))
@@ -32,9 +29,7 @@ def test_vectors_are_divided_by_a_power_of_two(tmp_path: Path, dtype: type, expo
 
 @pytest.mark.parametrize("kind", ["q", "k"])
 @pytest.mark.parametrize("value", [3e15, -1e18, 3e38])
-def test_values_that_no_model_has_are_refused_with_file_and_row(
-    tmp_path: Path, kind: str, value: float
-) -> None:
+def test_values_that_no_model_has_are_refused_with_file_and_row(tmp_path, kind, value):
     heads = {"q": small_head(1), "k": small_head(2)}
     heads[kind]["vectors"][17, 2] = value
     root = write_pair(tmp_path, heads["q"], heads["k"])
@@ -43,7 +38,7 @@ def test_values_that_no_model_has_are_refused_with_file_and_row(
         analyze(root)
 
 
-def test_keys_drawn_by_attention_are_refused_too(tmp_path: Path) -> None:
+def test_keys_drawn_by_attention_are_refused_too(tmp_path):
     root = make_attention_dump(tmp_path, received=True, share=0.5)
     rows = head_rows(20, 6, context=48, bucket_size=8)
     rows["vectors"][11] = 1e20
@@ -54,9 +49,7 @@ def test_keys_drawn_by_attention_are_refused_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("most", "step"), [(60, 1), (59, 2), (20, 3), (7, 9)])
-def test_sums_use_rows_at_even_steps_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, step: int
-) -> None:
+def test_sums_use_rows_at_even_steps_of_the_file(tmp_path, monkeypatch, most, step):
     monkeypatch.setattr(package, "_MOST_ROWS", most)
     root = write_pair(tmp_path, small_head(1), head_rows(60, 4, examples=5))
     dump, config = ap.open_dump(root), ap.make_config()

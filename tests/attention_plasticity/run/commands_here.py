@@ -3,8 +3,6 @@
 The heads are still computed by real worker processes.
 """
 
-from __future__ import annotations
-
 import io
 from contextlib import redirect_stderr, redirect_stdout
 from subprocess import CompletedProcess
@@ -12,7 +10,7 @@ from subprocess import CompletedProcess
 from attention_plasticity.cli import main
 
 
-def run_here(*words: object) -> CompletedProcess[str]:
+def run_here(*words):
     """`attention-plasticity`: its exit code and what it printed."""
     given = [str(word) for word in words]
     out, err = io.StringIO(), io.StringIO()
@@ -21,7 +19,7 @@ def run_here(*words: object) -> CompletedProcess[str]:
     return CompletedProcess(given, code, out.getvalue(), err.getvalue())
 
 
-def analyze_here(*words: object) -> CompletedProcess[str]:
+def analyze_here(*words):
     """`attention-plasticity analyze`, with one worker unless another number is given."""
     one_worker = () if "--max_workers" in words else ("--max_workers", 1)
     return run_here("analyze", *words, *one_worker)

@@ -3,15 +3,10 @@
 A process can die at a chosen write.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
-from collections.abc import Mapping
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 _PRELOADED = (
     "attention_plasticity.head_analysis",
@@ -22,13 +17,7 @@ _PRELOADED = (
 )
 
 
-def start(
-    dump: Path,
-    out: Path,
-    fields: Mapping[str, Any],
-    *,
-    die_at: int | None = None,
-) -> ForkServerProcess:
+def start(dump, out, fields, *, die_at=None):
     """Start a run. `die_at` is the number of a write: of a wait for the disk, or of a renaming.
 
     The heads that a process computed are in a file of its own.
@@ -40,18 +29,13 @@ def start(
     return process
 
 
-def computed_heads(out: Path) -> list[tuple[int, int]]:
+def computed_heads(out):
     """The heads that processes have computed, sorted."""
     found = [json.loads(path.read_text()) for path in out.glob("computed-*")]
     return sorted((layer, head) for heads in found for layer, head in heads)
 
 
-def _run(
-    dump: Path,
-    out: Path,
-    fields: dict[str, Any],
-    die_at: int | None,
-) -> None:
+def _run(dump, out, fields, die_at):
     from runs_here import Here, analyse
 
     if die_at is not None:
@@ -61,24 +45,24 @@ def _run(
     (out / f"computed-{os.getpid()}").write_text(json.dumps(engine.heads))
 
 
-def _die_at(number: int) -> None:
+def _die_at(number):
     left = number
     sync, rename = os.fsync, os.replace
 
-    def count() -> None:
+    def count():
         nonlocal left
         left -= 1
         if not left:
             os._exit(9)
 
-    def dying_sync(descriptor: Any) -> None:
+    def dying_sync(descriptor):
         count()
         sync(descriptor)
 
-    def dying_rename(path: Any, target: Any) -> Path:
+    def dying_rename(path, target):
         count()
         rename(path, target)
         return Path(target)
 
-    os.fsync = dying_sync  # type: ignore[assignment]
-    Path.replace = dying_rename  # type: ignore[method-assign, assignment]
+    os.fsync = dying_sync
+    Path.replace = dying_rename

@@ -5,14 +5,10 @@ would start with the same environment and import path, and only if it is idle. I
 of the run.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,21 +26,21 @@ _WITHOUT_EFFECT = (  # on workers; these differ between tests
 
 
 @pytest.fixture(scope="module", autouse=True)
-def workers() -> Iterator[None]:
+def workers():
     """Runs of a test file use idle workers of earlier runs, also of earlier files."""
     with lasting_workers():
         yield
 
 
 @contextmanager
-def lasting_workers() -> Iterator[None]:
+def lasting_workers():
     """Runs use idle workers of earlier runs until the block ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "_Process", _worker)
         yield
 
 
-def _worker() -> Any:
+def _worker():
     conditions = _conditions()
     for one in _idle:
         if one.conditions == conditions and one.is_alive:
@@ -58,50 +54,50 @@ def _worker() -> Any:
 
 
 class _LastingWorker(engines._Process):
-    def __init__(self, conditions: object) -> None:
+    def __init__(self, conditions):
         super().__init__()
         processes.kept.add(self._process.pid)
         self.conditions = conditions
         self._calls = False
 
     @property
-    def is_alive(self) -> bool:
+    def is_alive(self):
         return self._process.poll() is None
 
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def call(self, function, arguments):
         self._calls = True
         result = super().call(function, arguments)
         self._calls = False
         return result
 
-    def kill(self) -> None:
+    def kill(self):
         """A worker amid its work ends; an idle one waits for the next run."""
         if self._calls:
             super().kill()
 
-    def close(self) -> None:
+    def close(self):
         if self._calls or not self.is_alive:
             super().kill()
             super().close()
         elif self not in _idle:
             _idle.append(self)
 
-    def end(self) -> None:
+    def end(self):
         super().kill()
         super().close()
         processes.kept.discard(self._process.pid)
 
 
-_idle: list[_LastingWorker] = []
+_idle = []
 
 
 @atexit.register
-def _end_all() -> None:
+def _end_all():
     for one in _idle:
         one.end()
 
 
-def _conditions() -> object:
+def _conditions():
     variables = engines._environment()
     for name in _WITHOUT_EFFECT:
         variables.pop(name, None)

@@ -1,35 +1,29 @@
 """Runs in the test process: an engine without worker processes, which counts what it computes."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
 
-from attention_plasticity.config import RunnerConfig, make_config
+from attention_plasticity.config import make_config
 from attention_plasticity.run.engines import Engine
 from attention_plasticity.run.runner import run_analysis
 from attention_plasticity.run.worker import analyze_key_head
-from attention_plasticity.run.write import Outcome
 from qk_toolkit.watcher import Watcher
 
 
 class Here(Engine):
     """Calls functions at once in this process. `heads` is what it computed."""
 
-    def __init__(self, before: Callable[[int, int], object] = lambda layer, k_head: None) -> None:
-        self.heads: list[tuple[int, int]] = []
+    def __init__(self, before=lambda layer, k_head: None):
+        self.heads = []
         self._before = before  # is called with the layer and the key head of every task
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn, /, *args, **kwargs):
         """The result of a call."""
         if fn is analyze_key_head:
             _, layer, k_head, q_heads, _ = args
             self._before(layer, k_head)
             self.heads += [(layer, q_head) for q_head in q_heads]
-        future: Future[Any] = Future()
+        future = Future()
         future.set_result(fn(*args, **kwargs))
         return future
 
@@ -37,62 +31,54 @@ class Here(Engine):
 class Notes(Watcher):
     """Keeps the notes of a run."""
 
-    def __init__(self) -> None:
-        self.notes: list[str] = []
+    def __init__(self):
+        self.notes = []
 
-    def note(self, text: str) -> None:
+    def note(self, text):
         self.notes.append(text)
 
 
-def settings(dump: Path, out: object, **fields: Any) -> RunnerConfig:
+def settings(dump, out, **fields):
     """Settings of a run with one worker, unless another number is given."""
     places = {"dataset_local_root": str(dump), "output_dir": str(out)}
     return make_config({"max_workers": 1, **places, **fields})
 
 
-def analyse(
-    dump: Path,
-    out: object,
-    *,
-    engine: Engine | None = None,
-    watcher: Watcher | None = None,
-    **fields: Any,
-) -> Outcome:
+def analyse(dump, out, *, engine=None, watcher=None, **fields):
     """A run in this process."""
     return run_analysis(settings(dump, out, **fields), watcher, engine=engine or Here())
 
 
-def computed(dump: Path, out: object, **fields: Any) -> list[tuple[int, int]]:
+def computed(dump, out, **fields):
     """The heads that a run computes, as layer and query head."""
     engine = Here()
     analyse(dump, out, engine=engine, **fields)
     return sorted(engine.heads)
 
 
-def tables(folder: Path) -> dict[str, bytes]:
+def tables(folder):
     """The content of all tables."""
     return {path.name: path.read_bytes() for path in folder.glob("*.csv")}
 
 
-def run_info(folder: Path) -> dict[str, Any]:
+def run_info(folder):
     """run.json."""
-    info: dict[str, Any] = json.loads((folder / "run.json").read_text())
-    return info
+    return json.loads((folder / "run.json").read_text())
 
 
-def compared_info(folder: Path) -> dict[str, Any]:
+def compared_info(folder):
     """run.json without what differs between two equal runs."""
     info = run_info(folder)
     del info["finished"], info["seconds"]
     return info
 
 
-def records(folder: Path) -> list[Path]:
+def records(folder):
     """The records of finished key heads with any settings, sorted by name."""
     return sorted((folder / ".heads").glob("*/l*.record"), key=lambda path: path.name)
 
 
-def state(folder: Path) -> dict[Path, tuple[int, int]]:
+def state(folder):
     """Files and their changes: an equal state means that nothing was written."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}

@@ -1,10 +1,5 @@
 """Runs on dumps with attention columns: tables, resume, warnings and comparison."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,9 +9,9 @@ from lasting_workers import workers as workers  # a fixture of all tests here
 from runs_here import analyse
 
 
-def test_heads_without_columns_have_no_rows(tmp_path: Path) -> None:
+def test_heads_without_columns_have_no_rows(tmp_path):
     manifest = {"layers": [{**Layer().entry(0), "rope": False}]}
-    how: dict[str, Any] = {"q_heads": 3, "received": True, "manifest": manifest}
+    how = {"q_heads": 3, "received": True, "manifest": manifest}
     outcome = analyse(make_attention_dump(tmp_path / "dump", without=(1,), **how), tmp_path / "out")
     found = open_run(outcome.place.folder)
     assert found.has("attention")

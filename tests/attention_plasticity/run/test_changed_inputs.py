@@ -4,13 +4,9 @@ The law of this file: after any change, a run into the same folder gives the byt
 empty folder, and computes the heads that the change concerns.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -22,23 +18,14 @@ from helpers.attention_dumps import make_attention_dump
 from qk_dump.heads import HeadId
 from qk_dump.manifest import MANIFEST_NAME, read_manifest, write_manifest
 from qk_dump.side_files import Example, write_examples, write_tokens
-from runs_here import (
-    Here,
-    analyse,
-    compared_info,
-    computed,
-    records,
-    run_info,
-    settings,
-    tables,
-)
+from runs_here import Here, analyse, compared_info, computed, records, run_info, settings, tables
 
 TEXTS = 6
 HEADS = [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """`dump`, with two key heads of two query heads, and `out`, its run."""
     folder = tmp_path_factory.mktemp("whole")
     dump = make_dump(folder / "dump", layers=1, q_heads=4, k_heads=2, n=90, d=4, examples=TEXTS)
@@ -50,22 +37,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(whole: Path, tmp_path: Path) -> Path:
+def place(whole, tmp_path):
     """A copy of the dump and its run."""
     return Path(shutil.copytree(whole, tmp_path / "place"))
 
 
-def name_texts(dump: Path, ids: range, tokens: int = 1024) -> None:
+def name_texts(dump, ids, tokens=1024):
     write_examples(dump, [Example(number, f"text {number}", tokens, "") for number in ids])
 
 
-def change_manifest(dump: Path, **facts: Any) -> None:
+def change_manifest(dump, **facts):
     manifest = read_manifest(dump / MANIFEST_NAME)
     assert manifest is not None
     write_manifest(dump, manifest.model_copy(update=facts))
 
 
-def change_middle(path: Path) -> None:
+def change_middle(path):
     """Other bytes in the middle: size and footer stay."""
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
@@ -73,7 +60,7 @@ def change_middle(path: Path) -> None:
     path.write_bytes(content)
 
 
-def assert_like_new(place: Path, **fields: Any) -> list[tuple[int, int]]:
+def assert_like_new(place, **fields):
     """Run again. The files must be those of a new run. Returns the heads that were computed."""
     done = computed(place / "dump", place / "out", **fields)
     analyse(place / "dump", place / "new", **fields)
@@ -94,8 +81,8 @@ def assert_like_new(place: Path, **fields: Any) -> list[tuple[int, int]]:
     ids=lambda fields: next(iter(fields)),
 )
 def test_other_settings_give_other_tables_and_switching_back_needs_no_computation(
-    fields: dict[str, Any], place: Path, whole: Path
-) -> None:
+    fields, place, whole
+):
     assert assert_like_new(place, **fields) == HEADS
     assert tables(place / "out") != tables(whole / "out")
     assert len(records(place / "out")) == 4
@@ -104,11 +91,11 @@ def test_other_settings_give_other_tables_and_switching_back_needs_no_computatio
     assert compared_info(place / "out")["config"]["seed"] == 0
 
 
-def test_other_thresholds_of_roles_change_the_tables_without_computation(tmp_path: Path) -> None:
+def test_other_thresholds_of_roles_change_the_tables_without_computation(tmp_path):
     dump, out = make_attention_dump(tmp_path / "dump", q_heads=2), tmp_path / "out"
     analyse(dump, out)
     before = tables(out)
-    everywhere: dict[str, Any] = {"role_thresholds": {"previous": 0.001}}
+    everywhere = {"role_thresholds": {"previous": 0.001}}
     assert computed(dump, out, **everywhere) == []
     after = tables(out)
     assert {name for name in after if after[name] != before[name]} == {"head_roles.csv"}
@@ -120,7 +107,7 @@ def test_other_thresholds_of_roles_change_the_tables_without_computation(tmp_pat
     assert tables(out) == before
 
 
-CHANGES: dict[str, tuple[Callable[[Path], object], list[tuple[int, int]]]] = {
+CHANGES = {
     "bytes in the middle": (lambda dump: change_middle(dump / "l00h03q/data.parquet"), HEADS[2:]),
     "keys of one head": (
         lambda dump: write_columns(dump, HeadId(0, 1, "k"), **head_rows(90, 4, seed=5)),
@@ -138,9 +125,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], list[tuple[int, int]]]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
-def test_a_changed_dump_gives_the_tables_of_its_new_state(
-    how: str, place: Path, whole: Path
-) -> None:
+def test_a_changed_dump_gives_the_tables_of_its_new_state(how, place, whole):
     change, concerned = CHANGES[how]
     change(place / "dump")
     assert assert_like_new(place) == concerned
@@ -150,7 +135,7 @@ def test_a_changed_dump_gives_the_tables_of_its_new_state(
     assert tables(place / "out") == tables(whole / "out")
 
 
-def test_a_head_that_goes_and_comes(place: Path, whole: Path) -> None:
+def test_a_head_that_goes_and_comes(place, whole):
     moved = (place / "dump" / "l00h01q").rename(place / "l00h01q")
     change_manifest(place / "dump", num_layers=1, num_q_heads=4, num_k_heads=2)
     assert assert_like_new(place) == [(0, 0), (0, 2), (0, 3)]  # dump.json changed
@@ -160,7 +145,7 @@ def test_a_head_that_goes_and_comes(place: Path, whole: Path) -> None:
     assert tables(place / "out") == tables(whole / "out")
 
 
-def test_a_copy_of_the_dump_elsewhere_needs_no_computation(place: Path, whole: Path) -> None:
+def test_a_copy_of_the_dump_elsewhere_needs_no_computation(place, whole):
     """Times, places, and settings that change no number are not content."""
     for path in (place / "dump").rglob("*.parquet"):
         os.utime(path, (1, 1))
@@ -172,7 +157,7 @@ def test_a_copy_of_the_dump_elsewhere_needs_no_computation(place: Path, whole: P
     assert run_info(place / "out")["input"]["path"] == str(place / "dump")
 
 
-def test_texts_of_tokens_are_followed(tmp_path: Path) -> None:
+def test_texts_of_tokens_are_followed(tmp_path):
     dump, out = make_attention_dump(tmp_path / "dump"), tmp_path / "out"
     write_tokens(dump, {number: f"old {number}" for number in range(12)})
     analyse(dump, out)
@@ -184,12 +169,12 @@ def test_texts_of_tokens_are_followed(tmp_path: Path) -> None:
     assert b"old" not in words
 
 
-def test_the_dump_of_repeated_tokens_is_followed(tmp_path: Path) -> None:
+def test_the_dump_of_repeated_tokens_is_followed(tmp_path):
     made = {"synthetic": {"type": "repeated", "length": 24}}
     dump = make_attention_dump(tmp_path / "dump", q_heads=2)
     repeated = make_attention_dump(tmp_path / "repeated", q_heads=2, seed=9, manifest=made)
     out = tmp_path / "out"
-    how: dict[str, Any] = {"repeated": str(repeated)}
+    how = {"repeated": str(repeated)}
     assert computed(dump, out) == [(0, 0), (0, 1)]
     assert computed(dump, out, **how) == [(0, 0), (0, 1)]
     other = make_attention_dump(tmp_path / "other", q_heads=2, seed=3, manifest=made)
@@ -199,7 +184,7 @@ def test_the_dump_of_repeated_tokens_is_followed(tmp_path: Path) -> None:
     assert tables(out) == tables(tmp_path / "new")
 
 
-def test_rotary_records_in_a_file_count_by_their_content(place: Path, whole: Path) -> None:
+def test_rotary_records_in_a_file_count_by_their_content(place, whole):
     file = rotary_file(whole / "dump", place / "rotary.json")
     assert computed(place / "dump", place / "out", rotary=str(file)) == HEADS
     assert tables(place / "out") == tables(whole / "out")
@@ -210,7 +195,7 @@ def test_rotary_records_in_a_file_count_by_their_content(place: Path, whole: Pat
 # records of other settings
 
 
-def test_other_records_are_left_alone(place: Path, whole: Path) -> None:
+def test_other_records_are_left_alone(place, whole):
     dump, out = place / "dump", place / "out"
     first = {path: path.read_bytes() for path in records(out)}
     analyse(dump, out, seed=1)
@@ -233,13 +218,13 @@ def test_other_records_are_left_alone(place: Path, whole: Path) -> None:
     ],
 )
 def test_a_file_that_changes_during_the_run_is_the_reason_of_its_heads(
-    name: str, failed: list[tuple[int, int]], whole: Path, tmp_path: Path
-) -> None:
+    name, failed, whole, tmp_path
+):
     """Of a head when a worker reads it; of dump.json when a worker opens the dump."""
     dump = Path(shutil.copytree(whole / "dump", tmp_path / "dump"))
     out, before = tmp_path / "out", 0 if name == "dump.json" else 1
 
-    def change(layer: int, k_head: int) -> None:
+    def change(layer, k_head):
         if k_head != before:
             return
         if name == "dump.json":
@@ -259,7 +244,7 @@ def test_a_file_that_changes_during_the_run_is_the_reason_of_its_heads(
     assert tables(out) == tables(tmp_path / "new")
 
 
-def test_a_touched_file_beside_the_heads_is_no_change(whole: Path, tmp_path: Path) -> None:
+def test_a_touched_file_beside_the_heads_is_no_change(whole, tmp_path):
     dump = Path(shutil.copytree(whole / "dump", tmp_path / "dump"))
     engine = Here(lambda layer, k_head: os.utime(dump / "dump.json", (1, 1)))
     assert analyse(dump, tmp_path / "out", engine=engine).failures == []
@@ -268,7 +253,7 @@ def test_a_touched_file_beside_the_heads_is_no_change(whole: Path, tmp_path: Pat
 # texts that examples.parquet does not name
 
 
-def test_texts_of_layers_that_are_not_chosen_count(place: Path) -> None:
+def test_texts_of_layers_that_are_not_chosen_count(place):
     """So any choice of layers has the same groups of texts, and its heads fit together."""
     dump = place / "dump"
     for kind in "qk":

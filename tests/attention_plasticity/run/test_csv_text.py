@@ -1,9 +1,6 @@
 """Text of tables: numbers and tokens are read back exactly."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 from hypothesis import example, given
@@ -36,7 +33,7 @@ TOKENS = ["nan", "NA", "", "12", "\r", "a\r\nb", "\n", '"', ",", "\t", "x\0y", "
         123456.5,
     ]
 )
-def test_floats_have_the_text_of_python(values: list[float]) -> None:
+def test_floats_have_the_text_of_python(values):
     names = COMPONENT_WEIGHTS.names
     columns = {name: [3] * len(values) for name in names} | {names[-1]: np.array(values)}
     lines = csv_columns("component_weights", columns).decode().splitlines()
@@ -44,7 +41,7 @@ def test_floats_have_the_text_of_python(values: list[float]) -> None:
     assert {line.partition(",")[0] for line in lines} == {"3"}
 
 
-def test_integers_beside_nan_stay_integers() -> None:
+def test_integers_beside_nan_stay_integers():
     columns = {name: [0.5, 0.5] for name in INFLUENCES.names}
     columns |= {"quantity": ["ap_bin", "ap_aligned"], "bin": [7, math.nan]}
     text = csv_columns("influences", columns).decode()
@@ -52,7 +49,7 @@ def test_integers_beside_nan_stay_integers() -> None:
     assert "\n0.5,0.5,0.5,ap_aligned,nan,0.5," in text
 
 
-def test_tokens_are_read_back_exactly(tmp_path: Path) -> None:
+def test_tokens_are_read_back_exactly(tmp_path):
     numbers = dict.fromkeys(WORDS.names, 1)
     rows = [
         numbers | {"kind": "typical", "query_token": token, "key_token": other}

@@ -1,15 +1,11 @@
 """Whether a run is finished with other choices of heads."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from attention_plasticity.run.differences import is_finished
 from dumps import add_rotary, make_dump
 from runs_here import analyse, settings
 
 
-def test_a_run_of_some_heads_is_finished_for_these_heads_alone(tmp_path: Path) -> None:
+def test_a_run_of_some_heads_is_finished_for_these_heads_alone(tmp_path):
     dump, out = tmp_path / "dump", tmp_path / "out"
     add_rotary(make_dump(dump, layers=2, q_heads=2, k_heads=1, n=60, d=4), 2, 4)
     analyse(dump, out, layers=[0], heads=[0])

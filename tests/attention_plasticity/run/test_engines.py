@@ -3,22 +3,17 @@
 Heads have 1,000 rows: with fewer, every new worker imports scipy.stats, which takes 0.6 s.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 import pytest
 
 from attention_plasticity.run.engines import LocalProcesses, WorkerDiedError, _environment, _Process
 from attention_plasticity.run.worker import THREAD_VARIABLES
 from dumps import make_dump
-from planted import Planted
 from runs_here import analyse, computed, records, run_info, tables
 from waiting import wait_for
 
@@ -26,50 +21,50 @@ LAYERS = 3
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     return make_dump(
         tmp_path_factory.mktemp("dump"), layers=LAYERS, q_heads=2, k_heads=1, n=1000, d=4
     )
 
 
 @pytest.fixture(scope="module")
-def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(dump, tmp_path_factory):
     """The folder of a run without worker processes."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     analyse(dump, out)
     return out
 
 
-_of_other_tests: set[psutil.Process] = set()
+_of_other_tests = set()
 
 
 @pytest.fixture(autouse=True)
-def _no_workers_of_other_tests() -> None:
+def _no_workers_of_other_tests():
     """Some tests keep workers for the next ones of their process."""
     _of_other_tests.clear()
     _of_other_tests.update(workers_of())
 
 
-def workers_of(pid: int | None = None) -> list[psutil.Process]:
+def workers_of(pid=None):
     """The worker processes of a process, which were started by this test."""
     children = psutil.Process(pid).children()
     found = [one for one in children if "attention_plasticity.run.worker" in _words(one)]
     return [one for one in found if one not in _of_other_tests]
 
 
-def _words(process: psutil.Process) -> list[str]:
+def _words(process):
     try:
         return list(process.cmdline())
     except psutil.Error:  # it has ended
         return []
 
 
-def run_with_processes(dump: Path, out: Path, workers: int = 1, **fields: Any) -> Any:
+def run_with_processes(dump, out, workers=1, **fields):
     with LocalProcesses(workers) as engine:
         return analyse(dump, out, engine=engine, max_workers=workers, **fields)
 
 
-def test_a_worker_gets_the_job_once() -> None:
+def test_a_worker_gets_the_job_once():
     """A job has all texts of the dump, which can be a megabyte."""
     process = _Process()
     try:
@@ -85,9 +80,7 @@ def test_a_worker_gets_the_job_once() -> None:
         process.close()
 
 
-def test_processes_give_the_results_of_this_process_and_end(
-    dump: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_processes_give_the_results_of_this_process_and_end(dump, whole, tmp_path):
     with LocalProcesses(4, started=0):
         assert workers_of() == []
     with LocalProcesses(2) as engine:
@@ -98,9 +91,7 @@ def test_processes_give_the_results_of_this_process_and_end(
     assert tables(tmp_path) == tables(whole)
 
 
-def test_a_key_head_that_kills_its_worker_fails_alone(
-    dump: Path, whole: Path, tmp_path: Path, planted: Planted
-) -> None:
+def test_a_key_head_that_kills_its_worker_fails_alone(dump, whole, tmp_path, planted):
     planted.before_heads("if group.layer == 1: os.kill(os.getpid(), 9)")
     outcome = run_with_processes(dump, tmp_path / "out")
     reason = (
@@ -115,9 +106,7 @@ def test_a_key_head_that_kills_its_worker_fails_alone(
     assert tables(tmp_path / "out") == tables(whole)
 
 
-def test_workers_that_cannot_start_are_a_reason_with_their_last_words(
-    dump: Path, tmp_path: Path, planted: Planted
-) -> None:
+def test_workers_that_cannot_start_are_a_reason_with_their_last_words(dump, tmp_path, planted):
     words = "print('planted last words', file=sys.stderr, flush=True); os._exit(3)"
     planted.plant("attention_plasticity.run.worker", words)
     outcome = run_with_processes(dump, tmp_path / "out", layers=[0])
@@ -126,9 +115,7 @@ def test_workers_that_cannot_start_are_a_reason_with_their_last_words(
         assert "the worker process died (exit code 3): planted last words" in failure.reason
 
 
-def test_a_defect_leaves_its_traceback_in_the_failure(
-    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_leaves_its_traceback_in_the_failure(dump, tmp_path, monkeypatch):
     """The same code runs in workers, so no process is needed."""
     with monkeypatch.context() as patch:
         patch.setattr("attention_plasticity.measure.seeds.regress", _broken)
@@ -143,11 +130,11 @@ def test_a_defect_leaves_its_traceback_in_the_failure(
     assert analyse(dump, tmp_path, layers=[0]).failures == []
 
 
-def _broken(*arguments: object) -> None:
+def _broken(*arguments):
     raise ZeroDivisionError("planted defect")
 
 
-def test_calls_after_the_end_and_calls_that_die_are_errors() -> None:
+def test_calls_after_the_end_and_calls_that_die_are_errors():
     with subprocess.Popen(["sleep", "600"]) as other:
         try:
             with LocalProcesses() as engine:
@@ -164,9 +151,7 @@ def test_calls_after_the_end_and_calls_that_die_are_errors() -> None:
     assert all(call.cancelled() or call.exception() for call in calls)
 
 
-def test_a_worker_has_one_thread_also_if_the_user_asks_for_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_worker_has_one_thread_also_if_the_user_asks_for_more(monkeypatch):
     """Workers use all cores already; more threads would wait for each other."""
     for name in THREAD_VARIABLES:
         monkeypatch.setenv(name, "7")
@@ -183,9 +168,7 @@ run_analysis(make_config(dataset_local_root=sys.argv[1], output_dir=sys.argv[2],
 """
 
 
-def test_a_script_without_a_main_guard_is_interrupted(
-    dump: Path, whole: Path, tmp_path: Path, planted: Planted
-) -> None:
+def test_a_script_without_a_main_guard_is_interrupted(dump, whole, tmp_path, planted):
     """No worker is left after Ctrl-C, and the next run continues."""
     script, out = tmp_path / "script.py", tmp_path / "out"
     script.write_text(SCRIPT)

@@ -1,11 +1,8 @@
 """Whether input files are still the same."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +13,15 @@ from qk_dump.source import open_dump
 
 
 @pytest.fixture
-def dump(tmp_path: Path) -> Path:
+def dump(tmp_path):
     return make_dump(tmp_path / "dump", layers=1, n=60)
 
 
-def fingerprint(inputs: InputFiles) -> str:
+def fingerprint(inputs):
     return inputs.of_group(0, 0, [0, 1])
 
 
-def test_the_first_look_is_kept_and_a_change_is_seen_by_a_new_one(dump: Path) -> None:
+def test_the_first_look_is_kept_and_a_change_is_seen_by_a_new_one(dump):
     opened = open_dump(dump)
     inputs = InputFiles(opened)
     first = fingerprint(inputs)
@@ -36,7 +33,7 @@ def test_the_first_look_is_kept_and_a_change_is_seen_by_a_new_one(dump: Path) ->
     assert group_digest(opened, 0, 0, [0, 1]) != first
 
 
-def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
+def test_unreadable_files_have_a_state_as_well(dump):
     path, opened, found = dump / "l00h00q" / "data.parquet", open_dump(dump), set()
     for change in (
         lambda: path.write_text("x"),
@@ -49,7 +46,7 @@ def test_unreadable_files_have_a_state_as_well(dump: Path) -> None:
     assert len(found) >= 3
 
 
-def test_a_file_is_hashed_in_bounded_memory(dump: Path) -> None:
+def test_a_file_is_hashed_in_bounded_memory(dump):
     huge(dump / "l00h00q" / "data.parquet", size=600 << 20)
     tracemalloc.start()
     fingerprint(InputFiles(open_dump(dump)))

@@ -1,11 +1,8 @@
 """The folder of a run: what is refused before any work, full disks, and the tables themselves."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +21,12 @@ from runs_here import analyse, computed, run_info, tables
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dump") / "dump"
     return add_rotary(make_dump(folder, layers=1, q_heads=2, k_heads=1, n=60, d=4), 1, 4)
 
 
-def content(root: Path) -> dict[str, bytes]:
+def content(root):
     return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
@@ -39,18 +36,18 @@ def content(root: Path) -> dict[str, bytes]:
 class Bars(Watcher):
     """Keeps the names of what was shown with a bar."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.names = set[str]()
 
-    def show(self, task: str, done: int, total: int, *, in_bytes: bool = False) -> None:
+    def show(self, task, done, total, *, in_bytes=False):
         self.names.add(task)
 
 
-def make_file(out: Path) -> None:
+def make_file(out):
     out.write_text("a file")
 
 
-def make_table_folder(out: Path) -> None:
+def make_table_folder(out):
     (out / ".heads").mkdir(parents=True)
     (out / "head_metrics.csv").mkdir()
 
@@ -62,9 +59,7 @@ def make_table_folder(out: Path) -> None:
         (make_table_folder, r"head_metrics\.csv: is a folder, not a file"),
     ],
 )
-def test_a_folder_that_cannot_be_one_is_refused(
-    make: Callable[[Path], None], reason: str, dump: Path, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_one_is_refused(make, reason, dump, tmp_path):
     dump = Path(shutil.copytree(dump, tmp_path / "dump"))
     (dump / "examples.parquet").write_text("junk")
     make(tmp_path / "out")
@@ -78,7 +73,7 @@ def test_a_folder_that_cannot_be_one_is_refused(
 # paths of single tables
 
 
-def test_the_folder_of_the_first_table_is_that_of_the_run() -> None:
+def test_the_folder_of_the_first_table_is_that_of_the_run():
     paths = {"component_csv": "c/weights.csv", "bucket_csv": "b/head_bucket_plasticity.csv"}
     place = RunFolder.of(make_config(paths), "dump")
     assert place.folder == Path("b")
@@ -90,7 +85,7 @@ def test_the_folder_of_the_first_table_is_that_of_the_run() -> None:
     assert (place.url, len(place.copies)) == ("s3://bucket/run", 2)
 
 
-def test_a_copy_follows_its_table_also_when_nothing_is_computed(dump: Path, tmp_path: Path) -> None:
+def test_a_copy_follows_its_table_also_when_nothing_is_computed(dump, tmp_path):
     out, copy, later = tmp_path / "out", tmp_path / "a" / "heads.csv", tmp_path / "b" / "heads.csv"
     analyse(dump, out, output_csv=str(copy), heads=[0])
     assert copy.read_bytes() == (out / "head_metrics.csv").read_bytes()
@@ -101,7 +96,7 @@ def test_a_copy_follows_its_table_also_when_nothing_is_computed(dump: Path, tmp_
     assert "output_csv" not in run_info(out)["config"]
 
 
-def test_a_copy_does_not_outlast_its_table(dump: Path, tmp_path: Path) -> None:
+def test_a_copy_does_not_outlast_its_table(dump, tmp_path):
     dump = Path(shutil.copytree(dump, tmp_path / "dump"))
     out, copy = tmp_path / "out", tmp_path / "heads.csv"
     analyse(dump, out, output_csv=str(copy))
@@ -125,13 +120,7 @@ def test_a_copy_does_not_outlast_its_table(dump: Path, tmp_path: Path) -> None:
         ({"output_csv": "s3://bucket/x.csv"}, "output_csv: expected a path on this machine, got"),
     ],
 )
-def test_a_copy_replaces_no_other_file(
-    paths: dict[str, str],
-    told: str,
-    dump: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_copy_replaces_no_other_file(paths, told, dump, tmp_path, monkeypatch):
     shutil.copytree(dump, tmp_path / "dump")
     (tmp_path / "out").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
@@ -147,9 +136,7 @@ def test_a_copy_replaces_no_other_file(
 
 
 @pytest.mark.parametrize("name", ["write_through", "sync_folder"])
-def test_an_error_while_tables_are_written_is_told_and_repaired(
-    name: str, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_while_tables_are_written_is_told_and_repaired(name, dump, tmp_path, monkeypatch):
     analyse(dump, tmp_path / "whole", seed=1)
     analyse(dump, tmp_path / "out")
     before = tables(tmp_path / "out")
@@ -164,14 +151,14 @@ def test_an_error_while_tables_are_written_is_told_and_repaired(
     assert not list((tmp_path / "out" / ".heads").glob("tables-*"))
 
 
-def _no_space(*arguments: object) -> None:
+def _no_space(*arguments):
     raise OSError(28, "No space left on device")
 
 
 # tables
 
 
-def test_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None:
+def test_tables_are_sorted_and_read_back_exactly(tmp_path):
     path = make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=80)
     out, heads = tmp_path / "out", [(0, 0), (0, 1), (1, 0), (1, 1)]
     analyse(path, out)
@@ -197,7 +184,7 @@ def test_tables_are_sorted_and_read_back_exactly(tmp_path: Path) -> None:
         assert info["sha256"][kind] == hashlib.sha256((out / name).read_bytes()).hexdigest()
 
 
-def test_columns_begin_with_those_of_the_seeds() -> None:
+def test_columns_begin_with_those_of_the_seeds():
     assert HEAD_METRICS.names[:21] == (
         *("layer", "q_head", "k_head", "n_q_tokens", "n_k_tokens", "d_model", "q_R2_pos"),
         *("q_R2_scalar", "q_mae_baseline", "q_mae_proj", "q_mae_ratio", "q_resid0_skew"),

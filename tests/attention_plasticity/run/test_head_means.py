@@ -1,11 +1,8 @@
 """Means over heads, and runs whose heads are a random sample of the heads of a model."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,12 +11,8 @@ import attention_plasticity as ap
 from attention_plasticity.figures import caption_of
 from attention_plasticity.metrics import GROUP_COLUMNS
 from attention_plasticity.page.content import run_content
-from attention_plasticity.run.write import Outcome
 from attention_plasticity.tables.head_means import EligibleHeads, eligible_heads, mean_estimate
-from attention_plasticity.tables.intervals import (
-    mean_half_width,
-    mean_over_heads,
-)
+from attention_plasticity.tables.intervals import mean_half_width, mean_over_heads
 from dumps import make_dump
 from runs_here import analyse
 
@@ -28,7 +21,7 @@ TYPES = ["full_attention", "sliding_attention", "full_attention", "full_attentio
 CAPTURED = [(0, 1), (0, 2), (1, 0), (2, 3), (3, 3)]
 
 
-def manifest(**capture: Any) -> dict[str, Any]:
+def manifest(**capture):
     """dump.json of a model with four layers of four heads."""
     settings = {"layers": None, "heads": None, "full_attention_only": False, "head_sampling": None}
     layers = [{"layer": n, "type": name, "rope": False} for n, name in enumerate(TYPES)]
@@ -60,13 +53,11 @@ BY_TYPE = {"full_attention": 12, "sliding_attention": 4}
         ({}, True, None),
     ],
 )
-def test_heads_are_a_sample_only_if_the_capture_drew_them(
-    dump: dict[str, Any], all_heads: bool, expected: EligibleHeads | None
-) -> None:
+def test_heads_are_a_sample_only_if_the_capture_drew_them(dump, all_heads, expected):
     assert eligible_heads(dump, all_heads=all_heads) == expected
 
 
-def test_a_mean_of_heads_averages_influences_first() -> None:
+def test_a_mean_of_heads_averages_influences_first():
     rng = np.random.default_rng(0)
     shares = rng.normal(size=(3, len(GROUP_COLUMNS)))
     values = [0.2, math.nan, 0.6]
@@ -84,7 +75,7 @@ def test_a_mean_of_heads_averages_influences_first() -> None:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def outcomes(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     whole = make_dump(
         root / "whole", layers=LAYERS, q_heads=HEADS, k_heads=2, examples=TEXTS, n=900
@@ -94,7 +85,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         if folder.name not in names:
             shutil.rmtree(folder)
     (whole / "dump.json").write_text(json.dumps(manifest(**FIVE) | {"eligible_q_heads": 16}))
-    runs: dict[str, dict[str, Any]] = {
+    runs = {
         "sampled": {},
         "other seed": {"seed": 1},
         "chosen": {"layers": [0, 1, 2]},
@@ -102,7 +93,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return {name: analyse(whole, root / name, **fields) for name, fields in runs.items()}
 
 
-def expected_errors(run: ap.Run, name: str, eligible: int) -> tuple[float, float]:
+def expected_errors(run, name, eligible):
     """Standard errors without and with the choice of heads, by the formula of docs/method.md."""
     assert run.influences is not None
     rows = run.influences[run.influences["quantity"] == name]
@@ -114,7 +105,7 @@ def expected_errors(run: ap.Run, name: str, eligible: int) -> tuple[float, float
     return math.sqrt(texts), math.sqrt(texts + (1 - heads / eligible) * between / heads)
 
 
-def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
+def test_run_json_and_tables_have_the_choice_of_heads(outcomes):
     run = ap.open_run(outcomes["sampled"].place.folder)
     assert run.eligible_heads == 16
     full = run.select(layer_type="full")
@@ -135,7 +126,7 @@ def test_run_json_and_tables_have_the_choice_of_heads(outcomes: dict[str, Outcom
     assert one["standard_error_texts"] > 0
 
 
-def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
+def test_page_and_figures_have_it(outcomes):
     run = ap.open_run(outcomes["sampled"].place.folder)
     about, tables = run_content(run, "x")
     assert about["groups"][0]["eligible_heads"] == 16
@@ -150,15 +141,12 @@ def test_page_and_figures_have_it(outcomes: dict[str, Outcome]) -> None:
         assert "over heads, which are a random sample of 16 heads" in caption
 
 
-def test_differences_contain_the_choice_of_heads(outcomes: dict[str, Outcome]) -> None:
+def test_differences_contain_the_choice_of_heads(outcomes):
     """Of the differences of heads, as both runs have the same heads."""
     runs = [ap.open_run(outcomes[name].place.folder) for name in ("sampled", "other seed")]
     table = ap.summary(runs, None, ["ap_aligned"], labels=["a", "b"])
     [row] = table[table["minus"] == "a"].to_dict("records")
-    a, b = (
-        run.influences[run.influences["quantity"] == "ap_aligned"]  # type: ignore[index]
-        for run in runs
-    )
+    a, b = (run.influences[run.influences["quantity"] == "ap_aligned"] for run in runs)
     values = b["value"].to_numpy() - a["value"].to_numpy()
     shares = [part[list(GROUP_COLUMNS)].to_numpy() for part in (b, a)]
     texts = sum((u.mean(axis=0) ** 2).sum() for u in shares)

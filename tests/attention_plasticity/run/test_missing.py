@@ -1,15 +1,11 @@
 """Missing values in run.json: against the NaN of the tables."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
-from attention_plasticity import Run, open_run
+from attention_plasticity import open_run
 from attention_plasticity.metrics import HEAD_NUMBERS
 from attention_plasticity.read.layer import NO_COLUMNS
 from attention_plasticity.tables.missing import heads_of
@@ -18,19 +14,19 @@ from runs_here import analyse
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(tmp_path_factory):
     """Few texts: some fifths have no errors, and there are no attention columns."""
     folder = tmp_path_factory.mktemp("run")
     dump = make_dump(folder / "dump", layers=2, q_heads=4, k_heads=2, n=90, examples=5)
     return run_of(add_rotary(dump, layers=2), folder / "out")
 
 
-def run_of(dump: Path, out: Path, **fields: Any) -> Run:
+def run_of(dump, out, **fields):
     analyse(dump, out, **fields)
     return open_run(out)
 
 
-def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
+def test_every_nan_of_the_table_of_heads_has_one_reason(run):
     table = run.head_metrics
     expected = {
         (row["layer"], row["q_head"], name)
@@ -50,10 +46,10 @@ def test_every_nan_of_the_table_of_heads_has_one_reason(run: Run) -> None:
     assert len(chosen) == sum(layer == 1 for layer, _, _ in expected)
 
 
-def test_numbers_of_heads_agree_with_the_tables(run: Run) -> None:
+def test_numbers_of_heads_agree_with_the_tables(run):
     tables = {"head_metrics": run.head_metrics, "drift": run.table("drift")}
     tables["key_heads"] = run.table("key_heads")
-    sums: dict[tuple[str, str], int] = {}
+    sums = {}
     for record in run.info["missing"]:
         heads = list(heads_of(record["where"]))
         assert record["heads"] == len(heads) == len(set(heads))

@@ -1,10 +1,6 @@
 """Which heads a run will analyse, paired how."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,36 +9,27 @@ from hypothesis import strategies as st
 
 from attention_plasticity.config import make_config
 from attention_plasticity.read.layout import head_layout
-from attention_plasticity.run.plan import (
-    Group,
-    Plan,
-    estimate,
-    make_plan,
-    whole_plan,
-)
+from attention_plasticity.run.plan import Group, estimate, make_plan, whole_plan
 from dumps import make_dump
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest, write_manifest
-from qk_dump.remote import DumpPath
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
 
 
-def dump_of(
-    root: Path, q: Iterable[int], k: Iterable[int], layers: Iterable[int] = (0,), **facts: Any
-) -> Dump:
+def dump_of(root, q, k, layers=(0,), **facts):
     """A dump of empty folders: planning looks at names alone."""
     for layer in layers:
         for kind, heads in (("q", q), ("k", k)):
             for head in heads:
-                (root / HeadId(layer, head, kind).folder).mkdir(parents=True)  # type: ignore[arg-type]
+                (root / HeadId(layer, head, kind).folder).mkdir(parents=True)
     if facts:
         write_manifest(root, DumpManifest(**facts))
     return open_dump(root)
 
 
-def plan(dump: Dump, **fields: Any) -> Plan:
+def plan(dump, **fields):
     return make_plan(dump, make_config(**fields))
 
 
@@ -60,9 +47,7 @@ def plan(dump: Dump, **fields: Any) -> Plan:
         ({"num_layers": 2}, {}, (2, 4, 2), "counted from the folders"),
     ],
 )
-def test_where_the_layout_comes_from(
-    config: Any, recorded: Any, expected: tuple[int, int, int], source: str, tmp_path: Path
-) -> None:
+def test_where_the_layout_comes_from(config, recorded, expected, source, tmp_path):
     """Of the config, dump.json and the folders, in this order; more layers may be on disk."""
     dump = dump_of(tmp_path, range(4), range(2), layers=(0, 1, 2), **recorded)
     layout = head_layout(dump, make_config(**config))
@@ -73,7 +58,7 @@ def test_where_the_layout_comes_from(
 
 EIGHT = {"num_q_heads": 8, "num_k_heads": 2}
 FOUR = {"num_q_heads": 4, "num_k_heads": 2}
-REFUSED: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any], list[str]]] = {
+REFUSED = {
     "key head, config": (range(8), range(4), EIGHT, {}, ["num_k_heads: 2", "l00h02k"]),
     "query head, config": ([0, 4], [0], FOUR, {}, ["num_q_heads: 4", "l00h04q"]),
     "two numbers": ([0], [0], {"num_k_heads": 4}, EIGHT, ["num_k_heads: is 4 in the config, but"]),
@@ -106,7 +91,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any], list[str]]] =
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_plan_that_cannot_be_made_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_made_is_refused(name, tmp_path):
     q, k, config, recorded, told = REFUSED[name]
     with pytest.raises(ConfigError) as caught:
         plan(dump_of(tmp_path, q, k, **recorded), **config)
@@ -118,7 +103,7 @@ def test_a_plan_that_cannot_be_made_is_refused(name: str, tmp_path: Path) -> Non
 # pairing
 
 
-def test_a_query_head_without_its_key_head_is_planned_so_that_it_can_fail(tmp_path: Path) -> None:
+def test_a_query_head_without_its_key_head_is_planned_so_that_it_can_fail(tmp_path):
     made = plan(dump_of(tmp_path, [0, 3], [0], num_q_heads=4, num_k_heads=2))
     assert Group(0, 1, (3,)) in made.groups
 
@@ -128,13 +113,11 @@ def test_a_query_head_without_its_key_head_is_planned_so_that_it_can_fail(tmp_pa
     st.integers(1, 8),
     st.sets(st.tuples(st.integers(0, 3), st.integers(0, 63)), min_size=1),
 )
-def test_every_captured_query_head_meets_the_key_head_of_its_group(
-    k_heads: int, per_key: int, picks: set[tuple[int, int]]
-) -> None:
+def test_every_captured_query_head_meets_the_key_head_of_its_group(k_heads, per_key, picks):
     q_heads = k_heads * per_key
     captured = {(layer, head % q_heads) for layer, head in picks}
     root = Path("nowhere")
-    folders: dict[HeadId, DumpPath] = {HeadId(layer, head, "q"): root for layer, head in captured}
+    folders = {HeadId(layer, head, "q"): root for layer, head in captured}
     manifest = DumpManifest(num_layers=4, num_q_heads=q_heads, num_k_heads=k_heads)
 
     made = make_plan(Dump(root, folders, manifest), make_config())
@@ -151,7 +134,7 @@ def test_every_captured_query_head_meets_the_key_head_of_its_group(
 # selection
 
 
-def test_layers_and_heads_can_be_selected(tmp_path: Path) -> None:
+def test_layers_and_heads_can_be_selected(tmp_path):
     made = plan(dump_of(tmp_path, range(4), range(2), layers=range(3)), layers="1-2", heads=[0, 3])
     assert made.groups == (
         Group(1, 0, (0,)),
@@ -162,7 +145,7 @@ def test_layers_and_heads_can_be_selected(tmp_path: Path) -> None:
     assert made.not_captured == ()
 
 
-def test_the_whole_plan_has_the_heads_that_are_not_selected(tmp_path: Path) -> None:
+def test_the_whole_plan_has_the_heads_that_are_not_selected(tmp_path):
     dump = dump_of(tmp_path, range(4), range(2), layers=(0, 1))
     made = plan(dump, layers=[1], heads=[3])
     assert made.heads == [(1, 3)]
@@ -173,7 +156,7 @@ def test_the_whole_plan_has_the_heads_that_are_not_selected(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", ["no Parquet", "no rows", "no file"])
-def test_an_estimate_goes_on_without_a_head(content: str, tmp_path: Path) -> None:
+def test_an_estimate_goes_on_without_a_head(content, tmp_path):
     dump = open_dump(make_dump(tmp_path, layers=1, q_heads=2, k_heads=1, n=50))
     broken = tmp_path / "l00h00q" / "data.parquet"
     if content == "no Parquet":

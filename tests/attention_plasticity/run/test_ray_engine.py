@@ -1,15 +1,11 @@
 """Heads computed on a real Ray cluster of this machine, whose workers, nodes and drivers die."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -48,7 +44,7 @@ module.analyze_group = analyze
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(tmp_path_factory):
     """One cluster of one CPU for all tests, as it and every worker take seconds to start.
 
     Its workers import a file that stops them at some heads of dumps with certain names.
@@ -61,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         path = os.pathsep.join([str(planted.place), *filter(None, sys.path)])
         patch.setenv("PYTHONPATH", path)
         patch.setenv("RAY_prestart_worker_first_driver", "0")  # they lack our runtime_env
-        nodes: Any = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        nodes = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
         yield nodes
         ray.shutdown()
@@ -69,26 +65,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dump")
     return add_rotary(make_dump(folder, layers=2, q_heads=2, k_heads=1, n=1000, d=8), 2, 8)
 
 
 @pytest.fixture(scope="module")
-def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(dump, tmp_path_factory):
     """The folder of a run without Ray."""
     out = tmp_path_factory.mktemp("local") / "out"
     analyse(dump, out)
     return out
 
 
-def finished(out: Path, layer: int) -> int:
+def finished(out, layer):
     return sum(path.name.startswith(f"l{layer:02d}") for path in records(out))
 
 
-def test_tables_are_the_same_as_without_ray(
-    dump: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_are_the_same_as_without_ray(dump, whole, tmp_path, monkeypatch):
     """Also with relative paths: the workers have another current folder."""
     shutil.copytree(dump, tmp_path / "copy")
     rotary_file(dump, tmp_path / "rotary.json")
@@ -100,14 +94,12 @@ def test_tables_are_the_same_as_without_ray(
 
 
 @pytest.mark.long
-def test_the_heads_of_a_node_that_goes_away_are_computed_again(
-    dump: Path, whole: Path, tmp_path: Path, cluster: Any
-) -> None:
+def test_the_heads_of_a_node_that_goes_away_are_computed_again(dump, whole, tmp_path, cluster):
     departing = Path(shutil.copytree(dump, tmp_path / "departing"))
     node = cluster.add_node(num_cpus=1)
     (tmp_path / "node").write_text(node.node_id)
 
-    def remove() -> None:
+    def remove():
         wait_for("a head on the second node", (tmp_path / "busy").exists)
         cluster.remove_node(node, allow_graceful=False)
 
@@ -119,8 +111,8 @@ def test_the_heads_of_a_node_that_goes_away_are_computed_again(
     assert tables(tmp_path / "out") == tables(whole)
 
 
-def test_deaths_and_errors_of_calls() -> None:
-    def call(what: str) -> str:
+def test_deaths_and_errors_of_calls():
+    def call(what):
         if what == "dies":
             os._exit(3)
         if what == "fails":
@@ -139,19 +131,17 @@ def test_deaths_and_errors_of_calls() -> None:
 
 
 @pytest.mark.long
-def test_a_cluster_without_a_free_cpu_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_without_a_free_cpu_is_noted(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_engine, "_SECONDS_BEFORE_NOTE", 0.2)
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1, n=60)
     free, busy = tmp_path / "free", tmp_path / "busy"
 
-    def occupy() -> None:
+    def occupy():
         busy.touch()
         wait_for("the note about the CPU", free.exists)
 
     class Freeing(Notes):
-        def note(self, text: str) -> None:
+        def note(self, text):
             super().note(text)
             if "CPU" in text:
                 free.touch()
@@ -169,22 +159,16 @@ def test_a_cluster_without_a_free_cpu_is_noted(
 @pytest.mark.long
 @pytest.mark.parametrize("service", ["raylet", "gcs_server"])
 def test_a_cluster_that_dies_is_named_in_one_line_and_the_run_continues(
-    service: str,
-    dump: Path,
-    whole: Path,
-    tmp_path: Path,
-    cluster: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    service, dump, whole, tmp_path, cluster, monkeypatch, capfd
+):
     from ray.cluster_utils import Cluster
 
     waiting, out = Path(shutil.copytree(dump, tmp_path / "waiting")), tmp_path / "out"
     words = ["analyze", str(waiting), "--engine", "ray", "--output_dir", str(out)]
-    dying: Any = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    dying = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     address = dying.address
 
-    def kill() -> None:
+    def kill():
         wait_for("the record of layer 0", lambda: finished(out, 0) == 1)  # the other heads wait
         [process] = dying.head_node.all_processes[service]
         process.process.kill()
@@ -213,8 +197,8 @@ def test_a_cluster_that_dies_is_named_in_one_line_and_the_run_continues(
 
 @pytest.mark.long
 def test_a_run_continues_under_any_engine_after_its_driver_was_killed(
-    dump: Path, whole: Path, tmp_path: Path, cluster: Any
-) -> None:
+    dump, whole, tmp_path, cluster
+):
     waiting = Path(shutil.copytree(dump, tmp_path / "waiting"))
     out, other = tmp_path / "a", tmp_path / "b"
     words = ["analyze", str(waiting), "--engine", "ray", "--ray_address", cluster.address]

@@ -1,11 +1,8 @@
 """Records of finished key heads: one with an undamaged record is never computed again."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,40 +17,31 @@ from attention_plasticity.run.worker import failed_group
 from dumps import add_rotary, make_dump
 from qk_dump.source import open_dump
 from qk_toolkit.errors import OutputError, ToolkitError
-from runs_here import (
-    Here,
-    Notes,
-    analyse,
-    compared_info,
-    computed,
-    records,
-    run_info,
-    tables,
-)
+from runs_here import Here, Notes, analyse, compared_info, computed, records, run_info, tables
 
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dump")
     return add_rotary(make_dump(folder, layers=2, q_heads=4, k_heads=2, n=60, d=4), 2, 4)
 
 
 @pytest.fixture(scope="module")
-def finished(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(dump, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "out"
     analyse(dump, out)
     return out
 
 
 @pytest.fixture
-def out(finished: Path, tmp_path: Path) -> Path:
+def out(finished, tmp_path):
     """A copy of the finished run."""
     return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
-def test_a_record_has_what_was_found_bit_for_bit(dump: Path, tmp_path: Path) -> None:
+def test_a_record_has_what_was_found_bit_for_bit(dump, tmp_path):
     result = analyze_group(open_dump(dump), 0, 1, [2, 3], make_config())
     kept, unit = Records(tmp_path, {"seed": 0}), Unit(0, 1, "0123456789abcdef")
     kept.begin()
@@ -86,7 +74,7 @@ def test_a_record_has_what_was_found_bit_for_bit(dump: Path, tmp_path: Path) -> 
     assert packed(result) == packed(result)
 
 
-def test_a_record_lists_failures_with_their_tracebacks() -> None:
+def test_a_record_lists_failures_with_their_tracebacks():
     result = failed_group(0, 1, [2, 3], "a reason", "Traceback")
     found = unpacked(packed(result))
     assert found.failures == result.failures
@@ -97,7 +85,7 @@ def test_a_record_lists_failures_with_their_tracebacks() -> None:
     assert found.q_heads == []
 
 
-def test_a_finished_run_computes_nothing(dump: Path, finished: Path, out: Path) -> None:
+def test_a_finished_run_computes_nothing(dump, finished, out):
     engine, watcher = Here(), Notes()
     outcome = analyse(dump, out, engine=engine, watcher=watcher)
     assert engine.heads == []
@@ -108,9 +96,7 @@ def test_a_finished_run_computes_nothing(dump: Path, finished: Path, out: Path) 
 
 
 @pytest.mark.parametrize("lost", ["run.json", "head_metrics.csv", "*.csv", "*.*", "edited"])
-def test_lost_tables_are_written_from_the_records(
-    lost: str, dump: Path, finished: Path, out: Path
-) -> None:
+def test_lost_tables_are_written_from_the_records(lost, dump, finished, out):
     for path in out.glob(lost):
         if path.is_file():
             path.unlink()
@@ -122,10 +108,8 @@ def test_lost_tables_are_written_from_the_records(
     assert compared_info(out) == compared_info(finished)
 
 
-def test_a_record_that_cannot_be_written_ends_the_run(
-    dump: Path, finished: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_space(file: object) -> None:
+def test_a_record_that_cannot_be_written_ends_the_run(dump, finished, out, monkeypatch):
+    def no_space(file):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("attention_plasticity.run.records.sync", no_space)
@@ -134,7 +118,7 @@ def test_a_record_that_cannot_be_written_ends_the_run(
     assert tables(out) == tables(finished)
 
 
-DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+DAMAGE = {
     "empty": lambda content: b"",
     "half": lambda content: content[: len(content) // 2],
     "one byte less": lambda content: content[:-1],
@@ -147,9 +131,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_record_is_computed_again(
-    how: str, dump: Path, finished: Path, out: Path
-) -> None:
+def test_a_damaged_record_is_computed_again(how, dump, finished, out):
     path = records(out)[2]
     content = path.read_bytes()
     path.write_bytes(DAMAGE[how](content))
@@ -159,9 +141,7 @@ def test_a_damaged_record_is_computed_again(
     assert compared_info(out) == compared_info(finished)
 
 
-def test_a_record_of_another_head_or_run_is_computed_again(
-    dump: Path, finished: Path, out: Path, tmp_path: Path
-) -> None:
+def test_a_record_of_another_head_or_run_is_computed_again(dump, finished, out, tmp_path):
     """A file under the name of another one, for example by a wrong copy."""
     analyse(dump, tmp_path / "other", seed=1)
     own = records(out)
@@ -173,7 +153,7 @@ def test_a_record_of_another_head_or_run_is_computed_again(
     assert tables(out) == tables(finished)
 
 
-def test_a_damaged_record_never_reaches_a_table(dump: Path, finished: Path, out: Path) -> None:
+def test_a_damaged_record_never_reaches_a_table(dump, finished, out):
     records(out)[2].write_bytes(b"")
     analyse(dump, out, layers=[0])
     assert run_info(out)["not_analysed"] == [[1, 0], [1, 1]]
@@ -182,9 +162,7 @@ def test_a_damaged_record_never_reaches_a_table(dump: Path, finished: Path, out:
     assert kept == [*whole[:5], *whole[7:]]
 
 
-def test_a_head_that_fails_now_gives_the_reason(
-    dump: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_that_fails_now_gives_the_reason(dump, out, monkeypatch):
     records(out)[0].write_bytes(b"\x1f")
     monkeypatch.setattr("attention_plasticity.head_analysis.analyze_group", _fail)
     outcome = analyse(dump, out)
@@ -195,13 +173,11 @@ def test_a_head_that_fails_now_gives_the_reason(
     assert computed(dump, out) == [(0, 0), (0, 1)]
 
 
-def _fail(*arguments: object) -> None:
+def _fail(*arguments):
     raise ToolkitError("planted")
 
 
-def test_a_record_grows_with_the_chosen_query_heads(
-    dump: Path, finished: Path, tmp_path: Path
-) -> None:
+def test_a_record_grows_with_the_chosen_query_heads(dump, finished, tmp_path):
     """A record has the heads of all commands; the row of a key head is of all of them."""
     out = tmp_path / "out"
     assert computed(dump, out, heads=[1]) == [(0, 1), (1, 1)]
@@ -214,7 +190,7 @@ def test_a_record_grows_with_the_chosen_query_heads(
     assert compared_info(out) == compared_info(finished)
 
 
-def test_drafts_of_killed_processes_are_removed_later(dump: Path, out: Path) -> None:
+def test_drafts_of_killed_processes_are_removed_later(dump, out):
     """A new draft may be of a command that works at the same time."""
     inner = records(out)[0].parent
     old = [out / ".head_metrics.csv.part-1-ab", inner / ".l00k01-12.record.part-1-ab"]
@@ -230,6 +206,6 @@ def test_drafts_of_killed_processes_are_removed_later(dump: Path, out: Path) -> 
     assert not list((out / ".heads").glob("tables-*"))
 
 
-def test_settings_beside_the_records_tell_what_they_depend_on(out: Path) -> None:
+def test_settings_beside_the_records_tell_what_they_depend_on(out):
     settings = json.loads((records(out)[0].parent / "settings.json").read_text())
     assert {"schema", "version", "seed", "texts", "files"} <= set(settings)

@@ -1,9 +1,6 @@
 """A whole run from the library's side: what a watcher is told, and what run.json says."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -20,31 +17,31 @@ from runs_here import Here, Notes, analyse, run_info, settings
 class Log(Notes):
     """Remembers what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.events: list[object] = []
+        self.events = []
 
-    def start(self, task: str, total: int | None, done: int = 0, *, rate: str = "") -> None:
+    def start(self, task, total, done=0, *, rate=""):
         self.events.append((task, total, done))
 
-    def advance(self, steps: int = 1, **counts: int) -> None:
+    def advance(self, steps=1, **counts):
         self.events += [counts.get("failed", 0)] * steps
 
-    def stop(self) -> None:
+    def stop(self):
         self.events.append("stop")
 
 
 @pytest.fixture
-def dump(tmp_path: Path) -> Path:
+def dump(tmp_path):
     return make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=60, d=4)
 
 
-def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
+def test_a_watcher_sees_every_head_once(dump, tmp_path):
     (dump / "l01h01q" / "data.parquet").write_text("spoilt")
     first, second, out = Log(), Log(), tmp_path / "out"
     assert analyse(dump, out, watcher=first).failures
     assert first.events[0] == ("heads", 4, 0)
-    assert sorted(first.events[1:-1]) == [0, 0, 0, 1]  # type: ignore[type-var]
+    assert sorted(first.events[1:-1]) == [0, 0, 0, 1]
     assert first.events[-1] == "stop"
     analyse(dump, out, watcher=second)
     assert second.events == [("heads", 4, 2), 0, 1, "stop"]
@@ -52,9 +49,7 @@ def test_a_watcher_sees_every_head_once(dump: Path, tmp_path: Path) -> None:
     assert any("counted from the folders" in note for note in first.notes)  # a guessed layout
 
 
-def test_without_the_package_ray_nothing_is_written(
-    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_ray_nothing_is_written(dump, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
     out = tmp_path / "out"
     config = settings(dump, out, engine="ray")
@@ -63,7 +58,7 @@ def test_without_the_package_ray_nothing_is_written(
     assert not out.exists()
 
 
-def test_run_json_tells_how_the_tables_were_made(dump: Path, tmp_path: Path) -> None:
+def test_run_json_tells_how_the_tables_were_made(dump, tmp_path):
     write_manifest(dump, DumpManifest(model="m", num_layers=3, num_q_heads=2, num_k_heads=1))
     outcome = analyse(dump, tmp_path / "out", seed=5, layers=[1, 2], heads="0")
     info = run_info(tmp_path / "out")
@@ -81,7 +76,7 @@ def test_run_json_tells_how_the_tables_were_made(dump: Path, tmp_path: Path) -> 
     assert info["seconds"] > 0
 
 
-def test_the_table_of_key_heads_and_its_means(tmp_path: Path) -> None:
+def test_the_table_of_key_heads_and_its_means(tmp_path):
     made = make_dump(tmp_path / "dump", layers=2, q_heads=6, k_heads=2, n=90, d=4)
     analyse(add_rotary(made, 2, 4), tmp_path / "out")
     run = ap.open_run(tmp_path / "out")
@@ -100,7 +95,7 @@ def test_the_table_of_key_heads_and_its_means(tmp_path: Path) -> None:
     assert {name for name in KEY_HEADS.averaged if rows[name].isna().any()} <= columns
 
 
-def test_a_worker_opens_the_dump_for_every_run(tmp_path: Path) -> None:
+def test_a_worker_opens_the_dump_for_every_run(tmp_path):
     """The engine of a long session serves several runs, between which the dump may change."""
     engine = Here()
     for heads in (1, 2):

@@ -3,11 +3,7 @@
 The law: the tables are a function of the records, whoever computed them, in whatever order.
 """
 
-from __future__ import annotations
-
 import threading
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,18 +19,18 @@ from waiting import PATIENCE
 
 LAYERS, Q_HEADS, K_HEADS = 2, 4, 2
 HEADS = [(layer, head) for layer in range(LAYERS) for head in range(Q_HEADS)]
-FAST: dict[str, Any] = {"num_pairs_per_bin": 8, "num_pairs_per_bucket": 8, "bin_size": 256}
+FAST = {"num_pairs_per_bin": 8, "num_pairs_per_bucket": 8, "bin_size": 256}
 
 
 @pytest.fixture(scope="module")
-def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dump(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dump")
     made = make_dump(folder, layers=LAYERS, q_heads=Q_HEADS, k_heads=K_HEADS, n=60, d=4)
     return add_rotary(made, LAYERS, 4)
 
 
 @pytest.fixture(scope="module")
-def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(dump, tmp_path_factory):
     """The folder of one run of all heads."""
     out = tmp_path_factory.mktemp("runs") / "whole"
     analyse(dump, out, **FAST)
@@ -42,11 +38,11 @@ def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_waits(monkeypatch):
     monkeypatch.setattr(compute, "_SECONDS_BETWEEN_CHECKS", 0.02)
 
 
-def assert_same(out: Path, whole: Path) -> None:
+def assert_same(out, whole):
     assert tables(out) == tables(whole)
     assert compared_info(out) == compared_info(whole)
 
@@ -58,13 +54,8 @@ def assert_same(out: Path, whole: Path) -> None:
 )
 @settings(max_examples=6)
 def test_any_shares_in_any_order_make_the_tables_of_one_run(
-    dump: Path,
-    whole: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    layers: list[int],
-    heads: list[int],
-    cut: int,
-) -> None:
+    dump, whole, tmp_path_factory, layers, heads, cut
+):
     """A share of the query heads of a key head is computed again with the others."""
     out = tmp_path_factory.mktemp("shares") / "out"
     shares = [(layer, sorted(part)) for layer in layers for part in (heads[:cut], heads[cut:])]
@@ -80,7 +71,7 @@ def test_any_shares_in_any_order_make_the_tables_of_one_run(
     assert computed(dump, out, **FAST) == []
 
 
-def test_shares_in_two_processes_at_the_same_time(dump: Path, whole: Path, tmp_path: Path) -> None:
+def test_shares_in_two_processes_at_the_same_time(dump, whole, tmp_path):
     """The last command has all heads in its tables."""
     shares = ({"layers": [0]}, {"layers": [1]})
     processes = [forked_runs.start(dump, tmp_path, FAST | share) for share in shares]
@@ -91,7 +82,7 @@ def test_shares_in_two_processes_at_the_same_time(dump: Path, whole: Path, tmp_p
     assert_same(tmp_path, whole)
 
 
-def test_a_head_that_fails_stops_no_other_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_head_that_fails_stops_no_other_and_is_tried_again(tmp_path):
     dump = make_dump(tmp_path / "dump", layers=2, q_heads=2, k_heads=1, n=60, d=4)
     out, file = tmp_path / "out", dump / "l00h01q" / "data.parquet"
     content = file.read_bytes()
@@ -123,13 +114,11 @@ def test_a_head_that_fails_stops_no_other_and_is_tried_again(tmp_path: Path) -> 
 # the same heads at the same time
 
 
-def test_two_commands_on_the_same_heads_make_the_tables_of_one(
-    dump: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_two_commands_on_the_same_heads_make_the_tables_of_one(dump, whole, tmp_path):
     """The first command waits inside a key head until the second has ended."""
     inside, ended = threading.Event(), threading.Event()
 
-    def hold(layer: int, k_head: int) -> None:
+    def hold(layer, k_head):
         inside.set()
         assert ended.wait(PATIENCE)
 
@@ -148,9 +137,9 @@ def test_two_commands_on_the_same_heads_make_the_tables_of_one(
     assert_same(tmp_path, whole)
 
 
-def test_kills_at_any_moment_lose_nothing(dump: Path, whole: Path, tmp_path: Path) -> None:
+def test_kills_at_any_moment_lose_nothing(dump, whole, tmp_path):
     """A record or a table is there or not, and never a part of it."""
-    done: set[str] = set()
+    done = set()
     for moment in (1, 2, 3, 5, 3, 4, 6, 12, 14):
         process = forked_runs.start(dump, tmp_path, FAST, die_at=moment)
         process.join()

@@ -1,11 +1,7 @@
 """Warnings about small samples: one sentence per kind, whatever the number of heads."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +16,7 @@ from runs_here import analyse, run_info
 UNIFORM = BucketGeometry("uniform", 128)
 
 
-def columns_of(name: str, queries: dict[int, int], texts: dict[int, int] | None) -> Any:
+def columns_of(name, queries, texts):
     """Two cells per bin or bucket."""
     cells = [bucket for bucket in queries for _ in range(2)]
     few = {bucket for bucket in queries if texts and texts[bucket] < 4}
@@ -32,13 +28,7 @@ def columns_of(name: str, queries: dict[int, int], texts: dict[int, int] | None)
     }
 
 
-def head(
-    queries: dict[int, int],
-    texts: dict[int, int] | None = None,
-    *,
-    bins: bool = True,
-    **missing: str,
-) -> HeadResult:
+def head(queries, texts=None, *, bins=True, **missing):
     """A head with so many queries and texts in each bin, or in each query bucket."""
     small = {0: 3} if bins else queries
     tables = {"bucket_plasticity": columns_of("q_bucket", small, dict.fromkeys(small, 1))}
@@ -49,25 +39,25 @@ def head(
     return HeadResult(0, 0, 0, metrics, tables, missing={"head_metrics": missing})
 
 
-def buckets(queries: dict[int, int]) -> HeadResult:
+def buckets(queries):
     """A head without bins."""
     return head(queries, bins=False)
 
 
-def warnings_of(*heads: HeadResult, geometry: BucketGeometry | None = UNIFORM, **how: Any) -> Any:
+def warnings_of(*heads, geometry=UNIFORM, **how):
     sizes = SampleSizes(**how)
     for one in heads:
         sizes.add(one.metrics, one.missing["head_metrics"], sizes_of(one))
     return list(sizes.warnings(geometry, 512))
 
 
-def test_enough_queries_of_enough_texts_are_no_word_worth() -> None:
+def test_enough_queries_of_enough_texts_are_no_word_worth():
     assert warnings_of(head({1: 32, 2: 500}, {1: 4, 2: 9}), head({3: 40}, {3: 4})) == []
     assert warnings_of(buckets({1: 32})) == []
     assert warnings_of() == []
 
 
-def test_bins_with_few_queries_are_named_once_for_all_heads() -> None:
+def test_bins_with_few_queries_are_named_once_for_all_heads():
     fine = dict.fromkeys(range(10), 9)
     few = [head({1: 40, 5: 31, 6: 3 + number, 7: 30, 9: 8}, fine) for number in (0, 1)]
     (warning,) = warnings_of(*few, head({1: 99}, {1: 9}))
@@ -79,7 +69,7 @@ def test_bins_with_few_queries_are_named_once_for_all_heads() -> None:
     )
 
 
-def test_bins_that_few_texts_reach_are_left_out() -> None:
+def test_bins_that_few_texts_reach_are_left_out():
     (warning,) = warnings_of(head({1: 50, 2: 50}, {1: 5, 2: 3}))
     assert warning.text == (
         "Fewer than 4 texts in bin 2 (positions 1,024-1,535), in 1 of 1 heads; the smallest number "
@@ -87,7 +77,7 @@ def test_bins_that_few_texts_reach_are_left_out() -> None:
     )
 
 
-def test_plasticity_that_is_not_known_is_a_note_with_the_reason() -> None:
+def test_plasticity_that_is_not_known_is_a_note_with_the_reason():
     why = head({1: 50}, {1: 9}, ap_aligned="no record", ap_attended="no keys")
     without = head({1: 50}, {1: 9}, ap_attended="no keys", attn_entropy="no columns")
     aligned, attended = warnings_of(why, without)
@@ -98,17 +88,17 @@ def test_plasticity_that_is_not_known_is_a_note_with_the_reason() -> None:
 
 
 @pytest.fixture
-def sparse(tmp_path: Path) -> Path:
+def sparse(tmp_path):
     return add_rotary(make_dump(tmp_path / "dump", layers=1, n=120, examples=3))
 
 
-def found_in(dump: Path, out: Path, **fields: Any) -> list[RunWarning]:
+def found_in(dump, out, **fields):
     """The warnings in run.json of a run."""
     analyse(dump, out, **fields)
     return [RunWarning(**one) for one in run_info(out)["warnings"]]
 
 
-def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) -> None:
+def test_a_run_keeps_its_warnings_with_its_tables(sparse, tmp_path):
     first = found_in(sparse, tmp_path / "out")
     kinds = [warning.kind for warning in first]
     assert kinds == ["few_queries", "few_texts", "no_errors"]  # the dump has three texts
@@ -119,7 +109,7 @@ def test_a_run_keeps_its_warnings_with_its_tables(sparse: Path, tmp_path: Path) 
     assert set(run.bucket_plasticity["n_texts"]) == {2, 3}
 
 
-def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) -> None:
+def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path):
     dump = make_dump(tmp_path / "dump", layers=1, n=2000, examples=12)
     write_manifest(dump, DumpManifest(layers=[{"layer": 0, "rope": False}]))
     (note,) = found_in(dump, tmp_path / "out", bin_size=256)
@@ -133,7 +123,7 @@ def test_an_unknown_sampler_and_few_queries_in_a_bin_are_told(tmp_path: Path) ->
     assert f"the smallest number is {small['n_queries'].min()}. RoPE-aligned" in few.text
 
 
-def test_layers_that_select_keys_are_explained(tmp_path: Path) -> None:
+def test_layers_that_select_keys_are_explained(tmp_path):
     dump = make_dump(tmp_path / "dump", layers=3, q_heads=2, k_heads=1, n=2000, examples=12)
     add_rotary(dump, 3)
     manifest = read_manifest(dump / MANIFEST_NAME)

@@ -1,12 +1,7 @@
 """Tables as figures read them, and files that are not what they should be."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -23,13 +18,13 @@ from qk_toolkit.errors import ConfigError, ToolkitError
 from runs_here import analyse
 
 
-def refusal(call: Callable[[], object]) -> str:
+def refusal(call):
     with pytest.raises(ConfigError) as caught:
         call()
     return str(caught.value)
 
 
-def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
+def test_a_run_tells_its_tables_model_and_buckets(tmp_path):
     run = FinishedRun.open(write_run(tmp_path))
     pd.testing.assert_frame_equal(run.bucket_plasticity, cells_table())
     pd.testing.assert_frame_equal(run.component_weights, components_table())
@@ -38,7 +33,7 @@ def test_a_run_tells_its_tables_model_and_buckets(tmp_path: Path) -> None:
     assert run.geometry == BucketGeometry("uniform", 128)
 
 
-def test_names_that_utf8_cannot_hold_are_shown_with_question_marks(tmp_path: Path) -> None:
+def test_names_that_utf8_cannot_hold_are_shown_with_question_marks(tmp_path):
     runs = [
         FinishedRun.open(write_run(tmp_path / f"caf\udce9{n}", model="a/b\ud800")) for n in (1, 2)
     ]
@@ -49,7 +44,7 @@ def test_names_that_utf8_cannot_hold_are_shown_with_question_marks(tmp_path: Pat
     assert labels_of(runs) == ["caf?3"]
 
 
-def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
+def test_a_table_that_was_cut_is_refused(tmp_path):
     folder = write_run(tmp_path)
     path = folder / "head_bucket_plasticity.csv"
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -87,7 +82,7 @@ def test_a_table_that_was_cut_is_refused(tmp_path: Path) -> None:
         ('layer,"q_head\n0,0', "cannot be read as CSV"),
     ],
 )
-def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_table_is_told_by_its_file(tmp_path, text, told):
     path = tmp_path / "cells.csv"
     path.write_text(text)
     message = refusal(lambda: read_table(path, "bucket_plasticity"))
@@ -95,7 +90,7 @@ def test_a_wrong_table_is_told_by_its_file(tmp_path: Path, text: str, told: str)
     assert told in message
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
     assert "does not exist" in refusal(lambda: FinishedRun.open(tmp_path / "no"))
     assert "neither run.json nor tables" in refusal(lambda: FinishedRun.open(tmp_path))
     (tmp_path / "dump.json").write_text("{}")
@@ -110,7 +105,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("edit", [{"means": []}, {"seed": 1}, {"input": None}, {"more": 1}])
-def test_an_edited_run_is_told_by_its_file(tmp_path: Path, edit: dict[str, Any]) -> None:
+def test_an_edited_run_is_told_by_its_file(tmp_path, edit):
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=1, k_heads=1)
     analyse(dump, tmp_path / "run")
     file = tmp_path / "run" / "run.json"

@@ -1,9 +1,6 @@
 """Intervals, tests, means and profiles from tables."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,25 +29,25 @@ from helpers.report_runs import TEXT_GROUPS, write_run
 FIRST, LAST, DROP = "ap_aligned_first20", "ap_aligned_last20", "ap_aligned_drop"
 
 
-def test_half_width_is_that_of_students_t() -> None:
+def test_half_width_is_that_of_students_t():
     assert half_width(0.01, 12) == pytest.approx(0.01 * stats.t.ppf(0.975, 11))
     assert math.isnan(half_width(0.01, math.nan))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_benjamini_hochberg_is_scipys(p: list[float]) -> None:
+def test_benjamini_hochberg_is_scipys(p):
     expected = stats.false_discovery_control(p) <= 0.05
     adjusted = stats.false_discovery_control(p)
     sure = np.abs(adjusted - 0.05) > 1e-9
     np.testing.assert_array_equal(benjamini_hochberg(np.array(p))[sure], expected[sure])
 
 
-def test_p_values_are_two_sided() -> None:
+def test_p_values_are_two_sided():
     table = pd.DataFrame({DROP: [0.04], f"{DROP}_se": [0.02], "n_text_groups": [12]})
     assert p_values(table, DROP, None)[0] == pytest.approx(2 * stats.t.sf(2.0, 11))
 
 
-def test_intervals_have_the_groups_of_their_quantity() -> None:
+def test_intervals_have_the_groups_of_their_quantity():
     """A head that the table of influences does not have keeps the groups of the head."""
     table = pd.DataFrame(
         {"layer": 0, "q_head": [0, 1], DROP: 0.04, f"{DROP}_se": 0.02, "n_text_groups": 12}
@@ -68,7 +65,7 @@ def test_intervals_have_the_groups_of_their_quantity() -> None:
 GROUPS_OF_DROP = 4
 
 
-def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
+def test_every_reader_uses_the_groups_of_the_quantity(tmp_path):
     """The page, the map of drops and the comparison, where few texts reach the end."""
     folder = write_run(tmp_path / "run", position=True)
     path = folder / "head_influences.csv"
@@ -103,7 +100,7 @@ def test_every_reader_uses_the_groups_of_the_quantity(tmp_path: Path) -> None:
     assert mean_half_width(mean) == pytest.approx(reach)
 
 
-def test_cells_count_by_their_pairs_and_nan_ones_do_not() -> None:
+def test_cells_count_by_their_pairs_and_nan_ones_do_not():
     cells = pd.DataFrame(
         {
             "layer": 0,
@@ -125,7 +122,7 @@ def test_cells_count_by_their_pairs_and_nan_ones_do_not() -> None:
 T_11, T_7 = 2.200985, 2.364624  # of a table of Student's t: 97.5 %, 11 and 7 degrees of freedom
 
 
-def test_scores_have_intervals_of_their_own_groups() -> None:
+def test_scores_have_intervals_of_their_own_groups():
     table = pd.DataFrame(
         {
             "far_mass_se": [0.01, 0.02, np.nan, 0.01],
@@ -141,7 +138,7 @@ def test_scores_have_intervals_of_their_own_groups() -> None:
     assert np.isnan(row_half_width(table, "self_mass")).all()
 
 
-def test_repeated_tokens_decide_if_their_scores_are_not_known() -> None:
+def test_repeated_tokens_decide_if_their_scores_are_not_known():
     table = pd.DataFrame(
         {
             "role": ["unsure", "unsure", "unsure", "sink", "unsure"],

@@ -1,9 +1,6 @@
 """Profiles over the context against plain loops over the tables of a run."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +14,7 @@ from attention_plasticity.tables.main_plasticity import (
     OVER_BUCKETS,
     main_plasticity,
 )
-from attention_plasticity.tables.profiles import Profiles, over_draws, profiles_of, shown_cells
+from attention_plasticity.tables.profiles import over_draws, profiles_of, shown_cells
 from helpers.report_runs import TEXT_GROUPS, write_baselines, write_run
 
 FACTOR = t.ppf(0.975, TEXT_GROUPS - 1)
@@ -25,25 +22,25 @@ QUANTITIES = {ALIGNED: "ap_bin", POOLED: "ap_bin_pooled", NEAR: "ap_bin_near"}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+def run(tmp_path_factory):
     folder = write_run(tmp_path_factory.mktemp("runs") / "run", position=True)
     write_baselines(folder, draws=3)
     return ap.open_run(folder)
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> ap.Run:
+def plain(tmp_path_factory):
     return ap.open_run(write_run(tmp_path_factory.mktemp("runs") / "plain"))
 
 
-def known_profiles(run: ap.Run, column: str) -> Profiles:
+def known_profiles(run, column):
     found = profiles_of(run, column)
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("column", QUANTITIES)
-def test_profiles_have_the_values_and_errors_of_the_influences(run: ap.Run, column: str) -> None:
+def test_profiles_have_the_values_and_errors_of_the_influences(run, column):
     profiles = known_profiles(run, column)
     rows = run.table("influences").query("quantity == @QUANTITIES[@column]")
     seen = 0
@@ -64,9 +61,9 @@ def test_profiles_have_the_values_and_errors_of_the_influences(run: ap.Run, colu
         assert half == pytest.approx(FACTOR * math.sqrt(sum(one**2 for one in shares)))
 
 
-def test_without_influences_the_cells_of_a_bucket_count_by_their_pairs(plain: ap.Run) -> None:
+def test_without_influences_the_cells_of_a_bucket_count_by_their_pairs(plain):
     profiles = known_profiles(plain, OVER_BUCKETS.level)
-    sums: dict[tuple[int, int, int], list[float]] = {}
+    sums = {}
     for row in plain.bucket_plasticity.dropna(subset=["plasticity"]).to_dict("records"):
         total = sums.setdefault((row["layer"], row["q_head"], row["q_bucket"]), [0.0, 0.0])
         total[0] += row["n_pairs"] * row["plasticity"]
@@ -80,7 +77,7 @@ def test_without_influences_the_cells_of_a_bucket_count_by_their_pairs(plain: ap
     assert main_plasticity(plain) is OVER_BUCKETS
 
 
-def test_a_head_in_a_part_of_the_context_is_the_mean_over_its_bins(run: ap.Run) -> None:
+def test_a_head_in_a_part_of_the_context_is_the_mean_over_its_bins(run):
     profiles = known_profiles(run, ALIGNED)
     inside = (profiles.buckets >= 3) & (profiles.buckets < 6)
     column = profiles.over(inside)
@@ -92,7 +89,7 @@ def test_a_head_in_a_part_of_the_context_is_the_mean_over_its_bins(run: ap.Run) 
         assert column.groups[place] == TEXT_GROUPS
 
 
-def test_layers_are_selected_and_empty_bins_take_part_in_no_mean(tmp_path: Path) -> None:
+def test_layers_are_selected_and_empty_bins_take_part_in_no_mean(tmp_path):
     run = ap.open_run(write_run(tmp_path / "run", position=True))
     assert run.influences is not None
     last = run.table("bins")["q_bin"].max()
@@ -110,7 +107,7 @@ def test_layers_are_selected_and_empty_bins_take_part_in_no_mean(tmp_path: Path)
     assert len(profiles.over(profiles.buckets == last).heads) == 6  # those of layer 0
 
 
-def test_a_mean_over_draws_has_the_error_between_draws(run: ap.Run) -> None:
+def test_a_mean_over_draws_has_the_error_between_draws(run):
     draws = [known_profiles(draw, ALIGNED) for draw in run.baselines["random weights"]]
     found = over_draws(draws)
     means = np.array([draw.mean for draw in draws])  # (draws, bins)
@@ -124,13 +121,13 @@ def test_a_mean_over_draws_has_the_error_between_draws(run: ap.Run) -> None:
     np.testing.assert_allclose([one.half for one in over_draws(draws[:1])], draws[0].mean_half)
 
 
-def test_cells_are_those_of_the_plasticity_that_is_shown(run: ap.Run, plain: ap.Run) -> None:
+def test_cells_are_those_of_the_plasticity_that_is_shown(run, plain):
     for of, wanted, shown in (
         (run, None, AT_ONE_POSITION),
         (run, "bucket", OVER_BUCKETS),
         (plain, None, OVER_BUCKETS),
     ):
-        cells, found = shown_cells(of, wanted)  # type: ignore[arg-type]
+        cells, found = shown_cells(of, wanted)
         assert found is shown
         kind = "bins" if shown is AT_ONE_POSITION else "bucket_plasticity"
         pd.testing.assert_series_equal(cells["plasticity"], of.table(kind)["plasticity"])

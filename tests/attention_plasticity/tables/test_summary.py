@@ -1,14 +1,10 @@
 """What is printed about a finished run, and its advice."""
 
-from __future__ import annotations
-
 import io
 import json
 import math
 import re
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,38 +32,38 @@ DROP, POSITION = "ap_aligned_drop", "ap_aligned_drop_position"
 
 
 @pytest.fixture
-def over_buckets(tmp_path: Path) -> Path:
+def over_buckets(tmp_path):
     """A run without RoPE-aligned plasticity: 3 layers of 4 heads."""
     return write_run(tmp_path / "run")
 
 
 @pytest.fixture
-def at_one_position(tmp_path: Path) -> Path:
+def at_one_position(tmp_path):
     """The same with RoPE-aligned plasticity and errors."""
     return add_errors(add_bins(write_run(tmp_path / "run")), GROUPS)
 
 
-def printed(folder: Path, width: int = 200) -> str:
+def printed(folder, width=200):
     text = io.StringIO()
     console = Console(file=text, width=width, soft_wrap=True)
     print_summary(FinishedRun.open(folder), console, with_next=True)
     return text.getvalue()
 
 
-def line(folder: Path, label: str) -> str:
+def line(folder, label):
     """The line with a label, without it."""
     (found,) = [one for one in printed(folder).splitlines() if one.startswith(f"{label:<13}")]
     return found[13:]
 
 
-def half(folder: Path, name: str) -> str:
+def half(folder, name):
     """A mean with half of its 95 % interval, which is that of Student's t."""
     mean = mean_over_heads(FinishedRun.open(folder), name)
     reach = t.ppf(0.975, GROUPS - 1) * mean.standard_error
     return with_half(mean.value, reach)
 
 
-def test_the_summary_holds_the_numbers_of_the_tables(over_buckets: Path) -> None:
+def test_the_summary_holds_the_numbers_of_the_tables(over_buckets):
     text = printed(over_buckets)
     overall = FinishedRun.open(over_buckets).head_metrics["ap_overall"]
     assert f"Plasticity over a bucket {overall.mean():.3f}\n" in text
@@ -79,7 +75,7 @@ def test_the_summary_holds_the_numbers_of_the_tables(over_buckets: Path) -> None
     assert "Advice" not in text
 
 
-def test_plasticity_at_one_position_comes_first(at_one_position: Path) -> None:
+def test_plasticity_at_one_position_comes_first(at_one_position):
     folder = edit_info(at_one_position, longest_text=8192)
     edit_info(folder, input__texts={"count": 12, "digest": None})
     lines = printed(folder).splitlines()
@@ -96,7 +92,7 @@ def test_plasticity_at_one_position_comes_first(at_one_position: Path) -> None:
     assert line(folder, "Drop") == told
 
 
-def test_extreme_heads_have_errors(at_one_position: Path) -> None:
+def test_extreme_heads_have_errors(at_one_position):
     heads = FinishedRun.open(at_one_position).head_metrics.sort_values("ap_aligned")
     rows = printed(at_one_position).split("heads          layer  head")[1].splitlines()[1:7]
     for row, (_, head) in zip(rows, heads.iloc[[-1, -2, -3, 2, 1, 0]].iterrows(), strict=True):
@@ -109,7 +105,7 @@ def test_extreme_heads_have_errors(at_one_position: Path) -> None:
     assert rows[3].startswith("least plastic")
 
 
-def test_significant_drops_are_counted(at_one_position: Path) -> None:
+def test_significant_drops_are_counted(at_one_position):
     """By the definition of Benjamini and Hochberg, with errors that make four drops significant."""
     drops = [0.3, 0.2, -0.25, 0.28, *[0.001] * 8]
     edit_table(
@@ -125,7 +121,7 @@ def test_significant_drops_are_counted(at_one_position: Path) -> None:
     assert "false discovery" not in printed(at_one_position)
 
 
-def test_position_attention_and_roles_have_a_line_each(tmp_path: Path) -> None:
+def test_position_attention_and_roles_have_a_line_each(tmp_path):
     folder = report_runs.write_run(tmp_path / "run", errors=True, position=True)
     folder = add_roles(add_attention(folder))
     run = FinishedRun.open(folder)
@@ -137,7 +133,7 @@ def test_position_attention_and_roles_have_a_line_each(tmp_path: Path) -> None:
     assert line(folder, "Roles") == "induction 6, previous 5, far 5, sink 6, mixed 6, unsure 1"
 
 
-def test_what_cannot_be_measured_is_said_where_it_is_looked_for(at_one_position: Path) -> None:
+def test_what_cannot_be_measured_is_said_where_it_is_looked_for(at_one_position):
     unknown = {
         name: np.nan for column in (DROP, "attn_far_mass") for name in (column, f"{column}_se")
     }
@@ -152,7 +148,7 @@ def test_what_cannot_be_measured_is_said_where_it_is_looked_for(at_one_position:
     assert "Missing" not in printed(at_one_position)
 
 
-def test_types_of_layers_have_means_of_their_own(over_buckets: Path) -> None:
+def test_types_of_layers_have_means_of_their_own(over_buckets):
     assert "By type" not in printed(over_buckets)
     table = FinishedRun.open(add_windows(over_buckets)).head_metrics
     full = table.loc[table["layer"] == 1, "ap_overall"].mean()
@@ -161,14 +157,14 @@ def test_types_of_layers_have_means_of_their_own(over_buckets: Path) -> None:
     assert "By type      sliding window 0" in text
 
 
-def missing(column: str, reason: str) -> dict[str, Any]:
+def missing(column, reason):
     columns = [column, f"{column}_se"]
     where = {"0": "0-1"}
     record = {"table": "head_metrics", "columns": columns, "reason": reason}
     return {**record, "heads": 2, "where": where}
 
 
-def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets: Path) -> None:
+def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets):
     records = [missing("ap_aligned", "no bin"), missing("ap_phase", "no texts")]
     edit_info(over_buckets, missing=records)
     text = printed(over_buckets)
@@ -180,7 +176,7 @@ def test_missing_values_are_told_unless_a_warning_explains_them(over_buckets: Pa
     assert "no bin" in text
 
 
-def test_a_long_failure_is_not_cut(over_buckets: Path) -> None:
+def test_a_long_failure_is_not_cut(over_buckets):
     reason = f"{'d' * 120}: cannot be read"
     failures = [{"layer": 3, "q_head": head, "k_head": 0, "reason": reason} for head in (0, 1, 4)]
     text = printed(edit_info(over_buckets, failures=failures), width=40)
@@ -188,7 +184,7 @@ def test_a_long_failure_is_not_cut(over_buckets: Path) -> None:
     assert f"  layer 3, heads 0-1,4: {reason}\n" in text
 
 
-def test_a_run_without_a_head_has_failures_alone(tmp_path: Path) -> None:
+def test_a_run_without_a_head_has_failures_alone(tmp_path):
     failure = {"layer": 0, "q_head": 0, "k_head": 0, "reason": "holds no rows"}
     heads = {"analysed": 0, "failed": 1, "not_captured": 0, "not_analysed": 0}
     content = {"tables": {}, "heads": heads, "failures": [failure]}
@@ -203,20 +199,20 @@ def test_a_run_without_a_head_has_failures_alone(tmp_path: Path) -> None:
 LAYER = 0
 
 
-def test_the_median_error_and_the_texts_for_half_of_it() -> None:
+def test_the_median_error_and_the_texts_for_half_of_it():
     assert advice([0.010, 0.011, 0.0139, math.nan], texts=12) == (
         "standard error of a head about 0.011 with 12 texts; half of it needs about 48 texts, or "
         "four times the keys per text"
     )
 
 
-def test_without_errors_or_texts_there_is_no_advice() -> None:
+def test_without_errors_or_texts_there_is_no_advice():
     assert advice([], texts=12) is None
     assert advice([math.nan], texts=12) is None
     assert advice([0.01], texts=0) is None
 
 
-def errors(dump: Path) -> np.ndarray:
+def errors(dump):
     """(heads,) standard errors of the heads of a layer."""
     opened, config = open_dump(dump), RunnerConfig(bin_size=512)
     found = []
@@ -227,7 +223,7 @@ def errors(dump: Path) -> np.ndarray:
     return np.array(found)
 
 
-def test_a_quarter_of_the_keys_of_every_text_doubles_the_error(tmp_path: Path) -> None:
+def test_a_quarter_of_the_keys_of_every_text_doubles_the_error(tmp_path):
     thin = tmp_path / "thin"
     shutil.copytree(sample_path(), thin)
     manifest = read_manifest(thin / "dump.json")

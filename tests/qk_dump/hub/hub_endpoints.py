@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from hashlib import sha1
-from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from hub_store import Account, Blob, Commit, HubError, HubStore, Repo
+from hub_store import Blob, HubError
 
 VERBS = {
     "revision": "info",
@@ -45,11 +42,11 @@ class Call:
     body: bytes
 
     @property
-    def json(self) -> Any:
+    def json(self):
         return json.loads(self.body)
 
     @property
-    def token(self) -> str | None:
+    def token(self):
         kind, _, token = self.headers.get("authorization", "").partition(" ")
         return token if kind == "Bearer" else None
 
@@ -61,17 +58,17 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def json_reply(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Reply:
+def json_reply(content, status=200, headers=None):
     kind = {"Content-Type": "application/json"}
     return Reply(status, json.dumps(content).encode(), kind | (headers or {}))
 
 
-def error_reply(error: HubError) -> Reply:
+def error_reply(error):
     """The answer that makes the client raise."""
     return json_reply({"error": error.message, **error.content}, error.status, error.headers)
 
 
-def route(method: str, words: list[str]) -> Route:
+def route(method, words):
     """The route of a path; each part was unquoted by itself, since a branch may have a slash."""
     match words:
         case ["api", "validate-yaml"]:
@@ -96,28 +93,28 @@ def route(method: str, words: list[str]) -> Route:
 class Endpoints:
     """One method per endpoint, of the same name."""
 
-    def __init__(self, store: HubStore, url: str, page_size: int) -> None:
+    def __init__(self, store, url, page_size):
         self.store = store
         self.url = url
         self.page_size = page_size
         self.signature = secrets.token_hex(8)
 
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call):
         """The answer without faults."""
-        method: Callable[[Call, Account | None], Reply] = getattr(self, call.route.endpoint)
+        method = getattr(self, call.route.endpoint)
         with self.store.lock:
             account = None if call.route.endpoint == "lfs_put" else self.store.account(call.token)
             return method(call, account)
 
-    def unknown(self, call: Call, account: Account | None) -> Reply:
+    def unknown(self, call, account):
         raise HubError(404, f"No such endpoint: {call.method} {call.raw_path}")
 
-    def yaml(self, call: Call, account: Account | None) -> Reply:
+    def yaml(self, call, account):
         warning = {"message": "empty or missing yaml metadata in repo card"}
         warnings = [] if call.json["content"].startswith("---\n") else [warning]
         return json_reply({"errors": [], "warnings": warnings})
 
-    def create_repo(self, call: Call, account: Account | None) -> Reply:
+    def create_repo(self, call, account):
         owner = call.json.get("organization") or (account.name if account else "")
         name, private = f"{owner}/{call.json['name']}", call.json.get("visibility") == "private"
         self.store.require_write(name, account)
@@ -131,12 +128,12 @@ class Endpoints:
             raise
         return json_reply(answer)
 
-    def branch(self, call: Call, account: Account | None) -> Reply:
+    def branch(self, call, account):
         repo = self.store.writable(call.route.repo, account)
         repo.create_branch(call.route.revision, call.json.get("startingPoint"))
         return json_reply({})
 
-    def refs(self, call: Call, account: Account | None) -> Reply:
+    def refs(self, call, account):
         repo = self.store.readable(call.route.repo, account)
         branches = [
             {"name": name, "ref": f"refs/heads/{name}", "targetCommit": commit}
@@ -144,7 +141,7 @@ class Endpoints:
         ]
         return json_reply({"branches": branches, "converts": [], "tags": [], "pullRequests": []})
 
-    def info(self, call: Call, account: Account | None) -> Reply:
+    def info(self, call, account):
         repo = self.store.readable(call.route.repo, account)
         commit = repo.at(call.route.revision)
         siblings = [{"rfilename": path} for path in sorted(commit.tree)]
@@ -153,7 +150,7 @@ class Endpoints:
         dates = {"lastModified": _date(commit.date), "disabled": False, "tags": []}
         return json_reply({**about, **facts, **dates, "siblings": siblings})
 
-    def tree(self, call: Call, account: Account | None) -> Reply:
+    def tree(self, call, account):
         repo = self.store.readable(call.route.repo, account)
         commit, folder = repo.at(call.route.revision), call.route.path
         if folder and folder not in commit.folders:
@@ -164,18 +161,18 @@ class Endpoints:
             below = [path for path in below if "/" not in path.removeprefix(prefix)]
         return self._page(call, [_entry(commit, path) for path in sorted(below)])
 
-    def paths_info(self, call: Call, account: Account | None) -> Reply:
+    def paths_info(self, call, account):
         repo = self.store.readable(call.route.repo, account)
         commit = repo.at(call.route.revision)
         form = parse_qs(call.body.decode())
         paths = [path for path in form["paths"] if path in commit.tree or path in commit.folders]
         return json_reply([_entry(commit, path) for path in paths])
 
-    def commits(self, call: Call, account: Account | None) -> Reply:
+    def commits(self, call, account):
         repo = self.store.readable(call.route.repo, account)
         return self._page(call, [_commit_facts(one) for one in repo.history(call.route.revision)])
 
-    def preupload(self, call: Call, account: Account | None) -> Reply:
+    def preupload(self, call, account):
         repo = self.store.writable(call.route.repo, account)
         tree = repo.head(call.route.revision).tree
         files = call.json["files"]
@@ -183,18 +180,18 @@ class Endpoints:
             raise HubError(413, "Too many files: at most 256 in a call")
         return json_reply({"files": [self._upload_mode(file, tree) for file in files]})
 
-    def _upload_mode(self, file: dict[str, Any], tree: Any) -> dict[str, Any]:
+    def _upload_mode(self, file, tree):
         path = file["path"]
         mode = "lfs" if self.store.is_lfs(path, file["size"]) else "regular"
         known = {"oid": tree[path].etag} if path in tree else {}
         return {"path": path, "uploadMode": mode, "shouldIgnore": False, **known}
 
-    def lfs_batch(self, call: Call, account: Account | None) -> Reply:
+    def lfs_batch(self, call, account):
         repo = self.store.writable(call.route.repo, account)
         objects = [self._lfs_object(repo, one["oid"], one["size"]) for one in call.json["objects"]]
         return json_reply({"transfer": "basic", "objects": objects})
 
-    def _lfs_object(self, repo: Repo, oid: str, size: int) -> dict[str, Any]:
+    def _lfs_object(self, repo, oid, size):
         if oid in repo.objects:
             return {"oid": oid, "size": size}
         put = f"{self.url}/lfs/{repo.name}/{oid}?signature={self.signature}"
@@ -205,7 +202,7 @@ class Endpoints:
             "actions": {"upload": {"href": put}, "verify": {"href": verify}},
         }
 
-    def lfs_put(self, call: Call, account: Account | None) -> Reply:
+    def lfs_put(self, call, account):
         if call.query.get("signature") != self.signature:
             raise HubError(403, "SignatureDoesNotMatch")
         blob = Blob(call.body, lfs=True)
@@ -214,14 +211,14 @@ class Endpoints:
         self.store.repos[call.route.repo].objects[blob.sha256] = blob
         return Reply()
 
-    def lfs_verify(self, call: Call, account: Account | None) -> Reply:
+    def lfs_verify(self, call, account):
         repo = self.store.writable(call.route.repo, account)
         blob = repo.objects.get(call.json["oid"])
         if blob is None or len(blob.data) != call.json["size"]:
             raise HubError(400, "The LFS object is missing or of another size")
         return json_reply({})
 
-    def commit(self, call: Call, account: Account | None) -> Reply:
+    def commit(self, call, account):
         repo = self.store.writable(call.route.repo, account)
         if "create_pr" in call.query:
             raise HubError(400, "this test server has no pull requests")
@@ -230,7 +227,7 @@ class Endpoints:
         url = f"{self.url}/datasets/{repo.name}/commit/{commit.id}"
         return json_reply({"success": True, "commitOid": commit.id, "commitUrl": url})
 
-    def resolve_head(self, call: Call, account: Account | None) -> Reply:
+    def resolve_head(self, call, account):
         repo = self.store.downloadable(call.route.repo, account)
         commit, blob = repo.file(call.route.revision, call.route.path)
         headers = {"ETag": f'"{blob.etag}"', "X-Repo-Commit": commit.id, "Accept-Ranges": "bytes"}
@@ -240,7 +237,7 @@ class Endpoints:
 
     resolve_get = resolve_head
 
-    def _page(self, call: Call, items: list[dict[str, Any]]) -> Reply:
+    def _page(self, call, items):
         start = int(call.query.get("cursor", 0))
         end = start + int(call.query.get("limit", self.page_size))
         query = urlencode({**call.query, "cursor": end})
@@ -248,7 +245,7 @@ class Endpoints:
         return json_reply(items[start:end], headers=more if end < len(items) else None)
 
 
-def _entry(commit: Commit, path: str) -> dict[str, Any]:
+def _entry(commit, path):
     if path not in commit.tree:
         oid = sha1(f"{commit.id} {path}".encode()).hexdigest()
         facts = {"type": "directory", "path": path, "size": 0, "oid": oid}
@@ -262,20 +259,20 @@ def _entry(commit: Commit, path: str) -> dict[str, Any]:
     return {**entry, "lfs": lfs} if blob.lfs else entry
 
 
-def _commit_facts(commit: Commit) -> dict[str, Any]:
+def _commit_facts(commit):
     facts = {"id": commit.id, "title": commit.title, "message": commit.message}
     return {**facts, "date": _date(commit.date), "authors": [{"user": commit.author}]}
 
 
-def _date(moment: datetime) -> str:
+def _date(moment):
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _true(value: str | None) -> bool:
+def _true(value):
     return (value or "").lower() in ("true", "1")
 
 
-def _part(data: bytes, wanted: str, headers: dict[str, str]) -> Reply:
+def _part(data, wanted, headers):
     """The bytes that a Range header asks for; all of them without one."""
     if not wanted:
         return Reply(200, data, headers)

@@ -16,7 +16,7 @@ import struct
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.client import responses
@@ -24,18 +24,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 from urllib.parse import parse_qsl, unquote
 
 import pytest
 
-from hub_endpoints import Call, Endpoints, Reply, Route, error_reply, route
-from hub_store import Account, Commit, HubError, HubStore
+from hub_endpoints import Call, Endpoints, Reply, error_reply, route
+from hub_store import Account, HubError, HubStore
 from planned_faults import Plan
-
-if TYPE_CHECKING:
-    from huggingface_hub import HfApi
 
 WRITER, READER, STRANGER = "hf_writer", "hf_reader", "hf_stranger"
 ACCOUNTS = {WRITER: Account("me"), READER: Account("me", write=False), STRANGER: Account("other")}
@@ -64,18 +61,16 @@ wrong_bytes = Fault("wrong_bytes")
 """The right number of bytes with wrong values: in the request for `lfs_put`, else in the reply."""
 
 
-def changed_json(change: Callable[[Any], Any]) -> Fault:
+def changed_json(change):
     """The right answer with changed JSON."""
 
-    def changed(reply: Reply) -> Reply:
+    def changed(reply):
         return replace(reply, body=json.dumps(change(json.loads(reply.body))).encode())
 
     return Fault("changed", change=changed)
 
 
-def status(
-    code: int, headers: Mapping[str, str] | None = None, *, body: bytes | None = None
-) -> Fault:
+def status(code, headers=None, *, body=None):
     """An answer with this status; the request is not carried out."""
     message = "Invalid credentials in Authorization header" if code == 401 else f"fault {code}"
     content = json.dumps({"error": message}).encode() if body is None else body
@@ -83,7 +78,7 @@ def status(
     return Fault("status", reply=reply, takes_effect=False)
 
 
-def slow(seconds: float) -> Fault:
+def slow(seconds):
     """The right answer, late."""
     return Fault("slow", seconds=seconds)
 
@@ -104,22 +99,20 @@ class HubServer(ThreadingHTTPServer):
     request_queue_size = 128
     daemon_threads = False
 
-    def __init__(self, store: HubStore, home: Path, page_size: int = 1000) -> None:
+    def __init__(self, store, home, page_size=1000):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
         self.store = store
         self.endpoints = Endpoints(store, self.endpoint, page_size)
         self.environment = environment(self.endpoint, home)
-        self.log: list[Request] = []
-        self.errors: list[str] = []
+        self.log = []
+        self.errors = []
         self.stopping = Event()
-        self._plans: list[Plan] = []
-        self._connections: set[socket.socket] = set()
+        self._plans = []
+        self._connections = set()
         self._lock = Lock()
 
-    def fail(
-        self, endpoint: str, fault: Fault, *, path: str = "", times: int | None = 1, skip: int = 0
-    ) -> Plan:
+    def fail(self, endpoint, fault, *, path="", times=1, skip=0):
         """Plan a fault for the next `times` requests (None: all) of an endpoint ("*": any).
 
         `path` must be part of the request's path. The first `skip` matching requests succeed.
@@ -129,52 +122,52 @@ class HubServer(ThreadingHTTPServer):
             self._plans.append(plan)
         return plan
 
-    def heal(self) -> None:
+    def heal(self):
         with self._lock:
             self._plans.clear()
 
-    def fault(self, endpoint: str, path: str) -> Fault | None:
+    def fault(self, endpoint, path):
         """The fault for this request."""
         with self._lock:
             return next((plan.fault for plan in self._plans if plan.takes(endpoint, path)), None)
 
-    def requests(self, *endpoints: str) -> list[Request]:
+    def requests(self, *endpoints):
         """The log, or the part of it for these endpoints."""
         return [entry for entry in self.log if not endpoints or entry.endpoint in endpoints]
 
-    def branch(self, repo: str, name: str = "main") -> dict[str, bytes]:
+    def branch(self, repo, name="main"):
         """The files at the head of a branch."""
         return self.store.repos[repo].head(name).files
 
-    def branches(self, repo: str) -> dict[str, str]:
+    def branches(self, repo):
         """The branches, each with its commit id."""
         return dict(self.store.repos[repo].branches)
 
-    def commits(self, repo: str, branch: str = "main") -> list[Commit]:
+    def commits(self, repo, branch="main"):
         """The commits of a branch, newest first."""
         return list(self.store.repos[repo].history(branch))
 
-    def api(self, token: str | bool = WRITER) -> HfApi:
+    def api(self, token=WRITER):
         """The real client for this server; `token=False` means no token."""
         from huggingface_hub import HfApi
 
         return HfApi(endpoint=self.endpoint, token=token)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request, client_address):
         self._connections.add(request)
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:
+    def shutdown_request(self, request):
         self._connections.discard(request)
         super().shutdown_request(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """Record errors, except for connections that the client closed."""
         problem = traceback.format_exc()
         if "ConnectionResetError" not in problem and "BrokenPipeError" not in problem:
             self.errors.append(problem)
 
-    def close(self) -> None:
+    def close(self):
         self.stopping.set()
         self.shutdown()
         for connection in list(self._connections):
@@ -188,10 +181,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: HubServer
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+    def log_message(self, format, *args):  # noqa: A002
         """Print nothing: requests are in `HubServer.log`."""
 
-    def serve(self) -> None:
+    def serve(self):
         body = self._body()
         raw, _, query = self.path.partition("?")
         where = route(self.command, [unquote(word) for word in raw.strip("/").split("/")])
@@ -207,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = serve  # noqa: N815
 
-    def _answer(self, call: Call) -> Reply:
+    def _answer(self, call):
         try:
             return self.server.endpoints.answer(call)
         except HubError as error:
@@ -216,9 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.errors.append(traceback.format_exc())
             return Reply(500, traceback.format_exc().encode())
 
-    def _finish(
-        self, where: Route, received: int, reply: Reply | None, fault: Fault | None
-    ) -> None:
+    def _finish(self, where, received, reply, fault):
         head, body = (b"", b"") if reply is None else self._bytes(reply)
         if fault and fault.kind == "truncated":
             head, body = (head, body[: len(body) // 2]) if body else (head[: len(head) // 2], b"")
@@ -231,20 +222,20 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.wfile.write(head + body)
 
-    def _bytes(self, reply: Reply) -> tuple[bytes, bytes]:
+    def _bytes(self, reply):
         headers = {"Content-Length": len(reply.body), **reply.headers}
         lines = [f"HTTP/1.1 {reply.status} {responses.get(reply.status, '')}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         return head, b"" if self.command == "HEAD" else reply.body
 
-    def _reset(self) -> None:
+    def _reset(self):
         """End the connection with RST, without flushing."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         os.close(self.connection.detach())
 
-    def _body(self) -> bytes:
+    def _body(self):
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self._read(int(self.headers.get("Content-Length", 0)))
         chunks = []
@@ -255,7 +246,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise ConnectionResetError("the client went away")
         return b"".join(chunks)
 
-    def _read(self, size: int) -> bytes:
+    def _read(self, size):
         """Read `size` bytes; an incomplete request must not take effect."""
         data = self.rfile.read(size)
         if len(data) < size:
@@ -263,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         return data
 
 
-def _faulty(reply: Reply | None, fault: Fault | None, endpoint: str) -> Reply | None:
+def _faulty(reply, fault, endpoint):
     """The reply after the fault; None for no reply."""
     if fault is None:
         return reply
@@ -278,14 +269,14 @@ def _faulty(reply: Reply | None, fault: Fault | None, endpoint: str) -> Reply | 
     return reply
 
 
-def _other_bytes(data: bytes, only_one: bool = True) -> bytes:
+def _other_bytes(data, only_one=True):
     """Wrong bytes: one byte of a file, so that only a checksum differs, or all bytes of JSON."""
     first = len(data) // 2 if only_one else 0
     end = first + 1 if only_one else len(data)
     return data[:first] + bytes(byte ^ 1 for byte in data[first:end]) + data[end:]
 
 
-def environment(endpoint: str, home: Path) -> dict[str, str]:
+def environment(endpoint, home):
     """Environment of a process that uses this server as the Hub, without the caller's settings."""
     kept = {name: value for name, value in os.environ.items() if not _is_hub_setting(name)}
     return kept | {
@@ -299,12 +290,12 @@ def environment(endpoint: str, home: Path) -> dict[str, str]:
     }
 
 
-def _is_hub_setting(name: str) -> bool:
+def _is_hub_setting(name):
     return name.upper().startswith(("HF_", "HUGGING")) or name.upper().endswith("_PROXY")
 
 
 @contextmanager
-def running_hub(*, page_size: int = 1000) -> Iterator[HubServer]:
+def running_hub(*, page_size=1000):
     """A Hub that serves until the block ends.
 
     Inside the block the client of this process uses no Xet, no proxies and no token of the caller.
@@ -322,7 +313,7 @@ def running_hub(*, page_size: int = 1000) -> Iterator[HubServer]:
 
 
 @contextmanager
-def _client_here(home: Path) -> Iterator[None]:
+def _client_here(home):
     from huggingface_hub import close_session, constants
 
     kept = {name: value for name, value in os.environ.items() if not _is_hub_setting(name)}
@@ -337,9 +328,9 @@ def _client_here(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def no_waiting() -> Iterator[list[float]]:
+def no_waiting():
     """Record the client's waits between retries without waiting."""
-    waits: list[float] = []
+    waits = []
     clock = SimpleNamespace(**{**vars(time), "sleep": waits.append})
     http, download = "huggingface_hub.utils._http.time", "huggingface_hub.file_download.time"
     with patch(http, clock), patch(download, clock):
@@ -347,7 +338,7 @@ def no_waiting() -> Iterator[list[float]]:
 
 
 @pytest.fixture
-def hub() -> Iterator[HubServer]:
+def hub():
     """An empty Hub."""
     with running_hub() as server:
         yield server

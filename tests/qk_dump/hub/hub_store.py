@@ -9,13 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import PurePosixPath
 from threading import RLock
-from typing import Any
 
 ATTRIBUTES = {".gitattributes": b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"}
 """The files of a new repository: the Hub creates this file by itself."""
@@ -24,11 +23,11 @@ ATTRIBUTES = {".gitattributes": b"*.parquet filter=lfs diff=lfs merge=lfs -text\
 class HubError(Exception):
     """An error answer, with the headers that the client builds its exceptions from."""
 
-    def __init__(self, status: int, message: str, code: str = "", **headers: str) -> None:
+    def __init__(self, status, message, code="", **headers):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.content: dict[str, str] = {}
+        self.content = {}
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
         self.headers["X-Error-Message"] = message.encode("ascii", "replace").decode()
         if code:
@@ -42,7 +41,7 @@ class Account:
     name: str
     write: bool = True
 
-    def owns(self, repo: str) -> bool:
+    def owns(self, repo):
         """Whether the repository is in the namespace of this account."""
         return repo.split("/")[0] == self.name
 
@@ -53,24 +52,24 @@ class Blob:
     lfs: bool = False
 
     @cached_property
-    def sha256(self) -> str:
+    def sha256(self):
         """The name of an LFS object."""
         return hashlib.sha256(self.data).hexdigest()
 
     @cached_property
-    def pointer(self) -> bytes:
+    def pointer(self):
         """The file that git stores in place of an LFS object."""
         head = f"version https://git-lfs.github.com/spec/v1\noid sha256:{self.sha256}\n"
         return f"{head}size {len(self.data)}\n".encode()
 
     @cached_property
-    def oid(self) -> str:
+    def oid(self):
         """The object id of git."""
         stored = self.pointer if self.lfs else self.data
         return hashlib.sha1(b"blob %d\0" % len(stored) + stored).hexdigest()
 
     @property
-    def etag(self) -> str:
+    def etag(self):
         """The hash by which the client identifies the file."""
         return self.sha256 if self.lfs else self.oid
 
@@ -86,11 +85,11 @@ class Commit:
     date: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
-    def files(self) -> dict[str, bytes]:
+    def files(self):
         return {path: blob.data for path, blob in self.tree.items()}
 
     @cached_property
-    def folders(self) -> set[str]:
+    def folders(self):
         """Every folder that has a file somewhere below it."""
         parents = {str(parent) for path in self.tree for parent in PurePosixPath(path).parents}
         return parents - {"."}
@@ -106,30 +105,30 @@ class Repo:
     branches: dict[str, str] = field(default_factory=dict)
     objects: dict[str, Blob] = field(default_factory=dict)
 
-    def head(self, branch: str) -> Commit:
+    def head(self, branch):
         if branch not in self.branches:
             raise HubError(404, f"Invalid rev id: {branch}", "RevisionNotFound")
         return self.commits[self.branches[branch]]
 
-    def at(self, revision: str) -> Commit:
+    def at(self, revision):
         """The commit that a branch or a commit's id names."""
         return self.commits.get(revision) or self.head(revision.removeprefix("refs/heads/"))
 
-    def file(self, revision: str, path: str) -> tuple[Commit, Blob]:
+    def file(self, revision, path):
         """A file, and the commit it was found in."""
         commit = self.at(revision)
         if path not in commit.tree:
             raise HubError(404, "Entry not found", "EntryNotFound", X_Repo_Commit=commit.id)
         return commit, commit.tree[path]
 
-    def history(self, revision: str) -> Iterator[Commit]:
+    def history(self, revision):
         """The commit and those before it, newest first."""
-        commit: Commit | None = self.at(revision)
+        commit = self.at(revision)
         while commit is not None:
             yield commit
             commit = self.commits[commit.parent] if commit.parent else None
 
-    def create_branch(self, branch: str, start: str | None) -> None:
+    def create_branch(self, branch, start):
         """A branch that begins where another revision is; without one, where `main` is."""
         if branch in self.branches:
             raise HubError(409, f"Reference already exists: {branch}")
@@ -137,12 +136,12 @@ class Repo:
             raise HubError(400, f"Invalid reference for a branch: {branch}")
         self.branches[branch] = self.at(start or "main").id
 
-    def add(self, commit: Commit, branch: str) -> Commit:
+    def add(self, commit, branch):
         self.commits[commit.id] = commit
         self.branches[branch] = commit.id
         return commit
 
-    def commit(self, branch: str, lines: Iterable[dict[str, Any]], author: str) -> Commit:
+    def commit(self, branch, lines, author):
         """Apply the lines that the client sends: all of them or none."""
         header, *operations = lines
         about, head = header["value"], self.head(branch)
@@ -154,7 +153,7 @@ class Repo:
         title, message = about["summary"], about.get("description", "")
         return self.add(Commit(tree, head.id, title, message, author), branch)
 
-    def _apply(self, key: str, value: dict[str, Any], tree: dict[str, Blob]) -> None:
+    def _apply(self, key, value, tree):
         path = value["path"]
         if key == "file":
             tree[path] = Blob(base64.b64decode(value["content"]))
@@ -173,22 +172,22 @@ class Repo:
 class HubStore:
     """All repositories, and the permissions of accounts."""
 
-    def __init__(self, accounts: Mapping[str, Account]) -> None:
+    def __init__(self, accounts):
         self.accounts = dict(accounts)
-        self.repos: dict[str, Repo] = {}
+        self.repos = {}
         self.lock = RLock()
 
-    def is_lfs(self, path: str, size: int) -> bool:
+    def is_lfs(self, path, size):
         """Whether a file of this name and size is stored as an LFS object."""
         return size > 1_000_000 or path.endswith(".parquet")
 
-    def account(self, token: str | None) -> Account | None:
+    def account(self, token):
         """The account of a token; None without a token."""
         if token is not None and token not in self.accounts:
             raise HubError(401, "Invalid credentials in Authorization header")
         return None if token is None else self.accounts[token]
 
-    def readable(self, name: str, account: Account | None) -> Repo:
+    def readable(self, name, account):
         """A repository that this account can see."""
         repo = self.repos.get(name)
         if repo is None or (repo.private and not (account and account.owns(name))):
@@ -197,7 +196,7 @@ class HubStore:
             raise HubError(status, message, "RepoNotFound")
         return repo
 
-    def downloadable(self, name: str, account: Account | None) -> Repo:
+    def downloadable(self, name, account):
         """A repository whose files this account may download."""
         repo = self.readable(name, account)
         if repo.gated and not (account and account.owns(name)):
@@ -205,13 +204,13 @@ class HubStore:
             raise HubError(403 if account else 401, message, "GatedRepo")
         return repo
 
-    def writable(self, name: str, account: Account | None) -> Repo:
+    def writable(self, name, account):
         """A repository that this account may change."""
         repo = self.readable(name, account)
         self.require_write(name, account)
         return repo
 
-    def require_write(self, name: str, account: Account | None) -> Account:
+    def require_write(self, name, account):
         """The account, when it may write in the namespace of `name`."""
         if account is None:
             raise HubError(401, "Invalid username or password.")
@@ -219,20 +218,14 @@ class HubStore:
             raise HubError(403, f"You don't have the rights to write to {name}")
         return account
 
-    def create_repo(self, name: str, *, private: bool = False, gated: bool = False) -> Repo:
+    def create_repo(self, name, *, private=False, gated=False):
         if name in self.repos:
             raise HubError(409, "You already created this dataset repo")
         repo = self.repos[name] = Repo(name, private=private, gated=gated)
         repo.add(Commit({path: Blob(data) for path, data in ATTRIBUTES.items()}), "main")
         return repo
 
-    def write(
-        self,
-        name: str,
-        files: Mapping[str, bytes | None],
-        branch: str = "main",
-        title: str = "seed",
-    ) -> Commit:
+    def write(self, name, files, branch="main", title="seed"):
         """A commit made without any client; None deletes. Makes repository and branch as needed."""
         with self.lock:
             repo = self.repos.get(name) or self.create_repo(name)
@@ -245,7 +238,7 @@ class HubStore:
                     tree[path] = self.blob(repo, path, data)
             return repo.add(Commit(tree, head.id, title), branch)
 
-    def blob(self, repo: Repo, path: str, data: bytes) -> Blob:
+    def blob(self, repo, path, data):
         """The content of a file, stored by its name and size."""
         blob = Blob(data, lfs=self.is_lfs(path, len(data)))
         if blob.lfs:

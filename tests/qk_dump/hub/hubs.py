@@ -1,18 +1,13 @@
 """Dumps on the test Hub, and a client in this process that uses it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
 from dumps import make_dump
-from hub_server import WRITER, HubServer, no_waiting
+from hub_server import WRITER, no_waiting
 from qk_dump.card import card
 from qk_dump.hub.fetch import fetch_dump
 from qk_dump.hub.place import HubPlace
@@ -27,9 +22,7 @@ TINY = HubPlace(REPO, "tiny")
 
 
 @contextmanager
-def client_of(
-    hub: HubServer, cache: Path, token: str | None = WRITER
-) -> Iterator[pytest.MonkeyPatch]:
+def client_of(hub, cache, token=WRITER):
     """Let this process use `hub` as the Hub, with its own cache and without waiting."""
     with pytest.MonkeyPatch.context() as patch, no_waiting():
         patch.setenv("HF_ENDPOINT", hub.endpoint)
@@ -44,30 +37,28 @@ def client_of(
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
+def cache(tmp_path):
     return tmp_path / "cache"
 
 
 @pytest.fixture
-def client(hub: HubServer, cache: Path) -> Iterator[pytest.MonkeyPatch]:
+def client(hub, cache):
     with client_of(hub, cache) as patch:
         yield patch
 
 
 @pytest.fixture
-def dump(tmp_path: Path) -> Path:
+def dump(tmp_path):
     return small_dump(tmp_path / "dump")
 
 
 @pytest.fixture
-def commit(hub: HubServer, client: pytest.MonkeyPatch, dump: Path) -> str:
+def commit(hub, client, dump):
     """The small dump is on the Hub."""
     return upload(hub, dump)
 
 
-def small_dump(
-    root: Path, *, model: str | None = "org/tiny", examples: int = 4, **rows: int
-) -> Path:
+def small_dump(root, *, model="org/tiny", examples=4, **rows):
     """A dump of one layer with all files of a capture."""
     settings = {"layers": 1, "q_heads": 2, "k_heads": 1, "n": 4, "d": 2}
     make_dump(root, **{**settings, **rows})
@@ -80,13 +71,13 @@ def small_dump(
     return root
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def files_of(folder):
     """The files below a folder by path."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def upload(hub: HubServer, folder: Path, branch: str = "tiny", below: str = "") -> str:
+def upload(hub, folder, branch="tiny", below=""):
     """Make a branch hold exactly the files of the folder. Returns the commit id."""
     api = hub.api()
     api.create_repo(REPO, repo_type="dataset", exist_ok=True)
@@ -107,14 +98,14 @@ def upload(hub: HubServer, folder: Path, branch: str = "tiny", below: str = "") 
     return str(done.oid)
 
 
-def on_branch(hub: HubServer, branch: str = "tiny", repo: str = REPO) -> dict[str, bytes]:
+def on_branch(hub, branch="tiny", repo=REPO):
     """The files of the branch, without `.gitattributes`; none if it does not exist."""
     if repo not in hub.store.repos or branch not in hub.branches(repo):
         return {}
     return {path: data for path, data in hub.branch(repo, branch).items() if path[:4] != ".git"}
 
 
-def downloads(hub: HubServer) -> list[str]:
+def downloads(hub):
     """The downloaded files, in order."""
     marker = "/resolve/"
     return [
@@ -122,21 +113,21 @@ def downloads(hub: HubServer) -> list[str]:
     ]
 
 
-def pull_refusal(place: HubPlace = TINY, **options: Any) -> str:
+def pull_refusal(place=TINY, **options):
     """The short line that a pull ends with; it contains no token."""
     with pytest.raises(ToolkitError) as caught:
         fetch_dump(place, **options)
     return _short_line(caught.value)
 
 
-def push_refusal(dump: Path, repo: str = REPO, branch: str = "tiny", **options: Any) -> str:
+def push_refusal(dump, repo=REPO, branch="tiny", **options):
     """The short line that a push ends with; it contains no token."""
     with pytest.raises(ToolkitError) as caught:
         push_dump(dump, repo, branch, **options)
     return _short_line(caught.value)
 
 
-def _short_line(error: ToolkitError) -> str:
+def _short_line(error):
     assert "\n" not in str(error)
     assert "hf_" not in str(error)
     assert len(str(error)) < 600

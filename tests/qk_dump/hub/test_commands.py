@@ -1,17 +1,14 @@
 """The verbs `push` and `pull`, `hf://` as a dump, and captures that are published."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from attention_plasticity.cli import main
 from dumps import make_dump
-from hub_server import CLIENT_WARNINGS, HubServer
+from hub_server import CLIENT_WARNINGS
 from hubs import REPO, client_of, downloads, files_of, on_branch, upload
 from lasting_workers import workers as workers  # a fixture of all tests here
 from qk_dump.manifest import DumpManifest, write_manifest
@@ -24,7 +21,7 @@ URL = f"hf://datasets/{REPO}@tiny"
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(tmp_path_factory):
     folder = make_dump(tmp_path_factory.mktemp("dump"), n=60)
     write_manifest(
         folder, DumpManifest(model="maker/Tiny_1b", num_layers=2, num_q_heads=4, num_k_heads=2)
@@ -33,9 +30,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def client(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[pytest.MonkeyPatch]:
+def client(hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with client_of(hub, tmp_path / "cache") as patch:
         yield patch
@@ -55,14 +50,7 @@ def client(
     ],
 )
 @pytest.mark.usefixtures("client")
-def test_usage_errors_are_one_line(
-    hub: HubServer,
-    local: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    said: str,
-) -> None:
+def test_usage_errors_are_one_line(hub, local, tmp_path, capsys, words, said):
     shutil.copytree(local, tmp_path / "dump")
     shutil.copytree(local, tmp_path / "bare")
     (tmp_path / "bare" / "dump.json").unlink()
@@ -76,9 +64,7 @@ def test_usage_errors_are_one_line(
 
 
 @pytest.mark.usefixtures("client")
-def test_push_and_pull_say_where_the_dump_is(
-    hub: HubServer, local: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_push_and_pull_say_where_the_dump_is(hub, local, capsys):
     assert main(["push", str(local), REPO]) == 0
     commit = hub.branches(REPO)["tiny-1b"]
     said = capsys.readouterr().out.splitlines()
@@ -99,9 +85,7 @@ def test_push_and_pull_say_where_the_dump_is(
     assert folder.is_relative_to("mine")
 
 
-def test_a_config_names_dataset_branch_and_cache(
-    hub: HubServer, local: Path, tmp_path: Path, client: pytest.MonkeyPatch
-) -> None:
+def test_a_config_names_dataset_branch_and_cache(hub, local, tmp_path, client):
     upload(hub, local, "main", "model/")
     upload(hub, local, "tiny")
     config = tmp_path / "config.yaml"
@@ -120,12 +104,7 @@ def test_a_config_names_dataset_branch_and_cache(
     assert info["input"]["hub"]["model_dir"] == "model"
 
 
-def test_a_capture_is_published_and_a_second_time_nothing_happens(
-    hub: HubServer,
-    tmp_path: Path,
-    client: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_capture_is_published_and_a_second_time_nothing_happens(hub, tmp_path, client, capsys):
     model, texts = save_tiny_model(tmp_path / "Tiny Model"), save_texts(tmp_path / "t", [60, 90])
     fields = {"output__hf_repo_id": REPO, "output__private": "true"}
     assert sniff(model, texts, tmp_path / "dump", **fields) == 0
@@ -139,9 +118,7 @@ def test_a_capture_is_published_and_a_second_time_nothing_happens(
     assert hub.branches(REPO) == commits
 
 
-def test_a_capture_that_could_not_be_published_does_not_begin(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_capture_that_could_not_be_published_does_not_begin(tmp_path, capsys):
     for repo, branch, said in (("qk", "tiny", "got 'qk'"), (REPO, "main", "main holds the list")):
         fields = {"output__hf_repo_id": repo, "output__hf_branch": branch}
         assert sniff(tmp_path / "m", tmp_path / "t", tmp_path / "dump", **fields) == 2
@@ -150,9 +127,7 @@ def test_a_capture_that_could_not_be_published_does_not_begin(
 
 
 @pytest.mark.usefixtures("client")
-def test_a_config_is_held_against_heads_that_were_not_fetched(
-    hub: HubServer, local: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_config_is_held_against_heads_that_were_not_fetched(hub, local, tmp_path, capsys):
     bare = Path(shutil.copytree(local, tmp_path / "bare"))
     (bare / "dump.json").unlink()
     upload(hub, bare)
@@ -161,9 +136,7 @@ def test_a_config_is_held_against_heads_that_were_not_fetched(
     assert "queries would be paired with the wrong keys" in capsys.readouterr().err
 
 
-def test_layers_of_a_dump_without_its_json_are_analysed(
-    hub: HubServer, local: Path, tmp_path: Path, client: pytest.MonkeyPatch
-) -> None:
+def test_layers_of_a_dump_without_its_json_are_analysed(hub, local, tmp_path, client):
     """As the original tool published it: heads alone. Only files of these layers are fetched.
 
     The bins are those of the first query head, so that commands with other layers share a run.

@@ -4,19 +4,12 @@ Connection refused, cut answers, 5xx once, 5xx always, 429 and wrong content. A 
 ends well, or with one line that says what to do. A branch always holds one complete dump.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import huggingface_hub.constants as constants
 import pytest
 
 import hub_server
 from hub_server import (
     WRITER,
-    Fault,
-    HubServer,
     reset_after,
     reset_before,
     running_hub,
@@ -53,7 +46,7 @@ PASSING = {
 
 
 @pytest.mark.usefixtures("commit")
-def test_a_hub_that_is_not_there(dump: Path, client: pytest.MonkeyPatch, hub: HubServer) -> None:
+def test_a_hub_that_is_not_there(dump, client, hub):
     client.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "fetching failed: no connection" in pull_refusal()
     assert "publishing failed: no connection" in push_refusal(dump)
@@ -63,9 +56,7 @@ def test_a_hub_that_is_not_there(dump: Path, client: pytest.MonkeyPatch, hub: Hu
 
 @pytest.mark.parametrize("endpoint", ["info", "tree", "resolve_head", "resolve_get"])
 @pytest.mark.usefixtures("commit")
-def test_a_fetch_survives_a_fault(
-    hub: HubServer, dump: Path, endpoint: str, tmp_path: Path
-) -> None:
+def test_a_fetch_survives_a_fault(hub, dump, endpoint, tmp_path):
     for name, fault in {**PASSING, "wrong content": wrong_bytes}.items():
         if name == "wrong content" and endpoint != "resolve_get":
             continue
@@ -75,7 +66,7 @@ def test_a_fetch_survives_a_fault(
         assert files_of(fetched.folder) == files_of(dump), name
 
 
-LASTING: dict[str, tuple[Fault, str]] = {
+LASTING = {
     "cut answer": (truncated, "no connection"),
     "5xx always": (status(500), "the Hub answered 500; run the same command again later"),
     "429": (BUSY, "too many requests; wait a while"),
@@ -88,9 +79,7 @@ LASTING: dict[str, tuple[Fault, str]] = {
 
 @pytest.mark.parametrize(("fault", "said"), LASTING.values(), ids=LASTING)
 @pytest.mark.usefixtures("commit")
-def test_a_lasting_fault_is_told_and_nothing_wrong_is_kept(
-    hub: HubServer, dump: Path, fault: Fault, said: str, cache: Path, client: pytest.MonkeyPatch
-) -> None:
+def test_a_lasting_fault_is_told_and_nothing_wrong_is_kept(hub, dump, fault, said, cache, client):
     hub.fail("resolve_get", fault, path=FILE, times=None)
     message = pull_refusal()
     assert message.startswith("me/qk@tiny: ")
@@ -107,9 +96,7 @@ def test_a_lasting_fault_is_told_and_nothing_wrong_is_kept(
 
 
 @pytest.mark.usefixtures("commit")
-def test_what_arrived_before_another_file_failed_is_checked_too(
-    hub: HubServer, dump: Path, cache: Path
-) -> None:
+def test_what_arrived_before_another_file_failed_is_checked_too(hub, dump, cache):
     hub.fail("resolve_get", wrong_bytes, path=FILE, times=None)
     hub.fail("resolve_get", status(403), path="l00h00q", times=None)
     pull_refusal()
@@ -141,13 +128,13 @@ FIRST = ("create the dataset", "find the first commit", "create the branch")
 class Pushes:
     """Pushes a new dump over an old one, or into nothing for the requests that create something."""
 
-    def __init__(self, hub: HubServer, folder: Path) -> None:
+    def __init__(self, hub, folder):
         self.hub = hub
         self.old = files_of(small_dump(folder / "old", examples=3, n=5))
         self.folder = small_dump(folder / "new")
         self.new = files_of(self.folder)
 
-    def outcome(self, request: str, name: str, fault: Fault, times: int | None) -> str:
+    def outcome(self, request, name, fault, times):
         """Push with the fault, then without. Returns the error of the first push."""
         repo = f"me/{request}-{name}".replace(" ", "-")
         if request not in FIRST:
@@ -168,7 +155,7 @@ class Pushes:
         self._push_again(repo, 2 if request in FIRST else 3)
         return error
 
-    def _push_again(self, repo: str, commits: int) -> None:
+    def _push_again(self, repo, commits):
         known = self.hub.store.repos.get(repo)
         arrived = set(known.objects) if known else set()
         before = len(self.hub.log)
@@ -181,7 +168,7 @@ class Pushes:
 
 
 @pytest.fixture(scope="module")
-def pushes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pushes]:
+def pushes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dumps")
     with running_hub() as hub, client_of(hub, folder / "cache"):
         yield Pushes(hub, folder)
@@ -194,9 +181,7 @@ USUAL = ("create the branch", "send a Parquet file", "commit the dump")
     "request_kind",
     [name if name in USUAL else pytest.param(name, marks=pytest.mark.long) for name in REQUESTS],
 )
-def test_a_push_ends_well_or_says_what_to_do(
-    pushes: Pushes, request_kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_push_ends_well_or_says_what_to_do(pushes, request_kind, caplog):
     caplog.set_level("DEBUG")
     for name, fault in PASSING.items():
         assert pushes.outcome(request_kind, name, fault, 1) == "", name

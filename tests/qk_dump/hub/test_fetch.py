@@ -1,12 +1,9 @@
 """Fetching a dump with the real client: the right commit, what is needed, every byte checked."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
@@ -15,10 +12,10 @@ import hub_server
 import qk_dump.hub.commit
 from commands import command
 from dumps import add_attended, make_dump
-from hub_server import STRANGER, WRITER, HubServer, running_hub, slow, status
+from hub_server import STRANGER, WRITER, running_hub, slow, status
 from hubs import REPO, TINY, client_of, downloads, files_of, pull_refusal, upload
 from qk_dump.hub.commit import RemoteFile, list_files
-from qk_dump.hub.fetch import Fetched, HeadChoice, fetch_dump
+from qk_dump.hub.fetch import HeadChoice, fetch_dump
 from qk_dump.hub.place import HubPlace
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_dump.side_files import read_tokens, write_tokens
@@ -32,7 +29,7 @@ FILE = "l01h02q/data.parquet"
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(tmp_path_factory):
     """A dump that tells its layout."""
     folder = make_dump(tmp_path_factory.mktemp("dump"), n=40)
     write_manifest(folder, MANIFEST)
@@ -40,7 +37,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def other(tmp_path_factory):
     """Another dump with the same heads, without layer 1's last query head."""
     folder = make_dump(tmp_path_factory.mktemp("other"), n=41)
     write_manifest(folder, MANIFEST)
@@ -48,16 +45,14 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def heads(fetched: Fetched) -> list[str]:
+def heads(fetched):
     return sorted(path.name for path in fetched.folder.iterdir() if path.is_dir())
 
 
 @pytest.mark.usefixtures("client")
-def test_a_branch_comes_whole_and_a_second_time_costs_nothing(
-    hub: HubServer, local: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_comes_whole_and_a_second_time_costs_nothing(hub, local, monkeypatch):
     commit = upload(hub, local)
-    told: list[tuple[int, int]] = []
+    told = []
     fetched = fetch_dump(TINY, on_bytes=lambda done, total: told.append((done, total)))
     assert fetched.commit == commit
     assert commit in fetched.describe()
@@ -68,7 +63,7 @@ def test_a_branch_comes_whole_and_a_second_time_costs_nothing(
     assert told.count((parquet, parquet)) == 1  # a bar ends once
     hub.log.clear()
 
-    def never(*_: object) -> None:
+    def never(*_):
         raise AssertionError("a file is read or written again")
 
     monkeypatch.setattr(RemoteFile, "is_same", never)  # also in a cache that cannot be written
@@ -89,9 +84,7 @@ def test_a_branch_comes_whole_and_a_second_time_costs_nothing(
     ],
 )
 @pytest.mark.usefixtures("client")
-def test_only_the_wanted_heads_and_their_keys_travel(
-    hub: HubServer, local: Path, tmp_path: Path, choice: HeadChoice, expected: str
-) -> None:
+def test_only_the_wanted_heads_and_their_keys_travel(hub, local, tmp_path, choice, expected):
     dump = shutil.copytree(local, tmp_path / "dump")
     write_tokens(dump, {7: " the"})
     upload(hub, dump)
@@ -118,8 +111,8 @@ def test_only_the_wanted_heads_and_their_keys_travel(
 )
 @pytest.mark.usefixtures("client")
 def test_only_wanted_layers_of_a_dump_without_its_json_travel(
-    hub: HubServer, local: Path, tmp_path: Path, choice: HeadChoice, expected: str
-) -> None:
+    hub, local, tmp_path, choice, expected
+):
     dump = Path(shutil.copytree(local, tmp_path / "dump"))
     (dump / "dump.json").unlink()
     upload(hub, dump)
@@ -130,9 +123,7 @@ def test_only_wanted_layers_of_a_dump_without_its_json_travel(
 
 
 @pytest.mark.usefixtures("client")
-def test_keys_drawn_by_attention_come_with_their_key_head(
-    hub: HubServer, local: Path, tmp_path: Path
-) -> None:
+def test_keys_drawn_by_attention_come_with_their_key_head(hub, local, tmp_path):
     folder = Path(shutil.copytree(local, tmp_path / "dump"))
     for layer in range(2):
         add_attended(folder, layer, 1)
@@ -146,9 +137,7 @@ def test_keys_drawn_by_attention_come_with_their_key_head(
 
 
 @pytest.mark.usefixtures("client")
-def test_a_branch_that_moved_is_fetched_anew_and_what_it_lost_is_gone(
-    hub: HubServer, local: Path, other: Path, tmp_path: Path
-) -> None:
+def test_a_branch_that_moved_is_fetched_anew_and_what_it_lost_is_gone(hub, local, other, tmp_path):
     upload(hub, local)
     before = fetch_dump(TINY)
     other = shutil.copytree(other, tmp_path / "other")
@@ -164,9 +153,7 @@ def test_a_branch_that_moved_is_fetched_anew_and_what_it_lost_is_gone(
 
 
 @pytest.mark.parametrize("damage", ["cut", "removed"])
-def test_a_file_that_was_damaged_here_is_fetched_again(
-    hub: HubServer, local: Path, damage: str, client: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_was_damaged_here_is_fetched_again(hub, local, damage, client):
     """Page checksums tell a change of bytes when the file is read."""
     upload(hub, local)
     blob = (fetch_dump(TINY).folder / FILE).resolve()
@@ -183,9 +170,7 @@ def test_a_file_that_was_damaged_here_is_fetched_again(
     assert set(downloads(hub)) == {FILE}
 
 
-def test_offline_the_checked_copy_is_used_and_said(
-    hub: HubServer, local: Path, other: Path, client: pytest.MonkeyPatch
-) -> None:
+def test_offline_the_checked_copy_is_used_and_said(hub, local, other, client):
     upload(hub, local)
     online = fetch_dump(TINY)
     upload(hub, other)
@@ -203,7 +188,7 @@ def test_offline_the_checked_copy_is_used_and_said(
 
 
 @pytest.mark.usefixtures("client")
-def test_heads_may_lie_below_a_folder(hub: HubServer, local: Path, tmp_path: Path) -> None:
+def test_heads_may_lie_below_a_folder(hub, local, tmp_path):
     upload(hub, local, "main", "model/")
     for given in (None, "model", "./model/"):
         fetched = fetch_dump(HubPlace(REPO, folder=given), choice=HeadChoice([0], [3]))
@@ -224,7 +209,7 @@ def test_heads_may_lie_below_a_folder(hub: HubServer, local: Path, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("client")
-def test_what_is_not_there_is_told(hub: HubServer, local: Path, tmp_path: Path) -> None:
+def test_what_is_not_there_is_told(hub, local, tmp_path):
     upload(hub, local)
     said = {
         HubPlace("me/none", "tiny"): "no such dataset; check the name",
@@ -244,9 +229,7 @@ def test_what_is_not_there_is_told(hub: HubServer, local: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("token", [None, STRANGER, "hf_bogus"])
-def test_a_private_dataset_needs_the_right_token(
-    hub: HubServer, local: Path, cache: Path, token: str | None
-) -> None:
+def test_a_private_dataset_needs_the_right_token(hub, local, cache, token):
     upload(hub, local)
     hub.store.repos[REPO].private = True
     with client_of(hub, cache, token):
@@ -259,9 +242,9 @@ def test_a_private_dataset_needs_the_right_token(
         assert "is gated; ask for access" in pull_refusal()
 
 
-def test_a_killed_pull_continues(hub: HubServer, local: Path, tmp_path: Path) -> None:
+def test_a_killed_pull_continues(hub, local, tmp_path):
     upload(hub, local)
-    words: tuple[Any, ...] = ("pull", f"{REPO}@tiny", "--cache_dir", tmp_path, "--max_workers", 1)
+    words = ("pull", f"{REPO}@tiny", "--cache_dir", tmp_path, "--max_workers", 1)
     plan = hub.fail("resolve_get", slow(PATIENCE), skip=6, times=None)
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command(*words), env=hub.environment, stdout=quiet) as running:
@@ -280,9 +263,7 @@ def test_a_killed_pull_continues(hub: HubServer, local: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("client")
-def test_another_branch_is_never_taken_for_this_one(
-    hub: HubServer, local: Path, other: Path
-) -> None:
+def test_another_branch_is_never_taken_for_this_one(hub, local, other):
     upload(hub, local, "a")
     upload(hub, other, "b")
     assert files_of(fetch_dump(HubPlace(REPO, "a")).folder) == files_of(local)
@@ -297,7 +278,7 @@ def test_another_branch_is_never_taken_for_this_one(
 SMALL = "l00h01q/data.parquet"
 
 
-def test_a_listing_in_several_pages_is_complete() -> None:
+def test_a_listing_in_several_pages_is_complete():
     files = {f"d{i // 10}/e/{i}.txt": b"%d" % i for i in range(40)}
     with running_hub(page_size=7) as hub:
         commit = hub.store.write(REPO, files, "b").id
@@ -307,7 +288,7 @@ def test_a_listing_in_several_pages_is_complete() -> None:
 
 
 @pytest.mark.usefixtures("commit")
-def test_redirects(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+def test_redirects(hub, dump, tmp_path):
     for endpoint in ("info", "tree", "resolve_get"):
         hub.fail(endpoint, status(302, {"Location": "?round"}), times=None)
         assert "fetching failed: too many redirects; check HF_ENDPOINT" in pull_refusal()
@@ -326,7 +307,7 @@ GARBLED = (b"", b"null", b"{}", b"5", b'{"id": "me/qk", "sha', b"\xff\xfe", b"<h
 
 
 @pytest.mark.usefixtures("commit")
-def test_answers_that_are_none_are_told(hub: HubServer, cache: Path) -> None:
+def test_answers_that_are_none_are_told(hub, cache):
     """For example those of a proxy."""
     for body in GARBLED:
         for endpoint in ("info", "tree"):
@@ -336,9 +317,7 @@ def test_answers_that_are_none_are_told(hub: HubServer, cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_cache_that_others_changed(
-    commit: str, cache: Path, dump: Path, tmp_path: Path, client: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_others_changed(commit, cache, dump, tmp_path, client):
     snapshot = cache / "datasets--me--qk" / "snapshots" / commit
     snapshot.mkdir(parents=True)
     (snapshot / "l00h01q").mkdir()
@@ -358,9 +337,7 @@ def test_a_cache_that_others_changed(
 
 
 @pytest.mark.usefixtures("client")
-def test_an_unfinished_capture_on_the_hub_is_refused(
-    hub: HubServer, local: Path, tmp_path: Path
-) -> None:
+def test_an_unfinished_capture_on_the_hub_is_refused(hub, local, tmp_path):
     dump = shutil.copytree(local, tmp_path / "dump")
     (dump / "dump.json").unlink()
     (dump / ".capture").mkdir()

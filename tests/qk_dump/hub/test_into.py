@@ -1,11 +1,7 @@
 """Fetching a dump into a folder: whole or not to be read, continued, and beside nothing else."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import huggingface_hub.constants as constants
 import pytest
@@ -13,7 +9,7 @@ import pytest
 import hub_server
 from commands import command
 from dumps import make_dump
-from hub_server import HubServer, slow
+from hub_server import slow
 from hubs import REPO, TINY, downloads, files_of, pull_refusal, upload
 from qk_dump.hub.fetch import HeadChoice, fetch_dump
 from qk_dump.hub.place import HubPlace
@@ -26,21 +22,19 @@ pytestmark = pytest.mark.filterwarnings(hub_server.CLIENT_WARNINGS)
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def local(tmp_path_factory):
     folder = make_dump(tmp_path_factory.mktemp("dump"), n=40)
     write_manifest(folder, DumpManifest(model="m", num_layers=2, num_q_heads=4, num_k_heads=2))
     return folder
 
 
 @pytest.fixture
-def into(tmp_path: Path) -> Path:
+def into(tmp_path):
     return tmp_path / "data" / "mine"
 
 
 @pytest.mark.usefixtures("client")
-def test_a_folder_gets_the_dump_and_a_second_time_costs_nothing(
-    hub: HubServer, local: Path, into: Path, cache: Path
-) -> None:
+def test_a_folder_gets_the_dump_and_a_second_time_costs_nothing(hub, local, into, cache):
     upload(hub, local)
     first = fetch_dump(TINY, choice=HeadChoice([0], [1]), into=str(into))
     assert first.folder == into
@@ -56,9 +50,7 @@ def test_a_folder_gets_the_dump_and_a_second_time_costs_nothing(
 
 
 @pytest.mark.usefixtures("client")
-def test_a_folder_is_filled_from_the_cache(
-    hub: HubServer, local: Path, into: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_filled_from_the_cache(hub, local, into, monkeypatch):
     upload(hub, local, "main", "model/")
     place = HubPlace(REPO)
     cached = fetch_dump(place).folder
@@ -78,12 +70,10 @@ def test_a_folder_is_filled_from_the_cache(
     assert files_of(again) == files_of(local)
 
 
-def test_a_killed_pull_into_a_folder_continues(
-    hub: HubServer, local: Path, into: Path, tmp_path: Path
-) -> None:
+def test_a_killed_pull_into_a_folder_continues(hub, local, into, tmp_path):
     upload(hub, local)
     cache = ("--cache_dir", tmp_path / "cache", "--max_workers", 1)
-    words: tuple[Any, ...] = ("pull", f"{REPO}@tiny", into, *cache)
+    words = ("pull", f"{REPO}@tiny", into, *cache)
     plan = hub.fail("resolve_get", slow(PATIENCE), skip=6, times=None)
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command(*words), env=hub.environment, stdout=quiet) as running:
@@ -106,9 +96,7 @@ def test_a_killed_pull_into_a_folder_continues(
 
 
 @pytest.mark.usefixtures("client")
-def test_a_folder_with_other_data_is_refused_and_left_alone(
-    hub: HubServer, local: Path, into: Path
-) -> None:
+def test_a_folder_with_other_data_is_refused_and_left_alone(hub, local, into):
     upload(hub, local)
     upload(hub, make_dump(into.parent / "other", n=41), "other")
     shutil.copytree(local, into)

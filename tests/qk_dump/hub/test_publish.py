@@ -1,21 +1,15 @@
 """Publishing a dump: the real client against the loopback Hub."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
-from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
 
 import hub_server
 from dumps import add_attended, head_rows, write_columns
-from hub_server import HubServer
 from hubs import REPO, files_of, on_branch, push_refusal, small_dump
 from qk_dump.card import is_card
 from qk_dump.heads import HeadId
@@ -30,13 +24,13 @@ pytestmark = [
 ]
 
 
-def without_card(files: dict[str, bytes]) -> dict[str, bytes]:
+def without_card(files):
     """The files without the card, which a push makes for the heads that are there."""
     return {name: data for name, data in files.items() if name != "README.md"}
 
 
-def test_a_first_push_makes_dataset_branch_and_list(hub: HubServer, dump: Path) -> None:
-    hub_bytes: list[tuple[int, int]] = []
+def test_a_first_push_makes_dataset_branch_and_list(hub, dump):
+    hub_bytes = []
     on_bytes = lambda *told: hub_bytes.append(told)  # noqa: E731
     done = push_dump(dump, REPO, "tiny", private=True, on_bytes=on_bytes)
     assert hub.store.repos[REPO].private is True
@@ -49,7 +43,7 @@ def test_a_first_push_makes_dataset_branch_and_list(hub: HubServer, dump: Path) 
     assert hub_bytes == [(0, total), (total, total)]
 
 
-def test_only_what_changed_is_sent(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+def test_only_what_changed_is_sent(hub, dump, tmp_path):
     first = push_dump(dump, REPO, "tiny")
     hub.log.clear()
     branches = hub.branches(REPO)
@@ -65,7 +59,7 @@ def test_only_what_changed_is_sent(hub: HubServer, dump: Path, tmp_path: Path) -
     assert len(hub.commits(REPO, "tiny")) == 3
 
 
-def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dump: Path) -> None:
+def test_files_of_the_earlier_dump_disappear_and_others_stay(hub, dump):
     add_attended(dump, d=2)
     push_dump(dump, REPO, "tiny")
     assert without_card(on_branch(hub)) == without_card(files_of(dump))
@@ -83,14 +77,14 @@ def test_files_of_the_earlier_dump_disappear_and_others_stay(hub: HubServer, dum
     assert len(hub.commits(REPO, "tiny")) == before + 1
 
 
-def test_what_main_holds_does_not_come_to_the_branch(hub: HubServer, dump: Path) -> None:
+def test_what_main_holds_does_not_come_to_the_branch(hub, dump):
     hub.store.write(REPO, {"model/l00h00q/data.parquet": b"of another", "notes.md": b"mine"})
     push_dump(dump, REPO, "tiny")
     assert on_branch(hub) == files_of(dump)
     assert hub.branch(REPO)["notes.md"] == b"mine"
 
 
-def test_main_lists_every_branch_that_holds_a_dump(hub: HubServer, tmp_path: Path) -> None:
+def test_main_lists_every_branch_that_holds_a_dump(hub, tmp_path):
     hub.store.write(REPO, {"notes.md": b"no dump"}, "empty")
     hub.store.write(REPO, {"dump.json": b"{no JSON", "l00h00q/a.parquet": b"x"}, "odd")
     hub.store.write(REPO, {"model/l00h00q/a.parquet": b"x"}, "folder")
@@ -108,17 +102,15 @@ def test_main_lists_every_branch_that_holds_a_dump(hub: HubServer, tmp_path: Pat
     assert 'revision="a-b"' in text
 
 
-def test_only_the_files_of_its_own_branch_are_listed(
-    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_files_of_its_own_branch_are_listed(hub, dump, monkeypatch):
     """Of another branch, dump.json is asked for; without one, the folders of its root."""
     hub.store.write(REPO, {"dump.json": b"{}", "l00h00q/a.parquet": b"x"}, "other")
     hub.store.write(REPO, {"l00h00q/a.parquet": b"x"}, "original")
     others = {commit: name for name, commit in hub.branches(REPO).items()}
-    listed: list[tuple[str, bool]] = []
+    listed = []
     tree = HfApi.list_repo_tree
 
-    def seen(api: HfApi, *given: Any, **options: Any) -> Any:
+    def seen(api, *given, **options):
         listed.append((others.get(options["revision"], "tiny"), options["recursive"]))
         return tree(api, *given, **options)
 
@@ -129,7 +121,7 @@ def test_only_the_files_of_its_own_branch_are_listed(
     assert all(b"| `%s` |" % name in card for name in (b"original", b"other", b"tiny"))
 
 
-def test_an_analysis_lists_its_own_folder(hub: HubServer, dump: Path) -> None:
+def test_an_analysis_lists_its_own_folder(hub, dump):
     push_dump(dump, REPO, "tiny")
     hub.log.clear()
     (dump / "a.csv").write_text("1")
@@ -141,7 +133,7 @@ def test_an_analysis_lists_its_own_folder(hub: HubServer, dump: Path) -> None:
     assert "l00h00q/data.parquet" in on_branch(hub)
 
 
-def test_a_card_of_their_own_is_kept(hub: HubServer, dump: Path) -> None:
+def test_a_card_of_their_own_is_kept(hub, dump):
     hub.store.write(REPO, {"README.md": b"# by hand"})
     (dump / "README.md").write_text("# also by hand")
     (note,) = push_dump(dump, REPO, "tiny").notes
@@ -154,14 +146,12 @@ def test_a_card_of_their_own_is_kept(hub: HubServer, dump: Path) -> None:
     assert "config_name: l00h01q" in made.read_text()
 
 
-def between(
-    monkeypatch: pytest.MonkeyPatch, branch: str, what: Callable[[], object], times: int = 1
-) -> None:
+def between(monkeypatch, branch, what, times=1):
     """Let something happen just before each of the next commits to a branch."""
     send = RemoteBranch._send
     left = [what] * times
 
-    def later(remote: Any, *given: Any) -> list[Any]:
+    def later(remote, *given):
         additions = send(remote, *given)
         if remote.place.revision == branch and left:
             left.pop()()
@@ -170,9 +160,7 @@ def between(
     monkeypatch.setattr(RemoteBranch, "_send", later)
 
 
-def test_a_commit_of_somebody_else_meanwhile(
-    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_of_somebody_else_meanwhile(hub, dump, monkeypatch):
     larger = files_of(dump) | {"l07h00q/a.parquet": b"theirs"}  # must not be taken for ours
     for branch, theirs in {"tiny": {"l05h00q/a.parquet": b"theirs"}, "large": larger}.items():
         other = lambda branch=branch, theirs=theirs: hub.store.write(REPO, theirs, branch)  # noqa: E731
@@ -185,12 +173,10 @@ def test_a_commit_of_somebody_else_meanwhile(
         assert on_branch(hub, branch) == files_of(dump)
 
 
-def test_a_list_that_somebody_else_changes_meanwhile(
-    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_that_somebody_else_changes_meanwhile(hub, dump, monkeypatch):
     theirs = {"dump.json": b'{"model": "org/theirs"}', "l00h00q/a.parquet": b"x"}
 
-    def meanwhile() -> None:
+    def meanwhile():
         hub.store.write(REPO, {f"note{len(hub.commits(REPO))}.md": b"x"})
         hub.store.write(REPO, theirs, "theirs")
 
@@ -208,9 +194,7 @@ def test_a_list_that_somebody_else_changes_meanwhile(
     assert on_branch(hub).keys() == files_of(dump).keys()
 
 
-def test_the_same_dump_pushed_twice_at_once(
-    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_dump_pushed_twice_at_once(hub, dump, monkeypatch):
     together = Barrier(2, timeout=PATIENCE)
     between(monkeypatch, "tiny", together.wait, times=2)
     with ThreadPoolExecutor(2) as pool:
@@ -221,7 +205,7 @@ def test_the_same_dump_pushed_twice_at_once(
     assert "`org/tiny`" in hub.branch(REPO)["README.md"].decode()
 
 
-def an_analysis(folder: Path, heads: int = 2, page: bool = True) -> dict[str, bytes]:
+def an_analysis(folder, heads=2, page=True):
     """Files of a finished analysis, by their path on the branch."""
     folder.mkdir()
     tables = {"head_metrics": "head_metrics.csv", "influences": "head_influences.csv"}
@@ -236,11 +220,11 @@ def an_analysis(folder: Path, heads: int = 2, page: bool = True) -> dict[str, by
     return published
 
 
-def of_analysis(hub: HubServer) -> dict[str, bytes]:
+def of_analysis(hub):
     return {name: data for name, data in on_branch(hub).items() if name.startswith("analysis/")}
 
 
-def test_an_analysis_is_published_with_its_dump(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+def test_an_analysis_is_published_with_its_dump(hub, dump, tmp_path):
     layout = {"num_layers": 1, "num_q_heads": 2, "num_k_heads": 1}
     info = json.loads((dump / "dump.json").read_text())
     (dump / "dump.json").write_text(json.dumps({**info, **layout}))
@@ -261,9 +245,7 @@ def test_an_analysis_is_published_with_its_dump(hub: HubServer, dump: Path, tmp_
     assert "another dump (num_q_heads 9" in push_refusal(dump, run=tmp_path / "other")
 
 
-def test_a_file_that_disappears_meanwhile(
-    hub: HubServer, dump: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_disappears_meanwhile(hub, dump, monkeypatch):
     push_dump(dump, REPO, "tiny")
     was = on_branch(hub)
     write_columns(dump, HeadId(0, 2, "q"), **head_rows(4, 2))
@@ -271,9 +253,7 @@ def test_a_file_that_disappears_meanwhile(
         file = dump / folder / "data.parquet"
         ready = RemoteBranch.create_missing
 
-        def create_missing(
-            remote: Any, private: bool, ready: Any = ready, file: Path = file
-        ) -> None:
+        def create_missing(remote, private, ready=ready, file=file):
             ready(remote, private)
             file.unlink()
 

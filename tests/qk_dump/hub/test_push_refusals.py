@@ -1,19 +1,14 @@
 """What is not published: files outside the dump, unreadable heads, and what may not be."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 import hub_server
 from dumps import make_dump
-from hub_server import READER, WRITER, HubServer, status
+from hub_server import READER, WRITER, status
 from hubs import REPO, TINY, files_of, on_branch, push_refusal
 from odd_files import replace_by
 from qk_dump.hub.fetch import fetch_dump
@@ -27,14 +22,14 @@ pytestmark = [
 HEAD = "l00h01q/data.parquet"
 
 
-def refused_unsent(hub: HubServer, dump: Path, **options: Any) -> str:
+def refused_unsent(hub, dump, **options):
     """The message of a refusal before the Hub heard anything."""
     message = push_refusal(dump, **options)
     assert not hub.log
     return message
 
 
-def test_links_are_published_as_files(hub: HubServer, dump: Path, tmp_path: Path) -> None:
+def test_links_are_published_as_files(hub, dump, tmp_path):
     """Files inside and outside the dump, and those of the client's cache."""
     expected = files_of(dump)
     shutil.move(dump / HEAD, tmp_path / "q")
@@ -48,11 +43,11 @@ def test_links_are_published_as_files(hub: HubServer, dump: Path, tmp_path: Path
     assert on_branch(hub, "again") == expected
 
 
-def without(column: str) -> Callable[[Path], object]:
+def without(column):
     return lambda path: pq.write_table(pq.read_table(path).drop_columns(column), path)
 
 
-GARBAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+GARBAGE = {
     "half": (
         lambda path: path.write_bytes(path.read_bytes()[:-200]),
         "is not a readable Parquet file",
@@ -63,9 +58,7 @@ GARBAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "said"), GARBAGE.values(), ids=GARBAGE)
-def test_a_head_that_nobody_could_read_is_refused(
-    hub: HubServer, tmp_path: Path, spoil: Callable[[Path], object], said: str
-) -> None:
+def test_a_head_that_nobody_could_read_is_refused(hub, tmp_path, spoil, said):
     dump = make_dump(tmp_path / "dump", layers=1, q_heads=2, k_heads=1, n=777)
     spoil(dump / HEAD)
     message = refused_unsent(hub, dump)
@@ -73,7 +66,7 @@ def test_a_head_that_nobody_could_read_is_refused(
     assert said in message
 
 
-def test_an_incomplete_dump_is_refused(hub: HubServer, dump: Path) -> None:
+def test_an_incomplete_dump_is_refused(hub, dump):
     (dump / "attended/l00h00k").mkdir(parents=True)
     assert "attended/l00h00k: holds no Parquet file. Copy" in refused_unsent(hub, dump)
     shutil.rmtree(dump / "attended")
@@ -96,9 +89,7 @@ def test_an_incomplete_dump_is_refused(hub: HubServer, dump: Path) -> None:
         ('{"head_layout": {}, "tables": {"a": "missing.csv"}}', "missing.csv"),
     ],
 )
-def test_a_folder_that_is_no_analysis(
-    hub: HubServer, dump: Path, tmp_path: Path, content: str | None, said: str
-) -> None:
+def test_a_folder_that_is_no_analysis(hub, dump, tmp_path, content, said):
     run = tmp_path / "run"
     run.mkdir()
     if content is not None:
@@ -106,7 +97,7 @@ def test_a_folder_that_is_no_analysis(
     assert said in refused_unsent(hub, dump, run=run)
 
 
-def test_names_that_are_no_dataset_or_branch(hub: HubServer, dump: Path) -> None:
+def test_names_that_are_no_dataset_or_branch(hub, dump):
     for repo in ("qk", "me/my qk", "me/a/b", "", "me/qk@tiny", "/qk", "mé/qk"):
         assert "repo: expected owner/name, got " in refused_unsent(hub, dump, repo=repo)
     for repo in ("me/-qk-", "me/a--b", "me/" + "a" * 100, "me/qk.git"):  # the client refuses them
@@ -116,7 +107,7 @@ def test_names_that_are_no_dataset_or_branch(hub: HubServer, dump: Path) -> None
     assert "main holds the list of branches" in refused_unsent(hub, dump, branch="main")
 
 
-def test_private_never_means_public(hub: HubServer, dump: Path) -> None:
+def test_private_never_means_public(hub, dump):
     hub.store.create_repo(REPO)
     assert "public; nothing was sent" in push_refusal(dump, private=True)
     assert set(hub.branches(REPO)) == {"main"}
@@ -126,9 +117,7 @@ def test_private_never_means_public(hub: HubServer, dump: Path) -> None:
     assert hub.store.repos[REPO].private
 
 
-def test_tokens_that_are_none_or_may_not(
-    hub: HubServer, dump: Path, client: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tokens_that_are_none_or_may_not(hub, dump, client, caplog):
     caplog.set_level("DEBUG")
     for token in ("hf_ünïcode", "hf_two words", "hf_tab\there"):
         client.setenv("HF_TOKEN", token)
@@ -147,7 +136,7 @@ def test_tokens_that_are_none_or_may_not(
 @pytest.mark.parametrize(
     "endpoint", ["info", "refs", "commits", "tree", "preupload", "lfs_batch", "commit"]
 )
-def test_garbled_answers_are_told(hub: HubServer, dump: Path, endpoint: str) -> None:
+def test_garbled_answers_are_told(hub, dump, endpoint):
     told = []
     for body in (b"", b"null", b'{"a": 1}', b"<html>", b"\xff"):
         hub.fail(endpoint, status(200, body=body), times=None)

@@ -1,11 +1,8 @@
 """The Triton kernels against plain torch, on a GPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from qk_sniffer.attention.queries import SampledQueries, SpacedQueries, TextTokens
 from qk_sniffer.attention.query_attention import chunked_attention, query_attention
@@ -33,21 +30,21 @@ SHAPES = {  # query heads, key heads, length, width, share of positions, capture
 }
 
 
-def rows_of(batch: int, length: int, share: float) -> KindRows:
+def rows_of(batch, length, share):
     rng = np.random.default_rng(length)
     kept = [np.flatnonzero(rng.random(length) < share) for _ in range(batch)]
     kept[-1] = np.array([0, length - 1])
     return KindRows(np.repeat(np.arange(batch), [len(part) for part in kept]), np.concatenate(kept))
 
 
-def vectors(*shape: int, dtype: torch.dtype) -> Tensor:
+def vectors(*shape, dtype):
     return 1.5 * torch.randn(shape, device="cuda").to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rule", RULES)
-def test_columns_of_queries_equal_plain_torch(rule: str, shape: str, dtype: torch.dtype) -> None:
+def test_columns_of_queries_equal_plain_torch(rule, shape, dtype):
     torch.manual_seed(0)
     q_heads, k_heads, length, width, share, captured = SHAPES[shape]
     heads = captured or tuple(range(q_heads))
@@ -77,7 +74,7 @@ def test_columns_of_queries_equal_plain_torch(rule: str, shape: str, dtype: torc
         torch.testing.assert_close(*logits, rtol=1e-6, atol=1e-4)  # equal but for rounding
 
 
-def test_the_earliest_of_equal_keys_is_the_strongest() -> None:
+def test_the_earliest_of_equal_keys_is_the_strongest():
     """All logits are equal, in many blocks of keys and segments of distances."""
     rows = KindRows(np.zeros(300, np.int64), np.arange(0, 30_000, 100))
     ones = torch.ones(1, 300, 64, device="cuda")
@@ -89,7 +86,7 @@ def test_the_earliest_of_equal_keys_is_the_strongest() -> None:
         assert found[0, :, -3].view(torch.int32).tolist() == low.tolist()
 
 
-def test_infinite_and_nan_logits_are_not_hidden() -> None:
+def test_infinite_and_nan_logits_are_not_hidden():
     torch.manual_seed(0)
     rows = rows_of(1, 300, 0.1)
     for bad in (float("nan"), float("inf")):
@@ -108,7 +105,7 @@ def test_infinite_and_nan_logits_are_not_hidden() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [*SHAPES, "short"])
 @pytest.mark.parametrize("rule", RULES)
-def test_what_keys_receive_equals_plain_torch(rule: str, shape: str, dtype: torch.dtype) -> None:
+def test_what_keys_receive_equals_plain_torch(rule, shape, dtype):
     torch.manual_seed(0)
     sizes = {**SHAPES, "short": (12, 3, 5, 64, 1.0, None)}
     q_heads, k_heads, length, width, _, _ = sizes[shape]

@@ -1,32 +1,27 @@
 """Attention columns of captured queries against the weights of the model's own function."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from qk_dump.checks import rules_of
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import DumpManifest
-from qk_dump.rows import Rows
 from qk_sniffer.attention import query_attention as columns_of_queries
 from qk_sniffer.attention import received
 from qk_sniffer.attention.queries import SampledQueries, TextTokens
 from qk_sniffer.attention.query_attention import chunked_attention, query_attention
 from qk_sniffer.attention.totals import attention_columns
 from qk_sniffer.capture.description import layer_record
-from qk_sniffer.engines.engine import AttentionRule, LayerFacts
-from qk_sniffer.engines.hf.attention_hooks import AttentionCall, attention_hook
-from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, run_backbone
+from qk_sniffer.engines.engine import AttentionRule
+from qk_sniffer.engines.hf.attention_hooks import attention_hook
+from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.engines.hf.logits import in_float32
 from qk_sniffer.notebook import tap
 from qk_sniffer.sampling.rows import KindRows
@@ -37,23 +32,21 @@ PLACE = Path("dump")
 MODELS = {**ARCHITECTURES, **RARE}
 
 
-def tokens(batch: int = 2, length: int = LENGTH) -> Tensor:
+def tokens(batch=2, length=LENGTH):
     """Texts of few tokens, which repeat."""
     return torch.randint(3, 11, (batch, length), generator=torch.Generator().manual_seed(1))
 
 
-def own_attention(
-    model: Any, ids: Tensor, layout: HfLayout
-) -> dict[int, list[tuple[Tensor, Tensor]]]:
+def own_attention(model, ids, layout):
     """Layer → weights (heads, s, s) and lengths of values (key heads, s) of every text.
 
     The attention function of the model computes the weights, in float32.
     """
-    found: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    found = {}
     wanted = {(place.module, place.call): layer for layer, place in layout.places.items()}
-    calls: Counter[Any] = Counter()
+    calls = Counter()
 
-    def remember(call: AttentionCall) -> None:
+    def remember(call):
         layer = wanted.get((call.module, calls[call.module]))
         calls[call.module] += call.is_self_attention
         if call.is_self_attention and layer is not None:
@@ -75,7 +68,7 @@ def own_attention(
         *("deepseek_v32", "granite_swa", "inkling_text", "minimax_m3_vl_text", "zamba2"),
     ),
 )
-def test_columns_fit_the_models_own_weights(name: str) -> None:
+def test_columns_fit_the_models_own_weights(name):
     """Of a model in bfloat16. Tests of `verify` compare all sums of weights in float32."""
     if name in RARE:
         needs_rare(name)
@@ -103,7 +96,7 @@ def test_columns_fit_the_models_own_weights(name: str) -> None:
                 np.testing.assert_allclose(k["value_norm"], norms, rtol=1e-6)
 
 
-def check_head(facts: LayerFacts, q: Rows, k: Rows, weights: Any, ids: Any) -> None:
+def check_head(facts, q, k, weights, ids):
     """The largest weight and its key; all weights from vectors and `lse`."""
     largest = np.exp(q["max_logit"] - q["lse"])
     np.testing.assert_allclose(largest, weights.max(axis=1), atol=1e-5)
@@ -119,7 +112,7 @@ def check_head(facts: LayerFacts, q: Rows, k: Rows, weights: Any, ids: Any) -> N
         np.testing.assert_allclose(exact[seen], weights[seen], atol=1e-5)
 
 
-def test_the_earliest_of_equal_keys_is_the_strongest() -> None:
+def test_the_earliest_of_equal_keys_is_the_strongest():
     """All keys are equal, then those from 5 on are stronger; a window of 4 hides the first."""
     rows = KindRows(np.zeros(12, np.int64), np.arange(12))
     queries = SampledQueries(torch.ones(1, 12, 3), rows, np.zeros(1, np.int64), (0,), 1)
@@ -137,7 +130,7 @@ def test_the_earliest_of_equal_keys_is_the_strongest() -> None:
 
 
 @pytest.mark.parametrize("window", [None, 7])
-def test_the_size_of_blocks_changes_no_number(window: int | None) -> None:
+def test_the_size_of_blocks_changes_no_number(window):
     generator = torch.Generator().manual_seed(5)
     vectors, key = (torch.randn(shape, generator=generator) for shape in ((4, 90, 8), (90, 2, 8)))
     rows = KindRows(np.repeat([0, 1], [50, 40]), np.r_[0:50, 0:40])
@@ -151,9 +144,7 @@ def test_the_size_of_blocks_changes_no_number(window: int | None) -> None:
 
 
 @pytest.mark.parametrize(("window", "chunked"), [(None, False), (7, False), (7, True)])
-def test_keys_of_a_token_are_counted_by_searching_a_sorted_list(
-    window: int | None, chunked: bool
-) -> None:
+def test_keys_of_a_token_are_counted_by_searching_a_sorted_list(window, chunked):
     """As on a GPU: two texts of different lengths, one after the other."""
     ids = torch.randint(0, 5, (80,), generator=torch.Generator().manual_seed(3))
     start = torch.tensor([0] * 50 + [50] * 30)
@@ -174,7 +165,7 @@ WORK = {
 
 
 @pytest.mark.parametrize("kernel", WORK)
-def test_plain_torch_is_used_where_the_kernel_cannot_run(kernel: str) -> None:
+def test_plain_torch_is_used_where_the_kernel_cannot_run(kernel):
     """Without Triton, or without a GPU, the trial of the kernel fails; a bug of ours is shown."""
     works, sizes = WORK[kernel]
     with pytest.warns(RuntimeWarning, match="plain torch is used"):

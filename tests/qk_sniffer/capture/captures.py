@@ -1,44 +1,39 @@
 """A small capture whose content is decided by the number of the chunk, for tests."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from qk_dump import writer
 from qk_dump.columns import COLUMNS, MASS_BINS, MASSES, RECEIVED, table_of, written_names
-from qk_dump.heads import HeadId, Kind
 from qk_dump.manifest import DumpManifest
 from qk_dump.rows import Rows
 from qk_dump.side_files import Example
 from qk_sniffer.capture.finish import finish
-from qk_sniffer.capture.folder import CaptureFolder, open_capture
+from qk_sniffer.capture.folder import open_capture
 from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.segments import segment_path, write_segment
 from qk_sniffer.rows.tables import LayerTable, Part, with_heads
 
-PLAN: dict[str, Any] = {
+PLAN = {
     "model": {"name": "tiny", "revision": None},
     "sampler": {"type": "uniform", "base_rate": 2.0},
     "versions": {"torch": "2.9"},
 }
 MANIFEST = DumpManifest(model="tiny", num_q_heads=4, num_k_heads=2)
-KINDS: tuple[Kind, Kind] = ("q", "k")
+KINDS = ("q", "k")
 CHUNK = 3  # texts
 LAYERS = ((0, 4, None), (1, 6, 16), (2, 4, None))
 """Number, width and window; the first has all columns, the last never has a row."""
 
 
-def tables(half: bool = False) -> list[LayerTable]:
+def tables(half=False):
     """The tables of all layers, and of keys of the first layer that were drawn by attention."""
     parts = [Part(layer, kind) for layer, _, _ in LAYERS for kind in KINDS]
     return [
@@ -48,12 +43,12 @@ def tables(half: bool = False) -> list[LayerTable]:
     ]
 
 
-def schemas(half: bool = False) -> dict[HeadId, pa.Schema]:
+def schemas(half=False):
     """The columns of all heads."""
     return {head: table.schema for table in tables(half) for head in table.head_ids}
 
 
-def names_of(layer: int, kind: Kind) -> tuple[str, ...]:
+def names_of(layer, kind):
     """The columns of a kind in a layer."""
     full = layer == 0
     return written_names(kind, attention=full, tokens=full, received=full and kind == "k")
@@ -64,25 +59,25 @@ OUTLINE = Outline(1, 7 * CHUNK, tuple(tables()), MANIFEST, tokens=True)
 HEADS = list(SCHEMAS)
 
 
-def examples_of(chunk: int) -> list[Example]:
+def examples_of(chunk):
     """Texts of a chunk; every fifth chunk has only empty ones."""
     ids = range(chunk * CHUNK, (chunk + 1) * CHUNK)
     return [Example(i, f"text {i}", 0 if chunk % 5 == 3 else 10 + i, f"digest {i}") for i in ids]
 
 
-def rows_of(chunk: int, half: bool = False) -> dict[HeadId, Rows]:
+def rows_of(chunk, half=False):
     """Rows of a chunk: some texts and heads have none, and some values are not known."""
     if chunk % 5 == 3:
         return {}
     return {head: _rows(chunk, head, half) for head in HEADS if head.layer < 2}
 
 
-def _rows(chunk: int, head: HeadId, half: bool) -> Rows:
+def _rows(chunk, head, half):
     rng = np.random.default_rng([chunk, *head[:2], head.kind == "q", head.attended])
     first, (_, width, window) = chunk * CHUNK, LAYERS[head.layer]
     example = np.sort(rng.integers(first, first + CHUNK, rng.integers(0, 9)))
     n = len(example)
-    columns: dict[str, Any] = {
+    columns = {
         "bucket": np.arange(n) // 2,
         "example_id": example,
         "position": np.arange(n) * 3,
@@ -102,9 +97,9 @@ def _rows(chunk: int, head: HeadId, half: bool) -> Rows:
     return Rows(columns)
 
 
-def batches_of(chunk: int, half: bool = False) -> dict[Part, list[pa.Table]]:
+def batches_of(chunk, half=False):
     """The rows of a chunk as those of two batches: the last text, and those before it."""
-    found: dict[Part, list[pa.Table]] = {}
+    found = {}
     for table in tables(half):
         for last in (False, True):
             rows = {
@@ -119,24 +114,24 @@ def batches_of(chunk: int, half: bool = False) -> dict[Part, list[pa.Table]]:
     return found
 
 
-def opened(folder: Path, **options: Any) -> CaptureFolder:
+def opened(folder, **options):
     """Start or continue the capture."""
     return open_capture(folder, PLAN, OUTLINE, **options)
 
 
-def save(capture: CaptureFolder, chunks: Iterable[int], half: bool = False) -> None:
+def save(capture, chunks, half=False):
     """Save chunks."""
     for chunk in chunks:
         target, rows = segment_path(capture.folder, chunk), batches_of(chunk, half)
         write_segment(target, tables(half), rows, examples_of(chunk))
 
 
-def token_texts(ids: Sequence[int]) -> dict[int, str]:
+def token_texts(ids):
     """The texts of tokens, as a tokenizer gives them."""
     return {number: f"token {number}" for number in ids}
 
 
-def complete(capture: CaptureFolder, chunks: int, half: bool = False, **options: Any) -> None:
+def complete(capture, chunks, half=False, **options):
     """Write the dump of a capture whose chunks are saved."""
     lock = capture.lock_to_finish()
     assert lock is not None
@@ -147,7 +142,7 @@ def complete(capture: CaptureFolder, chunks: int, half: bool = False, **options:
         lock.release()
 
 
-def make_capture(folder: Path, chunks: int = 7, half: bool = False) -> Path:
+def make_capture(folder, chunks=7, half=False):
     """A dump made without interruption, by one process."""
     capture = opened(folder)
     save(capture, range(chunks), half)
@@ -155,7 +150,7 @@ def make_capture(folder: Path, chunks: int = 7, half: bool = False) -> Path:
     return folder
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     """Every file below the folder, by its path in it."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -164,24 +159,24 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def undisturbed(chunks: int) -> dict[str, bytes]:
+def undisturbed(chunks):
     """The files of a capture that was not interrupted. They are computed once."""
     return _undisturbed(chunks, writer.ROWS_PER_GROUP)
 
 
 @cache
-def _undisturbed(chunks: int, rows_per_group: int) -> dict[str, bytes]:
+def _undisturbed(chunks, rows_per_group):
     """`rows_per_group` is part of the key of the cache, because a test file changes it."""
     with tempfile.TemporaryDirectory() as place:
         return content(make_capture(Path(place), chunks))
 
 
-def segments(folder: Path) -> list[Path]:
+def segments(folder):
     """The folders of segments."""
     return sorted((folder / ".capture" / "segments").iterdir())
 
 
-def in_process(code: str, *arguments: object) -> subprocess.Popen[str]:
+def in_process(code, *arguments):
     """Start Python with what this file offers, and `folder` as the first argument."""
     paths = (str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))
     header = "import sys, time; from pathlib import Path; from captures import *\n"

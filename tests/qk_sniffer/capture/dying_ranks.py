@@ -3,22 +3,13 @@
 To import this is cheap, so that a process that dies at once does not import torch first.
 """
 
-from __future__ import annotations
-
 import os
 import signal
-from pathlib import Path
 
-from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.result import CaptureResult
-from qk_sniffer.config import CaptureConfig
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.watcher import Watcher
 
 
-def first_dies(
-    begun: Path, always: bool, config: CaptureConfig, watcher: Watcher, ranks: Ranks
-) -> CaptureResult:
+def first_dies(begun, always, config, watcher, ranks):
     """A rank; the first one dies before it opens the folder, once or `always`."""
     if ranks.rank == 0 and (always or not begun.exists()):
         begun.touch()
@@ -28,6 +19,6 @@ def first_dies(
     return run_rank(config, watcher, ranks)
 
 
-def fails(config: CaptureConfig, watcher: Watcher, ranks: Ranks) -> CaptureResult:
+def fails(config, watcher, ranks):
     """A rank whose model is missing."""
     raise ConfigError(f"model.name: {config.model.name}: does not exist")

@@ -1,7 +1,5 @@
 """Whole captures of a tiny model, in this process: what is written, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -25,7 +23,7 @@ from qk_sniffer.config import make_config
 from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.terminal import TaskState, TerminalWatcher
+from qk_toolkit.terminal import TerminalWatcher
 from sniffing import same_bytes, sniff, sniff_first, tables_of
 from tiny_models import ARCHITECTURES, XMOD, other_model
 from tiny_texts import save_texts, save_tiny_model, some_text, tiny_tokenizer
@@ -35,7 +33,7 @@ CONTEXT = 512
 SAMPLER = PositionSampler("uniform", 16, 8.0)
 
 
-def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) -> None:
+def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole):
     reference = ARCHITECTURES["llama"].model()
     tokenizer = tiny_tokenizer()
     tables = tables_of(whole)
@@ -56,14 +54,14 @@ def test_rows_are_the_samplers_choice_and_the_models_own_vectors(whole: Path) ->
             )
 
 
-def test_examples_keep_their_names_and_lengths(whole: Path) -> None:
+def test_examples_keep_their_names_and_lengths(whole):
     table = pq.read_table(whole / "examples.parquet").to_pydict()
     assert table["example_id"] == [*range(len(LENGTHS))]
     assert table["original_id"] == [f"{number:03d}.txt" for number in range(len(LENGTHS))]
     assert table["num_tokens"] == [101, 9, 51, 2, CONTEXT, 21]
 
 
-def test_manifest_tells_the_layout(whole: Path) -> None:
+def test_manifest_tells_the_layout(whole):
     text = (whole / "dump.json").read_text()
     assert '"frequencies": [ 1.0, ' in text  # on one line
     told = json.loads(text)
@@ -86,9 +84,7 @@ def test_manifest_tells_the_layout(whole: Path) -> None:
         assert "rotary_problem" not in layer
 
 
-def test_pre_rope_differs_from_post_in_all_but_position_zero(
-    model: Path, texts: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_pre_rope_differs_from_post_in_all_but_position_zero(model, texts, whole, tmp_path):
     assert sniff(model, texts, tmp_path, capture__capture_pre_rope="true") == 0
     manifest = read_manifest(tmp_path / "dump.json")
     assert manifest is not None
@@ -106,29 +102,21 @@ def test_pre_rope_differs_from_post_in_all_but_position_zero(
     assert manifest.layer(4) is None
 
 
-def test_a_complete_dump_is_left_alone(
-    model: Path, texts: Path, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_complete_dump_is_left_alone(model, texts, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
     assert sniff(model, texts, whole) == 0
     assert "is complete already" in capsys.readouterr().err
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
 
-def test_settings_that_change_no_row_change_no_dump(
-    model: Path, texts: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_settings_that_change_no_row_change_no_dump(model, texts, whole, tmp_path):
     assert sniff(model, texts, tmp_path, dataset__streaming="true") == 0
     assert same_bytes(tmp_path, whole)
 
 
 def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    model, texts, tmp_path, monkeypatch, capsys
+):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     assert sniff(model, texts, tmp_path, dataset__max_samples=1) == 0
@@ -141,13 +129,8 @@ def test_a_rank_that_saw_no_other_asks_whether_the_folder_is_shared(
 
 
 def test_rows_damaged_on_disk_are_refused_and_captured_again(
-    model: Path,
-    texts: Path,
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    model, texts, whole, tmp_path, capsys, monkeypatch
+):
     sniff_first(monkeypatch, 3, model, texts, tmp_path)
     segments = sorted((tmp_path / ".capture" / "segments").iterdir())
     assert [path.name for path in segments] == ["00000", "00002", "00004"]  # the longest texts
@@ -174,26 +157,21 @@ def test_rows_damaged_on_disk_are_refused_and_captured_again(
 class EveryStep:
     """Prints the state of a task at its begin and at every step, where a pipe has lines by time."""
 
-    def __init__(self, seconds: float, label: str) -> None:
+    def __init__(self, seconds, label):
         """The arguments are those of the lines by time."""
 
-    def begin(self, state: TaskState) -> None:
+    def begin(self, state):
         sys.stderr.write(f"{state.line()}\n")
 
     update = begin
 
-    def end(self) -> None:
+    def end(self):
         """Nothing is printed at the end."""
 
 
 def test_a_capture_is_finished_without_the_model(
-    model: Path,
-    texts: Path,
-    whole: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    model, texts, whole, tmp_path, capsys, monkeypatch
+):
     dump = tmp_path / "dump"
     with monkeypatch.context() as patch:
         patch.setattr("qk_sniffer.capture.finish.write_side_files", _interrupted)
@@ -209,12 +187,8 @@ def test_a_capture_is_finished_without_the_model(
 
 
 def test_what_cannot_be_finished_without_the_model_is_told(
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    model, texts, tmp_path, capsys, monkeypatch
+):
     assert sniff(model, texts, tmp_path / "none", finish="true") == 2
     assert "none: holds no capture" in refusal(capsys)
     assert sniff(model, texts, tmp_path, finish="true", overwrite="true") == 2
@@ -230,18 +204,18 @@ def test_what_cannot_be_finished_without_the_model_is_told(
         assert f"dump.json depends on the {words} of the texts" in refusal(capsys)
 
 
-def _interrupted(*_: object) -> None:
+def _interrupted(*_):
     raise KeyboardInterrupt
 
 
-def refusal(capsys: pytest.CaptureFixture[str]) -> str:
+def refusal(capsys):
     told = capsys.readouterr().err.strip().splitlines()
     assert told, "nothing was said"
     assert told[-1].startswith("error: ")
     return told[-1].removeprefix("error: ")
 
 
-def spoiled(folder: Path, name: str, value: float) -> Path:
+def spoiled(folder, name, value):
     """The same model with one weight that makes a layer overflow."""
     save_tiny_model(folder)
     weights = load_file(folder / "model.safetensors")
@@ -250,9 +224,7 @@ def spoiled(folder: Path, name: str, value: float) -> Path:
     return folder
 
 
-def test_nan_stops_and_names_layer_and_text(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nan_stops_and_names_layer_and_text(model, tmp_path, capsys):
     broken = spoiled(tmp_path / "m", "model.layers.2.self_attn.k_proj.weight", float("nan"))
     texts = save_texts(tmp_path / "texts", [5, 200])
     assert sniff(broken, texts, tmp_path / "dump") == 1
@@ -263,12 +235,8 @@ def test_nan_stops_and_names_layer_and_text(
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])
 def test_a_changed_text_is_noticed_when_a_capture_goes_on(
-    model: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    streaming: bool,
-) -> None:
+    model, tmp_path, capsys, monkeypatch, streaming
+):
     texts, dump = save_texts(tmp_path / "texts", [200, 200, 200]), tmp_path / "dump"
     options = {"dataset__streaming": streaming}
     sniff_first(monkeypatch, 2, model, texts, dump, **options)
@@ -281,12 +249,7 @@ def test_a_changed_text_is_noticed_when_a_capture_goes_on(
     assert "continuing" in capsys.readouterr().err
 
 
-def test_other_weights_in_the_middle_of_a_capture_are_noticed(
-    texts: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_weights_in_the_middle_of_a_capture_are_noticed(texts, tmp_path, capsys, monkeypatch):
     mine = save_tiny_model(tmp_path / "model")
     sniff_first(monkeypatch, 3, mine, texts, tmp_path / "dump")
     weights = load_file(mine / "model.safetensors")
@@ -298,16 +261,14 @@ def test_other_weights_in_the_middle_of_a_capture_are_noticed(
 
 
 def test_the_analysis_of_an_unfinished_capture_says_how_to_continue(
-    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    model, texts, tmp_path, monkeypatch
+):
     sniff_first(monkeypatch, 3, model, texts, tmp_path / "dump")
     with pytest.raises(ConfigError, match=r"its capture is not finished\. Run the same"):
         open_dump(tmp_path / "dump")
 
 
-def test_a_capture_that_keeps_nothing_is_an_error(
-    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_capture_that_keeps_nothing_is_an_error(model, texts, tmp_path, capsys):
     nothing = {"capture__sampler__base_rate": 1e-9}
     assert sniff(model, texts, tmp_path, **nothing) == 2
     message = refusal(capsys)
@@ -317,16 +278,12 @@ def test_a_capture_that_keeps_nothing_is_an_error(
     assert sniff(model, texts, tmp_path, overwrite="true") == 0
 
 
-def test_a_folder_that_cannot_be_made_is_told(
-    model: Path, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_cannot_be_made_is_told(model, texts, tmp_path, capsys):
     assert sniff(model, texts, Path("/proc/dump")) == 2
     assert "cannot be used as a folder" in refusal(capsys)
 
 
-def test_a_tokenizer_of_another_model_is_told(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tokenizer_of_another_model_is_told(texts, tmp_path, capsys):
     small = ARCHITECTURES["llama"]
     save_tiny_model(tmp_path / "tokenizer")
     narrow = type(small)("llama", {**small.config, "vocab_size": 8}).model()
@@ -336,9 +293,7 @@ def test_a_tokenizer_of_another_model_is_told(
     assert "tokenizer.name: the tokenizer gives token" in refusal(capsys)
 
 
-def test_a_model_whose_own_forward_fails_is_told(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_whose_own_forward_fails_is_told(texts, tmp_path, capsys):
     """xmod runs only after a language was set."""
     model = other_model("xmod", XMOD)
     model.save_pretrained(tmp_path / "model")
@@ -352,13 +307,7 @@ def test_a_model_whose_own_forward_fails_is_told(
         qk_sniffer.tap(model, sampler="all")
 
 
-def test_without_the_package_ray_nothing_is_written(
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_package_ray_nothing_is_written(model, texts, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)  # its import fails
     monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
     assert sniff(model, texts, tmp_path / "dump", ray="{}") == 2
@@ -369,9 +318,7 @@ def test_without_the_package_ray_nothing_is_written(
 @pytest.mark.parametrize(
     ("name", "words"), [("run.json", "results of an analysis"), ("study.json", "a study")]
 )
-def test_the_folder_of_another_command_is_refused(
-    name: str, words: str, texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_of_another_command_is_refused(name, words, texts, tmp_path, capsys):
     (tmp_path / name).write_text("{}")
     for flags in ({}, {"overwrite": "true"}, {"dry_run": "true"}):
         assert sniff(tmp_path / "no model", texts, tmp_path, **flags) == 2
@@ -380,9 +327,7 @@ def test_the_folder_of_another_command_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_the_folder_of_the_texts_is_refused(
-    texts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_folder_of_the_texts_is_refused(texts, tmp_path, capsys):
     before = sorted(texts.iterdir())
     for flags in ({}, {"overwrite": "true"}, {"dry_run": "true"}):
         assert sniff(tmp_path / "no model", texts, texts, **flags) == 2
@@ -390,9 +335,7 @@ def test_the_folder_of_the_texts_is_refused(
     assert sorted(texts.iterdir()) == before
 
 
-def test_a_failed_capture_leaves_no_empty_folder(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_capture_leaves_no_empty_folder(model, tmp_path, capsys):
     texts = save_texts(tmp_path / "texts", [50])
     (texts / "000.txt").write_bytes(b"\xff")
     (tmp_path / "mine").mkdir()
@@ -403,9 +346,7 @@ def test_a_failed_capture_leaves_no_empty_folder(
     assert "000.txt: is not a text" in refusal(capsys)
 
 
-def test_texts_that_came_or_went_after_the_dump_was_complete_are_noticed(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_that_came_or_went_after_the_dump_was_complete_are_noticed(model, tmp_path, capsys):
     mine = save_texts(tmp_path / "texts", [20, 30])
     assert sniff(model, mine, tmp_path / "dump") == 0
     for more in (True, False):

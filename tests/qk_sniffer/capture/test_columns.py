@@ -1,17 +1,11 @@
 """The columns of whole captures of a tiny model: attention, tokens, keys drawn by attention."""
 
-from __future__ import annotations
-
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from torch import Tensor
 from transformers.models.llama import modeling_llama
 
 import qk_sniffer
@@ -31,30 +25,30 @@ from tiny_texts import save_texts, tiny_tokenizer
 LENGTHS = [300, 8, 50, 400]
 NUMBER = 20  # keys drawn by attention
 FEW = {"capture__sampler__base_rate": 1.0, "capture__attended_keys": NUMBER}
-ALL: dict[str, Any] = {"attention": True, "tokens": True}
+ALL = {"attention": True, "tokens": True}
 SECRET = "xqjvk zrwpt blomf gnuxy ydhks "
 RECEIVED = set(UNITS["received"])
 
 
 @pytest.fixture(scope="module")
-def whole(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(model, texts, tmp_path_factory):
     dump = tmp_path_factory.mktemp("whole")
     assert sniff(model, texts, dump, **FEW) == 0
     return dump
 
 
-def heads_of(dump: Path) -> dict[str, pa.Table]:
+def heads_of(dump):
     tables = tables_of(dump) | attended_tables(dump)
     return {name: table for name, table in tables.items() if name != "examples"}
 
 
-def column(table: pa.Table, name: str) -> Any:
+def column(table, name):
     values = table[name].to_pylist()
     return np.array([np.nan if value is None else value for value in values])
 
 
 @cache
-def ids_of(path: Path) -> list[list[int]]:
+def ids_of(path):
     config = make_config(
         dataset={"path": str(path)}, model={"name": "m"}, output={"data_root": "o"}
     )
@@ -62,11 +56,11 @@ def ids_of(path: Path) -> list[list[int]]:
     return [list(encoder.tokens(text)) for text in open_source(config.dataset)]
 
 
-def test_files_have_the_columns_of_their_kind_and_no_unknown_value(whole: Path) -> None:
+def test_files_have_the_columns_of_their_kind_and_no_unknown_value(whole):
     tables = heads_of(whole)
     assert len(tables) == 16 + 8 + 8
     for name, table in tables.items():
-        kind: Any = name[-1]
+        kind = name[-1]
         names = written_names(kind, **ALL, received=kind == "k")
         assert table.column_names == [*names, "layer", "head"]
         assert table.num_rows
@@ -76,7 +70,7 @@ def test_files_have_the_columns_of_their_kind_and_no_unknown_value(whole: Path) 
             assert table.schema == tables[name.removeprefix("attended/")].schema
 
 
-def test_columns_are_those_of_a_tap_of_all_rows(whole: Path, texts: Path) -> None:
+def test_columns_are_those_of_a_tap_of_all_rows(whole, texts):
     """Sampled rows and drawn keys, in batches of one text, against all rows of each text."""
     reference = ARCHITECTURES["llama"].model()
     for example in (0, 2, 3):
@@ -97,7 +91,7 @@ def test_columns_are_those_of_a_tap_of_all_rows(whole: Path, texts: Path) -> Non
                     np.testing.assert_allclose(column(mine, one), expected, atol=1e-4)
 
 
-def test_rows_have_their_token_and_the_file_of_tokens_its_text(whole: Path, texts: Path) -> None:
+def test_rows_have_their_token_and_the_file_of_tokens_its_text(whole, texts):
     used = set[int]()
     for name, table in heads_of(whole).items():
         ids = ids_of(texts)
@@ -109,9 +103,7 @@ def test_rows_have_their_token_and_the_file_of_tokens_its_text(whole: Path, text
     assert read_tokens(whole) == {number: names[number] for number in used}
 
 
-def test_weights_of_captured_pairs_follow_from_the_attention_columns(
-    model: Path, texts: Path, tmp_path: Path
-) -> None:
+def test_weights_of_captured_pairs_follow_from_the_attention_columns(model, texts, tmp_path):
     """Every position is kept: weights of every query sum to 1, and no other key is drawn."""
     assert sniff(model, texts, tmp_path, capture__sampler__type="all", dataset__max_samples=3) == 0
     tables = heads_of(tmp_path)
@@ -133,7 +125,7 @@ def test_weights_of_captured_pairs_follow_from_the_attention_columns(
         assert tables[f"attended/{keys}"].schema == others.schema
 
 
-def test_drawn_keys_are_not_in_the_base_sample_and_weights_make_up_for_all(whole: Path) -> None:
+def test_drawn_keys_are_not_in_the_base_sample_and_weights_make_up_for_all(whole):
     dump, tables = open_dump(whole), heads_of(whole)
     assert list(dump.attended) == [
         HeadId(layer, head, "k", attended=True) for layer in range(4) for head in range(2)
@@ -173,14 +165,8 @@ def test_drawn_keys_are_not_in_the_base_sample_and_weights_make_up_for_all(whole
     ids=["no drawn keys", "no tokens", "no attention"],
 )
 def test_columns_that_are_left_out_change_no_other(
-    model: Path,
-    texts: Path,
-    whole: Path,
-    tmp_path: Path,
-    settings: dict[str, Any],
-    missing_q: set[str],
-    missing_k: set[str],
-) -> None:
+    model, texts, whole, tmp_path, settings, missing_q, missing_k
+):
     assert sniff(model, texts, tmp_path, **FEW | settings) == 0
     others = heads_of(whole)
     for name, table in heads_of(tmp_path).items():
@@ -191,9 +177,7 @@ def test_columns_that_are_left_out_change_no_other(
     assert (tmp_path / "tokens.parquet").exists() == ("capture__tokens" not in settings)
 
 
-def test_texts_of_a_padded_batch_have_the_columns_of_each_alone(
-    model: Path, texts: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_texts_of_a_padded_batch_have_the_columns_of_each_alone(model, texts, whole, tmp_path):
     """Integers are equal, weights up to rounding: matrix products have other shapes."""
     assert sniff(model, texts, tmp_path, inference__batch_size=4, **FEW) == 0
     assert read_tokens(tmp_path) == read_tokens(whole)
@@ -204,7 +188,7 @@ def test_texts_of_a_padded_batch_have_the_columns_of_each_alone(
             np.testing.assert_allclose(mine, theirs, atol=1e-4 if mine.dtype.kind == "f" else 0)
 
 
-def test_a_private_capture_shows_no_token(model: Path, tmp_path: Path) -> None:
+def test_a_private_capture_shows_no_token(model, tmp_path):
     """No file has a piece of the texts, no column has ids of tokens or depends on them."""
     folder, dump = tmp_path / "texts", tmp_path / "dump"
     folder.mkdir()
@@ -226,9 +210,7 @@ def test_a_private_capture_shows_no_token(model: Path, tmp_path: Path) -> None:
     assert open_dump(dump).manifest.capture["capture"]["tokens"] is False
 
 
-def test_half_precision_and_one_query_head(
-    model: Path, texts: Path, whole: Path, tmp_path: Path
-) -> None:
+def test_half_precision_and_one_query_head(model, texts, whole, tmp_path):
     """`received` has the whole group."""
     options = {"output__vector_dtype": "float16", "capture__heads": "3", "capture__layers": "1"}
     assert sniff(model, texts, tmp_path, **FEW, **options) == 0
@@ -241,8 +223,8 @@ def test_half_precision_and_one_query_head(
 
 
 def test_the_default_number_of_drawn_keys_follows_from_the_texts_when_the_capture_began(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    model, tmp_path, capsys
+):
     texts, dump = tmp_path / "texts", tmp_path / "dump"
     save_texts(texts, [60] * 3)
     assert sniff(model, texts, dump, dataset__max_samples=3) == 0
@@ -254,9 +236,7 @@ def test_the_default_number_of_drawn_keys_follows_from_the_texts_when_the_captur
     assert "is complete already" in capsys.readouterr().err
 
 
-def with_distance_bias(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
-) -> tuple[Tensor, Tensor]:
+def with_distance_bias(module, query, key, value, mask, **options):
     """Attention with a bias that no argument shows (ALiBi)."""
     place = torch.arange(key.shape[2])
     logits = query @ key.repeat_interleave(2, 1).transpose(2, 3) / 4
@@ -265,13 +245,7 @@ def with_distance_bias(
     return (weights @ value.repeat_interleave(2, 1)).transpose(1, 2), weights
 
 
-def test_unknown_logits_give_null_columns_and_one_note(
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_unknown_logits_give_null_columns_and_one_note(model, texts, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", with_distance_bias)
     assert sniff(model, texts, tmp_path, model__attn_implementation="eager") == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if "columns are null" in line]

@@ -3,15 +3,10 @@
 Every `Work` stands for a process. Its batches are made, but the model is not run.
 """
 
-from __future__ import annotations
-
 import copy
 import shutil
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,17 +15,17 @@ from dumps import make_dump
 from qk_dump.manifest import DumpManifest, write_manifest
 from qk_sniffer.capture import folder
 from qk_sniffer.capture.description import capture_plan
-from qk_sniffer.capture.folder import CaptureFolder, open_capture, plan_in, unfinished_capture
+from qk_sniffer.capture.folder import open_capture, plan_in, unfinished_capture
 from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.segments import Segment, read_segments, saved_chunks
-from qk_sniffer.capture.setup import Setup, prepare
-from qk_sniffer.capture.work import Step, Work
+from qk_sniffer.capture.segments import read_segments, saved_chunks
+from qk_sniffer.capture.setup import prepare
+from qk_sniffer.capture.work import Work
 from qk_sniffer.config import make_config
 from qk_toolkit.errors import ConfigError, DumpError
 
 
-def changed(field: str, value: object) -> dict[str, Any]:
+def changed(field, value):
     plan = copy.deepcopy(PLAN)
     *outer, last = field.split(".")
     inner = plan
@@ -40,7 +35,7 @@ def changed(field: str, value: object) -> dict[str, Any]:
     return plan
 
 
-def refusal(folder: Path, plan: dict[str, Any] = PLAN, **options: Any) -> str:
+def refusal(folder, plan=PLAN, **options):
     before = content(folder) if folder.is_dir() else None
     with pytest.raises(ConfigError) as caught:
         open_capture(folder, plan, OUTLINE, **options)
@@ -49,13 +44,13 @@ def refusal(folder: Path, plan: dict[str, Any] = PLAN, **options: Any) -> str:
     return str(caught.value)
 
 
-def begun(folder: Path) -> Path:
+def begun(folder):
     capture = opened(folder)
     save(capture, range(3))
     return folder
 
 
-def test_a_capture_is_started_and_continued(tmp_path: Path) -> None:
+def test_a_capture_is_started_and_continued(tmp_path):
     folder = tmp_path / "new" / "deep" / "er"
     begun(folder)
     capture = open_capture(folder, PLAN, replace(OUTLINE, chunk_size=99))
@@ -69,7 +64,7 @@ def test_a_capture_is_started_and_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", ["rubbish", "null", "[3]", "0", "1.5", "9" * 5000])
-def test_a_damaged_outline_is_told(size: str, tmp_path: Path) -> None:
+def test_a_damaged_outline_is_told(size, tmp_path):
     file = begun(tmp_path) / ".capture" / "outline.json"
     file.write_text(file.read_text().replace('"chunk_size": 1', f'"chunk_size": {size}'))
     with pytest.raises(ConfigError) as caught:
@@ -79,14 +74,14 @@ def test_a_damaged_outline_is_told(size: str, tmp_path: Path) -> None:
     assert capture.chunk_size == 2
 
 
-def test_another_plan_is_refused_with_the_first_difference(tmp_path: Path) -> None:
+def test_another_plan_is_refused_with_the_first_difference(tmp_path):
     message = refusal(begun(tmp_path), changed("model.revision", "abc"))
     assert 'holds a capture that differs in model.revision (null then, "abc" now)' in message
     assert "another output.data_root, or add --overwrite" in message
     assert "versions.torch" in refusal(tmp_path, changed("versions.torch", "3.0"))
 
 
-def test_a_finished_dump_of_the_same_plan_is_complete(tmp_path: Path) -> None:
+def test_a_finished_dump_of_the_same_plan_is_complete(tmp_path):
     before = content(make_capture(tmp_path, 2))
     for plan in (PLAN, changed("versions.torch", "3.0"), changed("versions", None)):
         capture = open_capture(tmp_path, plan, OUTLINE)
@@ -96,7 +91,7 @@ def test_a_finished_dump_of_the_same_plan_is_complete(tmp_path: Path) -> None:
     assert 'differs in model.name ("tiny" then, "big" now)' in message
 
 
-def test_a_dump_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+def test_a_dump_that_is_not_ours_is_refused(tmp_path):
     make_dump(tmp_path / "heads", layers=1, n=5)
     assert "holds another dump (l00h00k)" in refusal(tmp_path / "heads")
     write_manifest(tmp_path, DumpManifest(model="tiny"))
@@ -106,7 +101,7 @@ def test_a_dump_that_is_not_ours_is_refused(tmp_path: Path) -> None:
     assert "holds another dump (examples.parquet)" in refusal(tmp_path)
 
 
-def test_a_plan_that_cannot_be_read_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_read_is_refused_with_the_way_out(tmp_path):
     plan = begun(tmp_path) / ".capture" / "plan.json"
     for text in ("{", "3", ""):
         plan.write_text(text)
@@ -116,7 +111,7 @@ def test_a_plan_that_cannot_be_read_is_refused_with_the_way_out(tmp_path: Path) 
     opened(tmp_path, overwrite=True)
 
 
-def test_segments_without_a_plan_are_not_trusted(tmp_path: Path) -> None:
+def test_segments_without_a_plan_are_not_trusted(tmp_path):
     (begun(tmp_path) / ".capture" / "plan.json").unlink()
     with pytest.raises(ConfigError, match=r"/\.capture: has rows of texts, but no plan\.json"):
         opened(tmp_path)
@@ -124,7 +119,7 @@ def test_segments_without_a_plan_are_not_trusted(tmp_path: Path) -> None:
     assert saved_chunks(tmp_path) == set()
 
 
-def test_a_plan_stays_although_nothing_was_finished(tmp_path: Path) -> None:
+def test_a_plan_stays_although_nothing_was_finished(tmp_path):
     """Another process may run its first text."""
     opened(tmp_path)
     assert plan_in(tmp_path) == PLAN
@@ -133,7 +128,7 @@ def test_a_plan_stays_although_nothing_was_finished(tmp_path: Path) -> None:
     assert plan_in(tmp_path) == capture.plan
 
 
-def test_what_the_end_needs_is_on_the_disk(tmp_path: Path) -> None:
+def test_what_the_end_needs_is_on_the_disk(tmp_path):
     assert unfinished_capture(begun(tmp_path / "a")).outline == OUTLINE
     more = replace(OUTLINE, chunk_size=5, texts=100)
     opened_again = open_capture(tmp_path / "a", PLAN, more)
@@ -144,7 +139,7 @@ def test_what_the_end_needs_is_on_the_disk(tmp_path: Path) -> None:
         unfinished_capture(tmp_path)
 
 
-def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
+def test_overwriting_removes_the_dump_and_nothing_else(tmp_path):
     make_capture(tmp_path, 2)
     (tmp_path / "l00h00q" / "shard-2.parquet").write_bytes(b"old")
     (tmp_path / "l07h00q").mkdir()
@@ -162,7 +157,7 @@ def test_overwriting_removes_the_dump_and_nothing_else(tmp_path: Path) -> None:
     assert content(tmp_path) == {**undisturbed(7), **dict.fromkeys(mine, b"mine")}
 
 
-def test_nothing_is_overwritten_while_a_process_works(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_while_a_process_works(tmp_path):
     make_capture(tmp_path, 2)
     first = opened(tmp_path, overwrite=True)
     save(first, [0])
@@ -176,7 +171,7 @@ def test_nothing_is_overwritten_while_a_process_works(tmp_path: Path) -> None:
     assert saved_chunks(tmp_path) == set()
 
 
-def test_a_chunk_is_locked_by_one_process(tmp_path: Path) -> None:
+def test_a_chunk_is_locked_by_one_process(tmp_path):
     first, second = opened(tmp_path), opened(tmp_path)
     lock = first.lock_chunk(4)
     assert lock is not None
@@ -193,14 +188,12 @@ def test_a_chunk_is_locked_by_one_process(tmp_path: Path) -> None:
     assert content(tmp_path) == undisturbed(1)
 
 
-def test_a_process_that_begins_when_the_dump_is_written_adds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_begins_when_the_dump_is_written_adds_nothing(tmp_path, monkeypatch):
     first = opened(tmp_path)
     save(first, range(7))
     begin = folder._begin
 
-    def late(*given: Any) -> int:
+    def late(*given):
         complete(first, 7)
         return begin(*given)
 
@@ -209,7 +202,7 @@ def test_a_process_that_begins_when_the_dump_is_written_adds_nothing(
     assert content(tmp_path) == undisturbed(7)
 
 
-def test_a_crash_after_the_last_file_is_noticed(tmp_path: Path) -> None:
+def test_a_crash_after_the_last_file_is_noticed(tmp_path):
     capture = opened(tmp_path)
     save(capture, range(7))
     shutil.copytree(tmp_path / ".capture", tmp_path / "kept")
@@ -222,7 +215,7 @@ def test_a_crash_after_the_last_file_is_noticed(tmp_path: Path) -> None:
     assert content(tmp_path) == undisturbed(7)
 
 
-def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("precious")
     (tmp_path / "dump").mkdir()
@@ -233,7 +226,7 @@ def test_a_link_in_place_of_the_work_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "file").read_text() == "precious"
 
 
-def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path: Path) -> None:
+def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path):
     elsewhere = make_dump(tmp_path / "elsewhere", layers=1, n=5)
     dump = tmp_path / "dump"
     dump.mkdir()
@@ -248,7 +241,7 @@ def test_overwriting_keeps_a_readme_and_data_behind_a_link(tmp_path: Path) -> No
 LENGTHS = [30, 10, 40, 7, 20, 50, 5]
 
 
-def setup_of(model: Path, texts: Path, batch_size: int = 1, **dataset: Any) -> Setup:
+def setup_of(model, texts, batch_size=1, **dataset):
     config = make_config(
         dataset={"path": str(texts), **dataset},
         model={"name": str(model)},
@@ -260,19 +253,19 @@ def setup_of(model: Path, texts: Path, batch_size: int = 1, **dataset: Any) -> S
 
 
 @pytest.fixture(scope="module")
-def setup(model: Path, texts: Path) -> Setup:
+def setup(model, texts):
     return setup_of(model, texts)
 
 
 class Processes:
     """Processes of a capture in one folder."""
 
-    def __init__(self, folder: Path, size: int = 1) -> None:
+    def __init__(self, folder, size=1):
         self.folder, self.size = folder, size
-        self.captures: list[CaptureFolder] = []
+        self.captures = []
         self.stack = ExitStack()
 
-    def start(self, setup: Setup) -> Work:
+    def start(self, setup):
         capture = open_capture(self.folder, capture_plan(setup), Outline(self.size))
         self.captures.append(capture)
         work = Work(setup, capture)
@@ -281,17 +274,17 @@ class Processes:
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
+def processes(tmp_path):
     started = Processes(tmp_path / "dump")
     with started.stack:
         yield started
 
 
-def texts_of(step: Step) -> list[int]:
+def texts_of(step):
     return step.batch.texts.examples.tolist()
 
 
-def run(work: Work) -> list[list[int]]:
+def run(work):
     """Run all that a process can, without rows; the texts of every batch."""
     found = []
     for step in work.steps():
@@ -301,7 +294,7 @@ def run(work: Work) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("size", [1, 3, 9])
-def test_processes_run_every_text_once(setup: Setup, processes: Processes, size: int) -> None:
+def test_processes_run_every_text_once(setup, processes, size):
     processes.size = size
     first, second = processes.start(setup), processes.start(setup)
     steps = first.steps()
@@ -315,7 +308,7 @@ def test_processes_run_every_text_once(setup: Setup, processes: Processes, size:
         step.claim.add(step.batch, {})
     texts = sorted(text for batch in ran + others for text in batch)
     assert texts == [*range(7)]
-    seen: list[Segment] = []
+    seen = []
     assert not first.wait(lambda: seen.extend(first.saved_by_others()))
     assert {example.example_id for segment in seen for example in segment.examples} >= {
         text for batch in others for text in batch
@@ -327,13 +320,13 @@ def test_processes_run_every_text_once(setup: Setup, processes: Processes, size:
 
 
 def test_texts_that_come_after_the_end_of_a_capture_remove_no_segment(
-    setup: Setup, processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    setup, processes, monkeypatch
+):
     """They are read in a thread, which may still wait for them when another process continues."""
     late, other = processes.start(setup), processes.start(setup)
     between = type(setup.texts).between
 
-    def slow(texts: Any, start: int, end: int) -> list[Any]:
+    def slow(texts, start, end):
         monkeypatch.undo()
         late.close()
         run(other)
@@ -344,9 +337,7 @@ def test_texts_that_come_after_the_end_of_a_capture_remove_no_segment(
     assert saved_chunks(processes.folder) == {*range(len(LENGTHS))}
 
 
-def test_a_damaged_segment_is_refused_and_an_unfinished_one_run_again(
-    setup: Setup, processes: Processes
-) -> None:
+def test_a_damaged_segment_is_refused_and_an_unfinished_one_run_again(setup, processes):
     run(processes.start(setup))
     place = processes.folder / ".capture" / "segments"
     (place / "00002" / "segment.json").write_text("{")
@@ -361,9 +352,7 @@ def test_a_damaged_segment_is_refused_and_an_unfinished_one_run_again(
     assert not list(place.glob(".*"))
 
 
-def test_a_process_that_is_stopped_blocks_its_own_chunk_alone(
-    setup: Setup, processes: Processes
-) -> None:
+def test_a_process_that_is_stopped_blocks_its_own_chunk_alone(setup, processes):
     """As with SIGSTOP: it holds its lock and does nothing."""
     stopped, other = processes.start(setup), processes.start(setup)
     [held] = texts_of(next(stopped.steps()))

@@ -1,9 +1,5 @@
 """Which process of several one is, by the variables that launchers set."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -17,7 +13,7 @@ SRUN = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
 SBATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}  # not started by srun
 
 
-def test_launchers() -> None:
+def test_launchers():
     for environment, ranks in (
         (TORCHRUN, Ranks(5, 8, 1)),
         (SRUN, Ranks(3, 4, 1)),
@@ -33,7 +29,7 @@ def test_launchers() -> None:
         assert ranks_from(environment) == ranks
 
 
-def test_every_process_has_a_gpu_of_those_that_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_process_has_a_gpu_of_those_that_it_sees(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for visible, environment, device in (
         (1, SRUN, "cuda:0"),  # with --gpus-per-task=1
@@ -47,7 +43,7 @@ def test_every_process_has_a_gpu_of_those_that_it_sees(monkeypatch: pytest.Monke
     assert ranks_from(SRUN).device == "cpu"
 
 
-def test_invalid_variables_are_named_in_one_line() -> None:
+def test_invalid_variables_are_named_in_one_line():
     for environment, message in (
         ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK: 4 given, expected 0 to 3"),
         ({"RANK": "-1", "WORLD_SIZE": "4"}, "RANK: -1 given, expected 0 to 3"),
@@ -62,9 +58,7 @@ def test_invalid_variables_are_named_in_one_line() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_several_processes_do_not_overwrite(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_several_processes_do_not_overwrite(monkeypatch, tmp_path):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     config = make_config(

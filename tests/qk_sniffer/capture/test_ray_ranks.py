@@ -1,9 +1,6 @@
 """A capture by ranks in a real Ray cluster of this machine."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +11,9 @@ from dying_ranks import fails, first_dies
 from hub_server import CLIENT_WARNINGS, running_hub
 from qk_sniffer.capture import run
 from qk_sniffer.capture.ranks import Ranks
-from qk_sniffer.capture.ray_ranks import RunRank, _run_rank, _SavedTexts, run_on_ray
-from qk_sniffer.capture.result import CaptureResult
+from qk_sniffer.capture.ray_ranks import _run_rank, _SavedTexts, run_on_ray
 from qk_sniffer.capture.run import run_capture, run_rank
-from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.config import make_config
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.watcher import Watcher
 from sniffing import ONE_THREAD, same_bytes, sniff_first
@@ -25,7 +21,7 @@ from tiny_texts import save_texts, save_tiny_model
 
 ray = pytest.importorskip("ray")
 
-ON_CPUS: dict[str, object] = {"processes": 2, "gpus": 0}
+ON_CPUS = {"processes": 2, "gpus": 0}
 LENGTHS = [20, 12, 25, 18, 9, 22, 30, 400]
 
 
@@ -35,7 +31,7 @@ PATHS = os.pathsep.join([*map(str, PLACES), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
+def cluster():
     """One cluster for all tests, as its start takes seconds."""
     ray.init(
         address="local",  # not a cluster of another test
@@ -50,13 +46,13 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def inputs(tmp_path_factory):
     place = tmp_path_factory.mktemp("inputs")
     return save_tiny_model(place / "model"), save_texts(place / "texts", LENGTHS)
 
 
 @pytest.fixture(scope="module")
-def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(inputs, tmp_path_factory):
     """The dump of one process, with as many threads as a rank has."""
     dump, threads = tmp_path_factory.mktemp("whole"), torch.get_num_threads()
     torch.set_num_threads(1)
@@ -70,18 +66,18 @@ def whole(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 class Notes(Watcher):
     """Keeps what is reported."""
 
-    def __init__(self) -> None:
-        self.notes: list[str] = []
+    def __init__(self):
+        self.notes = []
         self.texts = 0
 
-    def note(self, text: str) -> None:
+    def note(self, text):
         self.notes.append(text)
 
-    def advance(self, steps: int = 1, **counts: int) -> None:
+    def advance(self, steps=1, **counts):
         self.texts += steps
 
 
-def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureConfig:
+def config_of(inputs, dump, **more):
     return make_config(
         model={"name": str(inputs[0])},
         dataset={"path": str(inputs[1])},
@@ -90,7 +86,7 @@ def config_of(inputs: tuple[Path, Path], dump: Path, **more: object) -> CaptureC
     )
 
 
-def on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> CaptureResult:
+def on_ray(config, watcher, run_rank):
     assert config.ray is not None
     return run_on_ray(config, config.ray, watcher, run_rank)
 
@@ -98,8 +94,8 @@ def on_ray(config: CaptureConfig, watcher: Watcher, run_rank: RunRank) -> Captur
 @pytest.mark.long
 @pytest.mark.filterwarnings(CLIENT_WARNINGS)
 def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    inputs, whole, tmp_path, monkeypatch
+):
     dump, notes = tmp_path / "dump", Notes()
     config = config_of(inputs, dump, ray={**ON_CPUS, "processes": 4})
     output = config.output.model_copy(update={"hf_repo_id": "me/by-ray", "hf_branch": "tiny"})
@@ -126,7 +122,7 @@ def test_a_rank_that_dies_is_started_again_and_the_command_publishes(
 
 
 @pytest.mark.long
-def test_when_all_ranks_die_the_reason_is_told(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_when_all_ranks_die_the_reason_is_told(inputs, tmp_path):
     alone = config_of(inputs, tmp_path / "dump", ray={**ON_CPUS, "processes": 1})
     notes = Notes()
     with pytest.raises(ToolkitError) as error:
@@ -139,9 +135,7 @@ def test_when_all_ranks_die_the_reason_is_told(inputs: tuple[Path, Path], tmp_pa
     assert not (tmp_path / "dump").exists()
 
 
-def test_saved_texts_are_the_progress_of_the_command(
-    inputs: tuple[Path, Path], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_texts_are_the_progress_of_the_command(inputs, whole, tmp_path, monkeypatch):
     notes = Notes()
     counted = _SavedTexts(tmp_path, notes)
     counted.look()
@@ -152,9 +146,7 @@ def test_saved_texts_are_the_progress_of_the_command(
     assert notes.texts == 3
 
 
-def test_a_rank_without_the_folder_of_the_command_is_refused(
-    inputs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_rank_without_the_folder_of_the_command_is_refused(inputs, tmp_path):
     config = config_of(inputs, tmp_path / "dump")
     with pytest.raises(ConfigError, match=r"data_root: node .* has no access to .*all nodes share"):
         _run_rank(run_rank, config, tmp_path, tmp_path / "dump" / ".shared-1", Ranks())
@@ -162,8 +154,8 @@ def test_a_rank_without_the_folder_of_the_command_is_refused(
 
 
 def test_a_command_that_fails_leaves_no_folder_and_takes_none_of_an_analysis(
-    inputs: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    inputs, tmp_path, monkeypatch
+):
     nowhere = tmp_path / "nowhere", inputs[1]
     with pytest.raises(ConfigError, match="does not exist"):
         on_ray(config_of(nowhere, tmp_path / "new" / "dump"), Notes(), fails)
@@ -185,7 +177,7 @@ def test_a_command_that_fails_leaves_no_folder_and_takes_none_of_an_analysis(
         run_capture(config_of(inputs, tmp_path / "other"))
 
 
-def test_settings_of_ray_are_checked(inputs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_settings_of_ray_are_checked(inputs, tmp_path):
     for more, message in (
         ({"ray": {"gpus": 1.5}}, "ray.gpus: 1.5 given, expected a whole number"),
         ({"engine": "vllm"}, "ray: has an effect only with engine hf"),

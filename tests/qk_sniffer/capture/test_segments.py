@@ -1,17 +1,12 @@
 """Segments and the dump that is made of them, on disks that damage them or have no room."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -35,35 +30,28 @@ from captures import (
 from odd_files import replace_by
 from qk_dump import writer
 from qk_dump.columns import table_of
-from qk_dump.heads import HeadId
 from qk_dump.manifest import read_manifest
 from qk_dump.rows import Rows
 from qk_dump.side_files import read_examples
 from qk_dump.source import open_dump
-from qk_sniffer.capture.segments import (
-    Segment,
-    head_groups,
-    read_segment,
-    saved_chunks,
-    write_segment,
-)
+from qk_sniffer.capture.segments import head_groups, read_segment, saved_chunks, write_segment
 from qk_sniffer.rows.tables import LayerTable, Part
 from qk_toolkit.errors import ConfigError, DumpError, OutputError
 from waiting import PATIENCE
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _small_row_groups() -> Iterator[None]:
+def _small_row_groups():
     with mock.patch.object(writer, "ROWS_PER_GROUP", 7):
         yield
 
 
-def table(folder: Path, head: HeadId) -> pa.Table:
+def table(folder, head):
     return pq.read_table(folder / head.folder / "data.parquet")
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_the_dump_holds_every_row_in_order_and_nothing_else(tmp_path: Path, half: bool) -> None:
+def test_the_dump_holds_every_row_in_order_and_nothing_else(tmp_path, half):
     make_capture(tmp_path, 7, half)
     written = schemas(half)
     for head in HEADS:
@@ -86,8 +74,8 @@ def test_the_dump_holds_every_row_in_order_and_nothing_else(tmp_path: Path, half
     assert (dump.manifest.capture, dump.manifest.num_examples) == (PLAN, 7 * CHUNK)
 
 
-def test_segments_are_written_in_any_order_and_heads_are_counted(tmp_path: Path) -> None:
-    heard: list[tuple[int, int]] = []
+def test_segments_are_written_in_any_order_and_heads_are_counted(tmp_path):
+    heard = []
     capture = opened(tmp_path)
     save(capture, [5, 0, 6, 2, 1, 4, 3])
     assert saved_chunks(tmp_path) == {*range(7)}
@@ -96,7 +84,7 @@ def test_segments_are_written_in_any_order_and_heads_are_counted(tmp_path: Path)
     assert heard[-1] == (len(HEADS), len(HEADS))
 
 
-def test_a_dump_is_made_of_exactly_the_chunks_of_the_texts(tmp_path: Path) -> None:
+def test_a_dump_is_made_of_exactly_the_chunks_of_the_texts(tmp_path):
     capture = opened(tmp_path)
     save(capture, [0, 1, 3])
     with pytest.raises(OutputError, match=r"2 of 5 chunks .* first: 2"):
@@ -111,9 +99,7 @@ def test_a_dump_is_made_of_exactly_the_chunks_of_the_texts(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["l00k.parquet", "segment.json"])
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "a pipe", "of another layer"])
-def test_a_damaged_segment_is_refused_with_the_way_out(
-    tmp_path: Path, name: str, damage: str
-) -> None:
+def test_a_damaged_segment_is_refused_with_the_way_out(tmp_path, name, damage):
     capture = opened(tmp_path)
     save(capture, range(3))
     folder = segments(tmp_path)[1]
@@ -133,7 +119,7 @@ def test_a_damaged_segment_is_refused_with_the_way_out(
     assert content(tmp_path) == undisturbed(3)
 
 
-def test_no_flipped_bit_of_a_segment_is_accepted(tmp_path: Path) -> None:
+def test_no_flipped_bit_of_a_segment_is_accepted(tmp_path):
     save(opened(tmp_path), [1])
     [folder] = segments(tmp_path)
     whole = read_segment(folder)
@@ -155,7 +141,7 @@ def test_no_flipped_bit_of_a_segment_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_vectors_that_fit_in_bfloat16_take_half_of_the_space(tmp_path: Path, exact: bool) -> None:
+def test_vectors_that_fit_in_bfloat16_take_half_of_the_space(tmp_path, exact):
     """Their lower bits are zero, and come back as zero."""
     table, rng = LayerTable(Part(0, "q"), (0, 1), names_of(1, "q"), 64, 2), np.random.default_rng(0)
     vectors = rng.standard_normal((2000, 64)).astype(np.float32)
@@ -175,14 +161,14 @@ def test_vectors_that_fit_in_bfloat16_take_half_of_the_space(tmp_path: Path, exa
     assert exact or size < vectors.nbytes / 2
 
 
-def test_the_disk_never_holds_the_rows_twice(tmp_path: Path) -> None:
+def test_the_disk_never_holds_the_rows_twice(tmp_path):
     """A table leaves the segments when its heads are written, whatever happens later."""
     capture = opened(tmp_path)
     save(capture, range(7))
     before = {path.name for path in tmp_path.rglob("l*.parquet")}
     assert before == {f"{table.part.name}.parquet" for table in tables()}
 
-    def left(done: int, total: int) -> None:
+    def left(done, total):
         if done == total:
             raise KeyboardInterrupt
 
@@ -196,12 +182,12 @@ def test_the_disk_never_holds_the_rows_twice(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in written} == written  # not written again
 
 
-def test_other_texts_after_the_end_had_begun_are_refused(tmp_path: Path) -> None:
+def test_other_texts_after_the_end_had_begun_are_refused(tmp_path):
     """Rows that are only in files of heads have the id of the capture with the texts of then."""
     capture = opened(tmp_path)
     save(capture, range(6))
 
-    def killed(done: int, total: int) -> None:
+    def killed(done, total):
         if done == total:
             raise KeyboardInterrupt
 
@@ -215,7 +201,7 @@ def test_other_texts_after_the_end_had_begun_are_refused(tmp_path: Path) -> None
     assert content(tmp_path) == undisturbed(6)
 
 
-def rows_in(segment: Segment) -> list[tuple[int, pa.Table]]:
+def rows_in(segment):
     """All rows of a segment, in the order in which they are read."""
     return [
         found
@@ -225,7 +211,7 @@ def rows_in(segment: Segment) -> list[tuple[int, pa.Table]]:
     ]
 
 
-def filled(disk: Path) -> Path:
+def filled(disk):
     """A file that takes all the space there is."""
     filler = disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -234,11 +220,11 @@ def filled(disk: Path) -> Path:
     return filler
 
 
-def enlarge(disk: Path, size: str) -> None:
+def enlarge(disk, size):
     subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
 
 
-def test_a_full_disk_harms_no_earlier_segment(small_disk: Path) -> None:
+def test_a_full_disk_harms_no_earlier_segment(small_disk):
     folder = small_disk / "dump"
     enlarge(small_disk, "1m")
     capture = opened(folder)
@@ -283,7 +269,7 @@ print(pa.default_memory_pool().max_memory() >> 20, grown >> 10)
 """
 
 
-def test_memory_does_not_grow_with_the_capture(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_capture(tmp_path):
     run = in_process(SINGLE_HEAD, tmp_path)
     out, err = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, err
@@ -292,7 +278,7 @@ def test_memory_does_not_grow_with_the_capture(tmp_path: Path) -> None:
     assert grown_mib < 40
 
 
-def test_a_kill_while_heads_are_written_loses_nothing(tmp_path: Path) -> None:
+def test_a_kill_while_heads_are_written_loses_nothing(tmp_path):
     stop = """
 import os, signal
 writer.ROWS_PER_GROUP = 7  # as in this file

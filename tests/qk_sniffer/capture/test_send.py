@@ -1,7 +1,5 @@
 """Captures to a URL, with a real S3 server: the files of a local dump, and interruptions."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -16,7 +14,7 @@ from qk_toolkit.cache import cache_folder, folder_of_url
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.watcher import Watcher
 from rank_processes import Forwards, run_ranks
-from s3_server import S3, error
+from s3_server import error
 from sniffing import sniff, sniff_first, words
 from tiny_models import ARCHITECTURES
 from tiny_texts import save_texts, tiny_tokenizer
@@ -25,7 +23,7 @@ Output = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     """A model of one layer, as each file of a dump is sent."""
     folder, llama = tmp_path_factory.mktemp("model"), ARCHITECTURES["llama"]
     replace(llama, config={**llama.config, "num_hidden_layers": 1}).model().save_pretrained(folder)
@@ -34,12 +32,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def texts(tmp_path_factory):
     return save_texts(tmp_path_factory.mktemp("texts"), [60, 20, 40])
 
 
 @pytest.fixture(scope="module")
-def dump(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def dump(model, texts, tmp_path_factory):
     """The files of a local dump."""
     folder = tmp_path_factory.mktemp("dump")
     assert sniff(model, texts, folder) == 0
@@ -47,29 +45,22 @@ def dump(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTENTION_PLASTICITY_CACHE", str(tmp_path / "cache"))
 
 
-def assert_sent(s3: S3, dump: dict[str, bytes]) -> None:
+def assert_sent(s3, dump):
     """The URL has the dump, and nothing large is left here."""
     assert {name.removeprefix("dump/"): s3.get(name) for name in s3.names("dump/")} == dump
     hashes = left_files(cache_folder() / "model-hashes")  # of the files of the model
     assert left_files(cache_folder()) - hashes <= {"dump.json"}
 
 
-def left_files(folder: Path) -> set[str]:
+def left_files(folder):
     return {path.name for path in folder.rglob("*") if path.is_file() and path.name[0] != "."}
 
 
-def test_a_capture_to_a_url_is_the_local_dump(
-    s3: S3,
-    model: Path,
-    texts: Path,
-    dump: dict[str, bytes],
-    capsys: Output,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_capture_to_a_url_is_the_local_dump(s3, model, texts, dump, capsys, monkeypatch):
     url = s3.url("dump")
     assert sniff(model, texts, url, output__data_root=f"{url}/") == 0
     assert f"next: attention-plasticity analyze {url}" in capsys.readouterr().out
@@ -94,14 +85,7 @@ def test_a_capture_to_a_url_is_the_local_dump(
     assert_sent(s3, dump)
 
 
-def test_an_interrupted_copy_continues(
-    s3: S3,
-    model: Path,
-    texts: Path,
-    dump: dict[str, bytes],
-    capsys: Output,
-    tmp_path: Path,
-) -> None:
+def test_an_interrupted_copy_continues(s3, model, texts, dump, capsys, tmp_path):
     url, work = s3.url("dump"), tmp_path / "work"
     s3.fail("PUT", error(500), path="examples.parquet")
     assert sniff(model, texts, url, output__work_dir=work) == 1
@@ -118,9 +102,7 @@ def test_an_interrupted_copy_continues(
     assert left_files(work) == {"dump.json"}
 
 
-def test_an_interrupted_overwrite_continues(
-    s3: S3, model: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_overwrite_continues(s3, model, texts, monkeypatch):
     url = s3.url("dump")
     assert sniff(model, texts, url) == 0
     for size in (16, 8):  # with the settings of the old dump, and with others
@@ -137,8 +119,8 @@ def test_an_interrupted_overwrite_continues(
 
 
 def test_missing_permissions_and_missing_work_folders_are_reported(
-    s3: S3, model: Path, texts: Path, tmp_path: Path, capsys: Output
-) -> None:
+    s3, model, texts, tmp_path, capsys
+):
     url, missing = s3.url("dump"), tmp_path / "no-model"
     for flags in ({}, {"overwrite": "true"}):
         s3.fail("PUT", error(403, "AccessDenied"), path="")
@@ -157,9 +139,7 @@ def test_missing_permissions_and_missing_work_folders_are_reported(
 
 
 @pytest.mark.long
-def test_two_processes_share_the_work_folder(
-    s3: S3, model: Path, texts: Path, dump: dict[str, bytes], tmp_path: Path
-) -> None:
+def test_two_processes_share_the_work_folder(s3, model, texts, dump, tmp_path):
     work = tmp_path / "work"
     flags = words(model, texts, work, output__data_root=s3.url("dump"), output__work_dir=work)
     ranks = run_ranks(flags, Forwards(tmp_path / "log", 2), tmp_path)
@@ -172,9 +152,7 @@ def test_two_processes_share_the_work_folder(
     assert len(puts) == len(set(puts)) == len(dump)
 
 
-def test_other_dumps_and_other_places_are_refused(
-    s3: S3, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_dumps_and_other_places_are_refused(s3, tmp_path, capsys, monkeypatch):
     s3.put("dump/l00h00q/data.parquet", b"of another model")
     missing = tmp_path / "no-model"  # refused before the model is loaded
     assert sniff(missing, missing, s3.url("dump")) == 2
@@ -189,9 +167,7 @@ def test_other_dumps_and_other_places_are_refused(
             make_config(model={"name": "m"}, dataset={"path": "p"}, output=output)
 
 
-def test_a_copy_of_a_lost_machine_is_made_again(
-    s3: S3, model: Path, texts: Path, dump: dict[str, bytes], capsys: Output
-) -> None:
+def test_a_copy_of_a_lost_machine_is_made_again(s3, model, texts, dump, capsys):
     url = s3.url("dump")
     s3.fail("PUT", error(500), path="/dump/dump.json")
     assert sniff(model, texts, url) == 1
@@ -203,12 +179,10 @@ def test_a_copy_of_a_lost_machine_is_made_again(
     assert_sent(s3, dump)
 
 
-def test_a_work_folder_that_was_partly_emptied_is_not_sent(
-    s3: S3, model: Path, texts: Path, dump: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_work_folder_that_was_partly_emptied_is_not_sent(s3, model, texts, dump, monkeypatch):
     unlink = Path.unlink
 
-    def interrupted(path: Path, missing_ok: bool = False) -> None:
+    def interrupted(path, missing_ok=False):
         if path.name == "data.parquet" and path.parent.name == "l00h01q":
             raise KeyboardInterrupt
         unlink(path, missing_ok=missing_ok)

@@ -1,9 +1,6 @@
 """Threads beside the main one: order, bounds, errors, and that none is left."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,15 +10,15 @@ from waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
+def _no_thread_is_left():
     before = set(threading.enumerate())
     yield
     assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
-def test_an_error_comes_after_the_items_before_it(error: type[BaseException]) -> None:
-    def items() -> Iterator[int]:
+def test_an_error_comes_after_the_items_before_it(error):
+    def items():
         yield 1
         yield 2
         raise error("third")
@@ -36,8 +33,8 @@ def test_an_error_comes_after_the_items_before_it(error: type[BaseException]) ->
 
 
 @pytest.mark.parametrize("used", [0, 3])
-def test_closing_early_ends_the_thread(used: int) -> None:
-    def endless() -> Iterator[int]:
+def test_closing_early_ends_the_thread(used):
+    def endless():
         number = 0
         while True:
             yield number
@@ -50,12 +47,12 @@ def test_closing_early_ends_the_thread(used: int) -> None:
     assert not any(thread.name == "prepare" for thread in threading.enumerate())
 
 
-def test_submitting_waits_while_too_many_are_queued() -> None:
+def test_submitting_waits_while_too_many_are_queued():
     depth = 3
     gate = threading.Event()
-    done: list[int] = []
+    done = []
 
-    def task(number: int) -> None:
+    def task(number):
         gate.wait(PATIENCE)
         done.append(number)
 
@@ -64,7 +61,7 @@ def test_submitting_waits_while_too_many_are_queued() -> None:
         behind.submit(lambda number=number: task(number))
     submitted = threading.Event()
 
-    def one_more() -> None:
+    def one_more():
         behind.submit(lambda: task(depth))
         submitted.set()
 
@@ -83,11 +80,11 @@ def test_submitting_waits_while_too_many_are_queued() -> None:
     behind.close()
 
 
-def test_items_that_never_come_do_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_never_come_do_not_delay_the_end(monkeypatch):
     monkeypatch.setattr(threads, "_SECONDS_TO_STOP", 0.01)
     asked, came = threading.Event(), threading.Event()
 
-    def items() -> Iterator[int]:
+    def items():
         yield 1
         asked.set()
         came.wait()

@@ -1,11 +1,7 @@
 """A dump whose capture was killed while it wrote the heads is refused by every reader."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +10,6 @@ from qk_dump.hub.publish import push_dump
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.source import open_dump
 from qk_toolkit.errors import ConfigError
-from s3_server import S3
 from sniffing import sniff
 
 LENGTHS = [100, 520]  # characters
@@ -22,10 +17,10 @@ PLAN = ".capture/plan.json"
 
 
 @pytest.fixture(scope="module")
-def unfinished(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unfinished(model, texts, tmp_path_factory):
     """All heads are there; nothing that is written after them."""
 
-    def killed(*_: Any) -> None:
+    def killed(*_):
         raise KeyboardInterrupt
 
     dump = tmp_path_factory.mktemp("unfinished") / "dump"
@@ -49,15 +44,7 @@ def unfinished(model: Path, texts: Path, tmp_path_factory: pytest.TempPathFactor
     ],
     ids=lambda words: words[0],
 )
-def test_every_verb_refuses_it(
-    unfinished: Path,
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    words: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_verb_refuses_it(unfinished, model, texts, tmp_path, words, capsys, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "none")
     places = {"DUMP": unfinished, "MODEL": model, "OUT": tmp_path / "out"}
     code = 1 if words[0] == "study" else 2  # a study goes on with its other models
@@ -67,7 +54,7 @@ def test_every_verb_refuses_it(
     assert f"attention-plasticity capture {model} {texts} {unfinished}" in message
 
 
-def test_the_library_refuses_it(unfinished: Path, tmp_path: Path) -> None:
+def test_the_library_refuses_it(unfinished, tmp_path):
     with pytest.raises(ConfigError, match="its capture is not finished"):
         open_dump(unfinished)
     with pytest.raises(ConfigError, match="its capture is not finished"):
@@ -78,15 +65,13 @@ def test_the_library_refuses_it(unfinished: Path, tmp_path: Path) -> None:
             open_dump(*place)
 
 
-def test_a_url_refuses_it(unfinished: Path, s3: S3) -> None:
+def test_a_url_refuses_it(unfinished, s3):
     s3.put_folder(unfinished, "dump")
     with pytest.raises(ConfigError, match=r"dump: its capture is not finished"):
         open_dump(s3.url("dump"))
 
 
-def test_the_plan_of_a_dump_that_is_complete_does_not_matter(
-    unfinished: Path, model: Path, texts: Path, tmp_path: Path
-) -> None:
+def test_the_plan_of_a_dump_that_is_complete_does_not_matter(unfinished, model, texts, tmp_path):
     """As after a process that was killed between dump.json and the end."""
     dump = shutil.copytree(unfinished, tmp_path / "dump")
     plan = (dump / PLAN).read_bytes()
@@ -100,17 +85,13 @@ def test_the_plan_of_a_dump_that_is_complete_does_not_matter(
 
 
 def test_a_dump_that_is_discarded_in_part_keeps_its_manifest(
-    unfinished: Path,
-    model: Path,
-    texts: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    unfinished, model, texts, tmp_path, monkeypatch
+):
     dump = shutil.copytree(unfinished, tmp_path / "dump")
     assert sniff(model, texts, dump) == 0
-    unlink: Callable[..., None] = Path.unlink
+    unlink = Path.unlink
 
-    def killed(path: Path, **options: Any) -> None:
+    def killed(path, **options):
         if path.name == "data.parquet" and path.parent.name == "l02h00q":
             raise KeyboardInterrupt
         unlink(path, **options)

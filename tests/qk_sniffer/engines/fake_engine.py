@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from qk_sniffer.engines.engine import (
-    AttentionRule,
-    CallReceiver,
-    LayerCall,
-    LayerFacts,
-    Logits,
-    ModelLayout,
-)
+from qk_sniffer.engines.engine import AttentionRule, LayerCall, LayerFacts, Logits, ModelLayout
 
 Q_HEADS, K_HEADS, WIDTH, VALUE_WIDTH = 4, 2, 8, 5
 GROUP = Q_HEADS // K_HEADS
-KINDS: dict[str, dict[str, Any]] = {
+KINDS = {
     "full": {},
     "window": {"window": 7},
     "chunks": {"window": 6, "type": "chunked_attention"},
@@ -39,7 +31,7 @@ DEVICES = [
 ]
 
 
-def facts_of(layer: int, **changes: Any) -> LayerFacts:
+def facts_of(layer, **changes):
     given = {"window": None, "softcap": None, "selective": False, "logits": Logits(), **changes}
     kind = "sliding_attention" if given["window"] else "full_attention"
     sizes = {"q_heads": Q_HEADS, "k_heads": K_HEADS, "width": WIDTH}
@@ -53,25 +45,19 @@ class FakeEngine:
     With `stored_apart` the stored vectors are others than those that attend.
     """
 
-    def __init__(
-        self,
-        *,
-        stored_apart: bool = False,
-        dtype: torch.dtype = torch.float32,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, *, stored_apart=False, dtype=torch.float32, device="cpu"):
         layers = tuple(facts_of(LAYER[kind], **changes) for kind, changes in KINDS.items())
         self.layout = ModelLayout(len(layers), layers)
-        self.calls: dict[int, LayerCall] = {}
+        self.calls = {}
         self._stored_apart = stored_apart
         self._how = {"dtype": dtype, "device": device}
 
-    def run(self, texts: Sequence[Sequence[int]], receiver: CallReceiver) -> None:
+    def run(self, texts, receiver):
         for facts in self.layout.layers:
             self.calls[facts.layer] = self.call(facts, texts)
             receiver.on_call(self.calls[facts.layer])
 
-    def call(self, facts: LayerFacts, texts: Sequence[Sequence[int]]) -> LayerCall:
+    def call(self, facts, texts):
         """The call of a layer; the tensors are views of (heads, tokens, d), as in many models."""
         parts = [np.random.default_rng([facts.layer, *ids]) for ids in texts]
         made = []
@@ -86,7 +72,7 @@ class FakeEngine:
         rule = self._rule(facts, [len(ids) for ids in texts]) if known else None
         return LayerCall(facts.layer, query, key, value if known else None, *stored, rule)
 
-    def _rule(self, facts: LayerFacts, lengths: list[int]) -> AttentionRule:
+    def _rule(self, facts, lengths):
         assert facts.logits is not None
         sinks = torch.linspace(-2, 4, Q_HEADS) if facts.logits.sinks else None
         extra = None
@@ -113,7 +99,7 @@ class Attention(NamedTuple):
     weights: Any  # (s, s); 0 there
 
 
-def attention_by_loops(call: LayerCall, head: int, start: int, length: int) -> Attention:
+def attention_by_loops(call, head, start, length):
     """Every query of a text with every key, one pair at a time."""
     rule = call.rule
     assert rule is not None
@@ -142,7 +128,7 @@ def attention_by_loops(call: LayerCall, head: int, start: int, length: int) -> A
     return Attention(logits, weights)
 
 
-def sees(query: int, key: int, window: int | None, chunked: bool) -> bool:
+def sees(query, key, window, chunked):
     """Whether the query sees the key, from the words of the model's papers."""
     if key > query:
         return False

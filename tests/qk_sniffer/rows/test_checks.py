@@ -1,9 +1,5 @@
 """NaN and infinity in rows: what is refused, and what the message names."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -18,8 +14,8 @@ DRAWN = HeadId(3, 1, "k", attended=True)
 _OVERFLOWS = "The model overflows: load it in bfloat16 or float32 (model.dtype). Texts finished "
 
 
-def rows_of(head: HeadId) -> Rows:
-    columns: dict[str, Any] = {
+def rows_of(head):
+    columns = {
         "head": np.full(3, head.head),
         "example_id": np.array([4, 4, 7]),
         "position": np.array([0, 5, 2]),
@@ -33,14 +29,14 @@ def rows_of(head: HeadId) -> Rows:
     return Rows(columns)
 
 
-def spoiled(head: HeadId, column: str, value: float) -> Rows:
+def spoiled(head, column, value):
     """The second text has a wrong value."""
     values = rows_of(head)[column].copy()
     values[2, ...] = value
     return rows_of(head).with_columns({column: values})
 
 
-def stored(head: HeadId, rows: Rows, half: bool = False, known: bool = True) -> Rows:
+def stored(head, rows, half=False, known=True):
     return stored_rows(Part.of(head), rows, half=half, known_attention=known)
 
 
@@ -57,9 +53,7 @@ def stored(head: HeadId, rows: Rows, half: bool = False, known: bool = True) -> 
         (DRAWN, "received", "the attention logits of text 7, key head 1."),
     ],
 )
-def test_a_value_that_is_not_finite_is_refused(
-    head: HeadId, column: str, named: str, value: float
-) -> None:
+def test_a_value_that_is_not_finite_is_refused(head, column, named, value):
     assert stored(head, rows_of(head)).columns.keys() == rows_of(head).columns.keys()
     with pytest.raises(ToolkitError) as caught:
         stored(head, spoiled(head, column, value))
@@ -67,7 +61,7 @@ def test_a_value_that_is_not_finite_is_refused(
     assert str(caught.value) == expected
 
 
-def test_what_is_not_known_is_not_refused() -> None:
+def test_what_is_not_known_is_not_refused():
     """Attention that was not computed, and the values of a layer that has none."""
     stored(QUERY, spoiled(QUERY, "lse", np.nan), known=False)
     stored(KEY, spoiled(KEY, "received", np.nan), known=False)
@@ -77,7 +71,7 @@ def test_what_is_not_known_is_not_refused() -> None:
     assert stored(KEY, plain) is plain
 
 
-def test_half_precision() -> None:
+def test_half_precision():
     large = spoiled(KEY, "vector", 65_504.0)  # the largest float16
     assert stored(KEY, large, half=True)["vector"].dtype == np.float16
     assert stored(KEY, large)["vector"].dtype == np.float32
@@ -88,6 +82,6 @@ def test_half_precision() -> None:
         stored(KEY, beyond, half=True)
 
 
-def test_finite_values_whose_sum_overflows_are_kept() -> None:
+def test_finite_values_whose_sum_overflows_are_kept():
     huge = rows_of(KEY).with_columns({"vector": np.full((3, 8), 3e38, np.float32)})
     assert len(stored(KEY, huge)) == 3

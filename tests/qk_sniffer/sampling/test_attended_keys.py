@@ -1,7 +1,5 @@
 """Which keys are drawn by attention, and with which probability."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,7 @@ from qk_sniffer.sampling.attended_keys import (
 ENOUGH = 1e-6  # p-values below it do not happen by chance
 
 
-def test_default_number_of_keys() -> None:
+def test_default_number_of_keys():
     assert default_number(None) == default_number(10_000) == default_number(128) == 16
     assert default_number(1) == 2048
     assert default_number(12) == 171
@@ -39,7 +37,7 @@ def test_default_number_of_keys() -> None:
         (0, None, []),
     ],
 )
-def test_queries_are_evenly_spaced(length: int, window: int | None, expected: list[int]) -> None:
+def test_queries_are_evenly_spaced(length, window, expected):
     found = AttendedSampler(number=1, queries=4).query_positions(length, window)
     assert found.tolist() == expected
 
@@ -51,7 +49,7 @@ weights_of_a_text = st.lists(
 
 @settings(max_examples=200, deadline=None)
 @given(values=weights_of_a_text, number=st.integers(1, 40))
-def test_probabilities_have_the_wanted_sum(values: list[float], number: int) -> None:
+def test_probabilities_have_the_wanted_sum(values, number):
     weights = torch.tensor([values, values[::-1]], dtype=torch.float64)
     for row, chance in zip(weights, inclusion(weights, number), strict=True):
         assert (chance[:4] == 1).all()
@@ -67,14 +65,14 @@ def test_probabilities_have_the_wanted_sum(values: list[float], number: int) -> 
             assert (later[found == 1] * factors[0] >= 1 - 1e-9).all()
 
 
-def test_random_numbers_are_those_of_splitmix64() -> None:
+def test_random_numbers_are_those_of_splitmix64():
     """The first outputs of the published generator with seed 0."""
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     found = random_numerators(np.zeros(1, np.int64), np.arange(3))
     assert found.tolist() == [number >> 11 for number in published]
 
 
-def test_numpy_and_torch_give_the_same_random_numbers() -> None:
+def test_numpy_and_torch_give_the_same_random_numbers():
     streams = np.array([stream(7, example, 3, 1) for example in range(5)], np.int64)
     position = np.arange(1000)
     with_numpy = random_numerators(streams[:, None], position[None])
@@ -85,7 +83,7 @@ def test_numpy_and_torch_give_the_same_random_numbers() -> None:
         assert (found.cpu().numpy() == with_numpy).all()
 
 
-def test_random_numbers_are_uniform_and_unrelated() -> None:
+def test_random_numbers_are_uniform_and_unrelated():
     """Over positions, over neighbouring streams, and between them."""
     streams = [stream(0, example, layer, 2) for example in range(40) for layer in range(25)]
     found = random_numerators(np.array(streams)[:, None], np.arange(200)[None]) / 2.0**53
@@ -99,7 +97,7 @@ def test_random_numbers_are_uniform_and_unrelated() -> None:
     assert len(different) == 256
 
 
-def test_draws_over_many_seeds_fit_their_probabilities() -> None:
+def test_draws_over_many_seeds_fit_their_probabilities():
     rng = np.random.default_rng(0)
     received = torch.from_numpy(rng.dirichlet(np.full(60, 0.3), (1, 2)).astype(np.float32))
     seeds = 1000
@@ -130,11 +128,11 @@ def test_draws_over_many_seeds_fit_their_probabilities() -> None:
     assert np.var(sizes) == pytest.approx(variance, rel=0.3)
 
 
-def test_a_draw_depends_on_text_layer_and_head_and_not_on_other_heads() -> None:
+def test_a_draw_depends_on_text_layer_and_head_and_not_on_other_heads():
     received = torch.full((3, 2, 400), 1 / 400)
     sampler = AttendedSampler(number=100, seed=5)
 
-    def kept(example: int, layer: int, heads: list[int]) -> list[list[int]]:
+    def kept(example, layer, heads):
         streams = torch.from_numpy(sampler.streams(example, layer, heads))
         _, drawn, position = sampler.draw(received[: len(heads)], streams)
         return [p[:n].tolist() for p, n in zip(position, drawn.tolist(), strict=True)]
@@ -148,7 +146,7 @@ def test_a_draw_depends_on_text_layer_and_head_and_not_on_other_heads() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 16, 171, 2048])
-def test_there_is_room_for_all_drawn_keys(number: int) -> None:
+def test_there_is_room_for_all_drawn_keys(number):
     sampler = AttendedSampler(number)
     assert sampler.capacity(3) == 3
     room = sampler.capacity(1 << 20) - 4

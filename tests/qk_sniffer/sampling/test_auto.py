@@ -1,9 +1,6 @@
 """The sampler `auto`: its rule and record. Expected queries and texts per bucket."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ from qk_sniffer.sampling.positions import PositionSampler
 
 
 @given(longest=st.integers(1, 2**31 - 1))
-def test_the_bucket_is_the_nearest_power_of_two(longest: int) -> None:
+def test_the_bucket_is_the_nearest_power_of_two(longest):
     found = nearest_power_of_two(longest)
     assert found.bit_count() == 1
     distance = abs(math.log2(longest / 16 / found))
@@ -36,9 +33,7 @@ def test_the_bucket_is_the_nearest_power_of_two(longest: int) -> None:
         (6, 2_000, 128, 2_000, 8_000),
     ],
 )
-def test_rows_of_known_cases(
-    texts: int, longest: int, bucket: int, queries: float, keys: float
-) -> None:
+def test_rows_of_known_cases(texts, longest, bucket, queries, keys):
     choice = choose(texts, longest)
     sampler = choice.sampler(seed=3)
     assert (sampler.type, sampler.min_bucket_size, sampler.seed) == ("uniform", bucket, 3)
@@ -47,7 +42,7 @@ def test_rows_of_known_cases(
 
 
 @given(texts=st.integers(1, 10**6), longest=st.integers(1, 2**20))
-def test_rates_fit_the_bucket_and_the_number_of_texts(texts: int, longest: int) -> None:
+def test_rates_fit_the_bucket_and_the_number_of_texts(texts, longest):
     choice = choose(texts, longest)
     size = choice.min_bucket_size
     assert texts * size >= 64
@@ -56,11 +51,11 @@ def test_rates_fit_the_bucket_and_the_number_of_texts(texts: int, longest: int) 
     assert choice.key_base_rate == min(size, 4 * max(1, 128 / texts))
 
 
-def test_a_plan_gives_the_choice_back_and_a_wrong_plan_none() -> None:
+def test_a_plan_gives_the_choice_back_and_a_wrong_plan_none():
     choice = choose(7, 3_000)
     record = choice.as_record()
 
-    def plan(**changes: Any) -> dict[str, Any]:
+    def plan(**changes):
         return {"capture": {"sampler": {"type": "auto", "chosen": {**record, **changes}}}}
 
     assert recorded_choice(plan()) == choice
@@ -83,7 +78,7 @@ SAMPLERS = st.builds(
 
 @settings(max_examples=50)
 @given(sampler=SAMPLERS, lengths=st.lists(st.integers(0, 300), min_size=1, max_size=8))
-def test_counts_equal_a_plain_loop(sampler: PositionSampler, lengths: list[int]) -> None:
+def test_counts_equal_a_plain_loop(sampler, lengths):
     found = bucket_counts(sampler, lengths, times=2.0)
     longest = max(lengths)
     buckets = sampler.bucket(np.arange(longest))  # (longest,)
@@ -97,12 +92,12 @@ def test_counts_equal_a_plain_loop(sampler: PositionSampler, lengths: list[int])
         assert (found.first[place], found.last[place]) == (reached[0], reached[-1])
 
 
-def test_enough_rows_give_no_message() -> None:
+def test_enough_rows_give_no_message():
     assert bucket_counts(PositionSampler("uniform", 128, 22.0), [2_000] * 6).warning() is None
     assert bucket_counts(PositionSampler("all"), []).warning() is None
 
 
-def test_the_message_names_buckets_and_what_to_change() -> None:
+def test_the_message_names_buckets_and_what_to_change():
     lengths = [8_192] * 3 + [4_096] * 3
     found = bucket_counts(PositionSampler("uniform", 512, 8.0), lengths).warning()
     assert found == (

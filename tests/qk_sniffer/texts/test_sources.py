@@ -1,17 +1,12 @@
 """Texts from files of every kind, what is refused, and how they become tokens."""
 
-from __future__ import annotations
-
 import bz2
 import gc
 import gzip
 import json
 import lzma
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
 
 import datasets
 import huggingface_hub.constants
@@ -30,18 +25,18 @@ BOTH_WAYS = pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "
 
 
 @pytest.fixture(autouse=True)
-def _datasets_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any) -> None:
+def _datasets_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _tables_closed() -> Iterator[None]:
+def _tables_closed():
     yield
     gc.collect()
 
 
-def texts_of(path: object, **settings: Any) -> list[tuple[object, str]]:
+def texts_of(path, **settings):
     """(original id, text) of every text, numbered as they come."""
     texts = open_texts(DatasetSettings(path=str(path), **settings))
     found = list(texts)
@@ -50,14 +45,14 @@ def texts_of(path: object, **settings: Any) -> list[tuple[object, str]]:
     return [(text.original_id, text.text) for text in found]
 
 
-def refusal(path: object, **settings: Any) -> str:
+def refusal(path, **settings):
     with pytest.raises(ConfigError) as caught:
         texts_of(path, **settings)
     assert "\n" not in str(caught.value)
     return str(caught.value).replace(str(path), "PATH")
 
 
-def saved(path: Path, content: str | bytes | list[dict[str, Any]]) -> Path:
+def saved(path, content):
     """A file of text, of bytes, or of rows as JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, list):
@@ -73,16 +68,14 @@ LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 @BOTH_WAYS
 @pytest.mark.parametrize("name", ["v1.2.text", "my book.MD", "book.txt.gz"])
-def test_a_text_file_is_one_text_named_after_it(tmp_path: Path, name: str, streaming: bool) -> None:
+def test_a_text_file_is_one_text_named_after_it(tmp_path, name, streaming):
     content = b"first line\n\nthird line\n"
     file = saved(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
     assert texts_of(file, streaming=streaming) == [(name, "first line\n\nthird line\n")]
 
 
 @BOTH_WAYS
-def test_a_folder_of_text_files_in_the_order_of_their_names(
-    tmp_path: Path, streaming: bool
-) -> None:
+def test_a_folder_of_text_files_in_the_order_of_their_names(tmp_path, streaming):
     """Hidden files are skipped. Names that look like patterns are names."""
     names = ["10.txt", "9.txt", "a*.txt", "a.md", "a1.txt", "b1.txt", "b[1].txt", "c?.txt"]
     names += ["deep/er/c.txt", "d{1,2}.txt", "empty.txt", "é #%20.txt"]
@@ -94,12 +87,12 @@ def test_a_folder_of_text_files_in_the_order_of_their_names(
     assert texts_of(tmp_path / "b[1].txt", streaming=streaming) == [expected[6]]
 
 
-def table_of_text(separator: str) -> str:
+def table_of_text(separator):
     lines = [("id", "text"), ("a", '"one, two"'), ("b", '"three\nfour"')]
     return "".join(separator.join(line) + "\n" for line in lines)
 
 
-TABLES: dict[str, Any] = {
+TABLES = {
     "rows.jsonl": ROWS,
     "rows.json": ROWS,
     "rows.jsonl.gz": gzip.compress(LINES),
@@ -112,7 +105,7 @@ TABLES: dict[str, Any] = {
 
 @BOTH_WAYS
 @pytest.mark.parametrize("name", [*TABLES, "rows.parquet"])
-def test_tables(tmp_path: Path, name: str, streaming: bool) -> None:
+def test_tables(tmp_path, name, streaming):
     file = tmp_path / name
     if name in TABLES:
         saved(file, TABLES[name])
@@ -124,7 +117,7 @@ def test_tables(tmp_path: Path, name: str, streaming: bool) -> None:
 
 @BOTH_WAYS
 @pytest.mark.parametrize("wanted", [2, 9])
-def test_max_samples_takes_the_beginning(tmp_path: Path, wanted: int, streaming: bool) -> None:
+def test_max_samples_takes_the_beginning(tmp_path, wanted, streaming):
     for number in range(3):
         saved(tmp_path / "folder" / f"{number}.txt", str(number))
     file = saved(tmp_path / "rows.jsonl", [{"text": str(number)} for number in range(3)])
@@ -140,19 +133,19 @@ NO_TEXTS = (
 
 
 @BOTH_WAYS
-def test_places_without_texts_are_refused(tmp_path: Path, streaming: bool) -> None:
+def test_places_without_texts_are_refused(tmp_path, streaming):
     for name in (".", "book.pdf", ".", "book"):
         place = tmp_path if name == "." else saved(tmp_path / name, "x")
         assert refusal(place, streaming=streaming) == NO_TEXTS
 
 
-def test_files_of_several_kinds_are_refused(tmp_path: Path) -> None:
+def test_files_of_several_kinds_are_refused(tmp_path):
     for name in ("a.txt", "b.csv"):
         saved(tmp_path / name, "id,text\na,b\n")
     assert "holds files of several formats (" in refusal(tmp_path, streaming=False)
 
 
-def test_a_missing_path_is_named() -> None:
+def test_a_missing_path_is_named():
     for path in (
         "/nowhere/book.txt",
         "/nowhere",
@@ -166,7 +159,7 @@ def test_a_missing_path_is_named() -> None:
 
 
 @BOTH_WAYS
-def test_a_missing_column_is_told_with_those_there_are(tmp_path: Path, streaming: bool) -> None:
+def test_a_missing_column_is_told_with_those_there_are(tmp_path, streaming):
     file = saved(tmp_path / "rows.jsonl", ROWS)
     assert refusal(file, text_column="body", streaming=streaming) == (
         "dataset.text_column: PATH has no column 'body'; its columns are id, text"
@@ -178,9 +171,7 @@ def test_a_missing_column_is_told_with_those_there_are(tmp_path: Path, streaming
 
 @BOTH_WAYS
 @pytest.mark.parametrize(("value", "kind"), [(5, "int"), (["a"], "list")])
-def test_a_value_that_is_no_text_is_told_with_its_row(
-    tmp_path: Path, value: object, kind: str, streaming: bool
-) -> None:
+def test_a_value_that_is_no_text_is_told_with_its_row(tmp_path, value, kind, streaming):
     file = saved(tmp_path / "rows.jsonl", [{"body": None}, {"body": value}])
     assert refusal(file, text_column="body", streaming=streaming) == (
         f"dataset.text_column: 'body' holds {kind} in row 1, expected text; choose another column"
@@ -188,7 +179,7 @@ def test_a_value_that_is_no_text_is_told_with_its_row(
 
 
 @BOTH_WAYS
-def test_a_broken_file_is_named_in_one_line(tmp_path: Path, streaming: bool) -> None:
+def test_a_broken_file_is_named_in_one_line(tmp_path, streaming):
     for name, content in (
         ("cut.jsonl", b'{"text": "a"}\n{"text": "b'),
         ("other.jsonl", b"no JSON at all"),
@@ -204,9 +195,7 @@ def test_a_broken_file_is_named_in_one_line(tmp_path: Path, streaming: bool) -> 
 
 @BOTH_WAYS
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00picture", b"zeros \0\0", b"caf\xe9"])
-def test_a_binary_file_among_texts_is_named(
-    tmp_path: Path, content: bytes, streaming: bool
-) -> None:
+def test_a_binary_file_among_texts_is_named(tmp_path, content, streaming):
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("words")
     (tmp_path / "1.txt").write_bytes(content)
@@ -216,7 +205,7 @@ def test_a_binary_file_among_texts_is_named(
         )
 
 
-def test_tokens_of_a_text() -> None:
+def test_tokens_of_a_text():
     tokenizer = tiny_tokenizer()
     plain = tokenize(tokenizer, "abc", None, False)
     assert len(plain) == 3
@@ -233,9 +222,7 @@ def test_tokens_of_a_text() -> None:
     assert tokenize(tokenizer, "abc", 2, True) == [begin, plain[0]]
 
 
-def test_a_text_longer_than_the_tokenizer_declares_is_kept_whole(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_text_longer_than_the_tokenizer_declares_is_kept_whole(capfd):
     tokenizer = tiny_tokenizer()
     tokenizer.model_max_length = 8
     assert len(tokenize(tokenizer, "a" * 100, None, False)) == 100
@@ -245,7 +232,7 @@ def test_a_text_longer_than_the_tokenizer_declares_is_kept_whole(
 
 @BOTH_WAYS
 @pytest.mark.parametrize("name", ["README.md", "readme.md"])
-def test_a_card_beside_tables_is_no_text(tmp_path: Path, name: str, streaming: bool) -> None:
+def test_a_card_beside_tables_is_no_text(tmp_path, name, streaming):
     saved(tmp_path / "rows.jsonl", ROWS)
     saved(tmp_path / name, "# Rows")
     assert texts_of(tmp_path, id_column="id", streaming=streaming) == TEXTS
@@ -258,7 +245,7 @@ def test_a_card_beside_tables_is_no_text(tmp_path: Path, name: str, streaming: b
 
 
 @BOTH_WAYS
-def test_a_readme_an_empty_file_and_a_copy_are_no_texts(tmp_path: Path, streaming: bool) -> None:
+def test_a_readme_an_empty_file_and_a_copy_are_no_texts(tmp_path, streaming):
     """They would be counted as independent texts, in the errors and in the rate of the sampler."""
     for name, content in {
         "README.md": "These are three books.",
@@ -293,7 +280,7 @@ def test_a_readme_an_empty_file_and_a_copy_are_no_texts(tmp_path: Path, streamin
 
 
 @BOTH_WAYS
-def test_equal_rows_of_a_table_are_one_text(tmp_path: Path, streaming: bool) -> None:
+def test_equal_rows_of_a_table_are_one_text(tmp_path, streaming):
     """A text keeps the number of its row as its id in the dataset."""
     rows = [{"text": text} for text in ("one", None, "one", "two", "", "one", "three")]
     file = saved(tmp_path / "rows.jsonl", rows)
@@ -305,9 +292,7 @@ def test_equal_rows_of_a_table_are_one_text(tmp_path: Path, streaming: bool) -> 
 
 @BOTH_WAYS
 @pytest.mark.parametrize(("name", "separator"), [("a.csv", ","), ("a.tsv", "\t")])
-def test_cells_of_a_table_are_texts_as_they_stand(
-    tmp_path: Path, name: str, separator: str, streaming: bool
-) -> None:
+def test_cells_of_a_table_are_texts_as_they_stand(tmp_path, name, separator, streaming):
     cells = ["NA", "null", "nan", "12", "1.50", "", "word"]
     rows = [f"{number}{separator}{cell}\n" for number, cell in enumerate(cells)]
     file = saved(tmp_path / name, "".join([f"id{separator}text\n", *rows]))
@@ -315,7 +300,7 @@ def test_cells_of_a_table_are_texts_as_they_stand(
 
 
 @pytest.mark.parametrize("field", ["name", "revision", "split"])
-def test_settings_of_the_hub_are_refused_for_files(tmp_path: Path, field: str) -> None:
+def test_settings_of_the_hub_are_refused_for_files(tmp_path, field):
     file = saved(tmp_path / "book.txt", "mine")
     assert refusal(file, **{field: "test"}) == (
         f"dataset.{field}: 'test' given, but PATH is a local path and not a dataset of the Hub; "
@@ -323,7 +308,7 @@ def test_settings_of_the_hub_are_refused_for_files(tmp_path: Path, field: str) -
     )
 
 
-def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
+def test_texts_are_read_by_number_with_their_sizes(tmp_path):
     rows = [{"text": text, "name": f"n{i}"} for i, text in enumerate(["a", "", "ééé", "bb", None])]
     path = saved(tmp_path / "texts.jsonl", rows)
     texts = open_texts(DatasetSettings(path=str(path), id_column="name", max_samples=5))
@@ -332,7 +317,7 @@ def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
     assert texts.between(1, 3) == [*texts][1:3] == [Text(1, "n2", "ééé"), Text(2, "n3", "bb")]
     assert not open_texts(DatasetSettings(path=str(path), streaming=True)).has_index
 
-    def undecodable(columns: dict[str, Any]) -> dict[str, Any]:
+    def undecodable(columns):
         raise OSError("broken\nimage")
 
     broken = replace(texts, rows=texts.rows.with_transform(undecodable))
@@ -343,7 +328,7 @@ def test_texts_are_read_by_number_with_their_sizes(tmp_path: Path) -> None:
         gone.sizes()
 
 
-def test_text_files_are_read_by_number(tmp_path: Path) -> None:
+def test_text_files_are_read_by_number(tmp_path):
     contents = ["one\r\ntwo\n", "three", "\N{GREEK SMALL LETTER ALPHA}"]
     for number, content in enumerate(contents):
         (tmp_path / f"{number}.txt").write_bytes(content.encode())

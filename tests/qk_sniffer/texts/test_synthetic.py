@@ -1,10 +1,6 @@
 """Texts that are made, captures of them, and tokens as a person reads them."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -22,13 +18,13 @@ from tiny_models import VOCABULARY
 from tiny_texts import CHARACTERS, SPECIAL, tiny_tokenizer
 
 LENGTHS = [60, 20, 33]
-REPEATED: Any = "synthetic:repeated"
-SHUFFLED: Any = "synthetic:shuffled"
+REPEATED = "synthetic:repeated"
+SHUFFLED = "synthetic:shuffled"
 EVERYTHING = {"capture__sampler__type": "all"}
 SMALL = {"dataset__synthetic__length": 40, "dataset__synthetic__number": 5}
 
 
-def tokens_of(path: str, vocabulary: int = VOCABULARY, **synthetic: Any) -> list[list[int]]:
+def tokens_of(path, vocabulary=VOCABULARY, **synthetic):
     """The tokens of all texts of a config."""
     config = make_config(
         dataset={"path": path, "synthetic": synthetic},
@@ -39,7 +35,7 @@ def tokens_of(path: str, vocabulary: int = VOCABULARY, **synthetic: Any) -> list
     return [list(encoder.tokens(text)) for text in open_source(config.dataset)]
 
 
-def test_repeated_texts_have_one_period_of_distinct_tokens_twice() -> None:
+def test_repeated_texts_have_one_period_of_distinct_tokens_twice():
     made = tokens_of(REPEATED, length=2 * len(CHARACTERS), number=4)
     assert len(made) == 4
     for ids in made:
@@ -52,7 +48,7 @@ def test_repeated_texts_have_one_period_of_distinct_tokens_twice() -> None:
     assert max(max(ids) for ids in tokens_of(REPEATED, vocabulary=30, length=20)) < 30
 
 
-def test_shuffled_texts_have_the_tokens_of_the_texts_in_another_order(texts: Path) -> None:
+def test_shuffled_texts_have_the_tokens_of_the_texts_in_another_order(texts):
     tokenizer = tiny_tokenizer()
     plain = [tokenizer(path.read_text())["input_ids"] for path in sorted(texts.iterdir())]
     made = tokens_of(SHUFFLED, texts=str(texts))
@@ -65,9 +61,7 @@ def test_shuffled_texts_have_the_tokens_of_the_texts_in_another_order(texts: Pat
     assert made != tokens_of(SHUFFLED, texts=str(texts), seed=1)
 
 
-def test_a_capture_of_repeated_texts(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_capture_of_repeated_texts(model, tmp_path, capsys):
     assert sniff(model, REPEATED, tmp_path / "whole", **SMALL, **EVERYTHING) == 0
     assert "special tokens added: none" in capsys.readouterr().err
     rows = pq.read_table(tmp_path / "whole" / "l00h00q" / "data.parquet").to_pandas()
@@ -88,9 +82,7 @@ def test_a_capture_of_repeated_texts(
     assert json.loads((tmp_path / "planned" / "dump.json").read_text())["num_examples"] == 2
 
 
-def test_a_resumed_capture_has_the_same_tokens(
-    model: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_capture_has_the_same_tokens(model, texts, tmp_path, monkeypatch):
     kind, given = SHUFFLED, {"dataset__synthetic__texts": texts, **EVERYTHING}
     assert sniff(model, kind, tmp_path / "whole", **given) == 0
     sniff_first(monkeypatch, 2, model, kind, tmp_path / "resumed", **given)
@@ -112,13 +104,13 @@ def test_a_resumed_capture_has_the_same_tokens(
         ({"path": REPEATED, "name": "x"}, "name: has no effect on synthetic:repeated"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(fields: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_are_refused(fields, message):
     with pytest.raises(ConfigError) as caught:
         make_config(dataset=fields, model={"name": "m"}, output={"data_root": "o"})
     assert str(caught.value).startswith(f"dataset.{message}")
 
 
-def test_texts_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
+def test_texts_that_cannot_be_made_are_refused(tmp_path):
     most = 2 * len(CHARACTERS)
     for path, fields, message in (
         (REPEATED, {"length": 1_000}, "length: 1,000 tokens are more than 512, the context"),
@@ -133,7 +125,7 @@ def test_texts_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
             tokens_of(path, **fields)
 
 
-def byte_level(*pieces: str) -> PreTrainedTokenizerFast:
+def byte_level(*pieces):
     """A tokenizer like that of GPT-2 with these pieces besides the letter a."""
     vocabulary = {piece: number for number, piece in enumerate(("a", *pieces))}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -142,7 +134,7 @@ def byte_level(*pieces: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
-def test_byte_level_tokens_are_plain_text() -> None:
+def test_byte_level_tokens_are_plain_text():
     """A piece of a character is shown by its bytes."""
     tokenizer = byte_level("Ġthe", "Ċ", "Ã©", "âĢ", "ĠâĢ")
     assert token_texts(tokenizer, range(6)) == {
@@ -155,7 +147,7 @@ def test_byte_level_tokens_are_plain_text() -> None:
     }
 
 
-def test_tokens_with_a_space_keep_it() -> None:
+def test_tokens_with_a_space_keep_it():
     """Tokenizers like that of Llama 2 remove a space at the beginning of a text."""
     vocabulary = {token: number for number, token in enumerate(("▁a", "▁the", "the", "<0xE2>"))}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))

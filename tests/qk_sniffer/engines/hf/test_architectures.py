@@ -1,12 +1,8 @@
 """Every architecture, with real forwards: what the tap sees is what attention uses."""
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,30 +12,28 @@ from transformers.modeling_utils import AttentionInterface
 import qk_sniffer
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.source import open_dump
-from qk_sniffer.engines.engine import LayerFacts
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.probing import probe
-from qk_sniffer.notebook import Tap
 from qk_sniffer.verify.comparison import verify_model
 from rotary_records import assert_records
-from tiny_models import ARCHITECTURES, PLAIN_PROJECTIONS, RARE, VOCABULARY, Architecture, needs_rare
+from tiny_models import ARCHITECTURES, PLAIN_PROJECTIONS, RARE, VOCABULARY, needs_rare
 
 LENGTH = 24
 OTHERS_AFTER_ROPE = ("ministral3", "llama4_text")  # a scale or a norm
 
 
-def tokens() -> torch.Tensor:
+def tokens():
     generator = torch.Generator().manual_seed(1)
     return torch.randint(3, VOCABULARY, (2, LENGTH), generator=generator)
 
 
-def run(model: Any, **options: Any) -> Any:
+def run(model, **options):
     with torch.inference_mode():
         return model(input_ids=tokens(), use_cache=False, **options)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_a_tap_is_faithful(architecture: Architecture) -> None:
+def test_a_tap_is_faithful(architecture):
     model = architecture.model("eager")
     before, _ = tapped(model, pre_rope=True)
     after, weights = tapped(model, pre_rope=False)
@@ -61,7 +55,7 @@ def test_a_tap_is_faithful(architecture: Architecture) -> None:
     assert all(layer.attention is not None and layer.attention < 1e-5 for layer in verified.layers)
 
 
-def tapped(model: Any, *, pre_rope: bool) -> tuple[Tap, Any]:
+def tapped(model, *, pre_rope):
     """A tap, and the attention weights of the model; outputs are equal to the last bit."""
     plain = run(model, output_attentions=True).logits  # transformers adds hooks of its own
     functions, hooks = rotary_functions(model), hooks_of(model)
@@ -78,11 +72,11 @@ def tapped(model: Any, *, pre_rope: bool) -> tuple[Tap, Any]:
     return tap, heard.attentions
 
 
-def hooks_of(model: Any) -> list[list[int]]:
+def hooks_of(model):
     return [[*m._forward_pre_hooks, *m._forward_hooks] for m in model.modules()]
 
 
-def rotary_functions(model: Any) -> dict[tuple[str, str], object]:
+def rotary_functions(model):
     files = {sys.modules[type(module).__module__] for module in model.modules()}
     return {
         (file.__name__, name): value
@@ -92,7 +86,7 @@ def rotary_functions(model: Any) -> dict[tuple[str, str], object]:
     }
 
 
-def assert_layout(tap: Tap, architecture: Architecture) -> None:
+def assert_layout(tap, architecture):
     layout, found = tap.layout, tap.layout.layers
     assert tuple(facts.layer for facts in found) == architecture.layers
     assert {facts.q_heads for facts in found} == {architecture.q_heads}
@@ -107,7 +101,7 @@ def assert_layout(tap: Tap, architecture: Architecture) -> None:
     assert all(facts.pre_rope_known for facts in found)
 
 
-def assert_rotation(before: Tap, after: Tap, facts: LayerFacts, model_type: str) -> None:
+def assert_rotation(before, after, facts, model_type):
     """A rotation is between the vectors before and after RoPE, with the factor of YaRN."""
     pre = before.queries(facts.layer, 1).vectors
     post = after.queries(facts.layer, 1).vectors
@@ -124,11 +118,11 @@ def assert_rotation(before: Tap, after: Tap, facts: LayerFacts, model_type: str)
     )
 
 
-def assert_recomputed(model: Any, before: Tap, after: Tap) -> None:
+def assert_recomputed(model, before, after):
     """Vectors of the first text are the projections of its layers, with and without rotation."""
-    given: dict[int, tuple[torch.Tensor, Any]] = {}
+    given = {}
 
-    def remember(module: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def remember(module, arguments, options):
         hidden = options.get("hidden_states", arguments[0] if arguments else None)
         given[module.layer_idx] = (hidden, options.get("position_embeddings"))
 
@@ -152,7 +146,7 @@ def assert_recomputed(model: Any, before: Tap, after: Tap) -> None:
                 np.testing.assert_array_equal(got, key[0, head // 2].numpy())
 
 
-def projected(attention: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def projected(attention, hidden):
     """Queries and keys (2, heads, s, d) of a layer before the rotary embedding."""
     tensors = []
     for name in ("q", "k"):
@@ -168,7 +162,7 @@ def projected(attention: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch
     return tensors[0], tensors[1]
 
 
-def assert_weights(tap: Tap, facts: LayerFacts, told: torch.Tensor) -> None:
+def assert_weights(tap, facts, told):
     """Softmax of captured q·k of the first text is the model's own weights (2, heads, s, s)."""
     seen = visible(facts)
     for head in range(facts.q_heads):
@@ -186,7 +180,7 @@ def assert_weights(tap: Tap, facts: LayerFacts, told: torch.Tensor) -> None:
         assert ours[seen].std() > 1e-3  # a flat pattern would prove nothing
 
 
-def visible(facts: LayerFacts) -> np.ndarray[Any, Any]:
+def visible(facts):
     """Which key (column) a query (row) sees, by the flags of the layer."""
     query, key = np.arange(LENGTH)[:, None], np.arange(LENGTH)[None]
     seen = key <= query
@@ -198,7 +192,7 @@ def visible(facts: LayerFacts) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.long
-def test_the_docs_hold_the_table_that_the_tests_make() -> None:
+def test_the_docs_hold_the_table_that_the_tests_make():
     from tools.architecture_table import DOCS, written
 
     assert DOCS.read_text() == written(DOCS.read_text()), "run: make architectures"
@@ -207,12 +201,12 @@ def test_the_docs_hold_the_table_that_the_tests_make() -> None:
 EVERY = [pytest.param(architecture, id=name) for name, architecture in RARE.items()]
 
 
-def one_text(length: int = 40) -> torch.Tensor:
+def one_text(length=40):
     generator = torch.Generator().manual_seed(1)
     return torch.randint(3, VOCABULARY, (1, length), generator=generator)
 
 
-def model_of(architecture: Architecture, implementation: str) -> Any:
+def model_of(architecture, implementation):
     needs_rare(architecture.model_type)
     model = architecture.model(implementation)
     for weight in model.parameters():
@@ -222,7 +216,7 @@ def model_of(architecture: Architecture, implementation: str) -> Any:
 
 
 @pytest.mark.parametrize("architecture", EVERY)
-def test_layout_and_weights(architecture: Architecture) -> None:
+def test_layout_and_weights(architecture):
     model = model_of(architecture, "eager")
     layout = probe(model)
     found = layout.layers
@@ -245,7 +239,7 @@ def test_layout_and_weights(architecture: Architecture) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["zamba2", "hrm_text"])
-def test_uses_of_one_module_are_separate_layers(model_type: str, tmp_path: Path) -> None:
+def test_uses_of_one_module_are_separate_layers(model_type, tmp_path):
     model = model_of(RARE[model_type], "sdpa")
     with torch.inference_mode():
         plain = model(input_ids=one_text(), use_cache=False).logits
@@ -261,7 +255,7 @@ def test_uses_of_one_module_are_separate_layers(model_type: str, tmp_path: Path)
     assert {layer for layer, _ in open_dump(tmp_path).query_heads} == {*layers}
 
 
-def test_what_a_dump_tells_of_its_layers(tmp_path: Path) -> None:
+def test_what_a_dump_tells_of_its_layers(tmp_path):
     told = {}
     for name in ("deepseek_v4", "minimax_m3_vl_text"):
         model = model_of(RARE[name], "eager")

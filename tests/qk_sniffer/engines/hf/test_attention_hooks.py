@@ -1,13 +1,10 @@
 """Attention calls of real models: hooks see all of them, and their vectors are the projections."""
 
-from __future__ import annotations
-
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -37,16 +34,16 @@ ORIGINALS = (AttentionInterface.get_interface, modeling_llama.apply_rotary_pos_e
 
 
 @pytest.fixture(autouse=True)
-def _originals_are_back() -> Iterator[None]:
+def _originals_are_back():
     yield
     assert originals_are_back()
 
 
-def originals_are_back() -> bool:
+def originals_are_back():
     return (AttentionInterface.get_interface, modeling_llama.apply_rotary_pos_emb) == ORIGINALS
 
 
-def llama(**changes: Any) -> Any:
+def llama(**changes):
     architecture = ARCHITECTURES["llama"]
     return replace(architecture, config={**architecture.config, **changes}).model()
 
@@ -59,9 +56,7 @@ def llama(**changes: Any) -> Any:
         ("gptj", {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 8}),
     ],
 )
-def test_a_model_that_bypasses_the_registry_is_refused_by_name(
-    model_type: str, config: dict[str, Any]
-) -> None:
+def test_a_model_that_bypasses_the_registry_is_refused_by_name(model_type, config):
     config = AutoConfig.for_model(model_type, vocab_size=VOCABULARY, **config)
     model = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ConfigError) as caught:
@@ -71,7 +66,7 @@ def test_a_model_that_bypasses_the_registry_is_refused_by_name(
     assert "\n" not in str(caught.value)
 
 
-def test_probing_leaves_flags_and_random_numbers_alone() -> None:
+def test_probing_leaves_flags_and_random_numbers_alone():
     model = llama(attention_dropout=0.5).train()
     model.model.layers[1].eval()
     model.model.layers[2].mlp.eval()
@@ -85,7 +80,7 @@ def test_probing_leaves_flags_and_random_numbers_alone() -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_flags_are_as_they_were_after_a_probe_that_failed() -> None:
+def test_flags_are_as_they_were_after_a_probe_that_failed():
     model = llama().train()
     model.model.layers[3].self_attn.o_proj = nn.Linear(1, 1)
     with pytest.raises(ConfigError, match="own forward failed"):
@@ -95,9 +90,7 @@ def test_flags_are_as_they_were_after_a_probe_that_failed() -> None:
 
 @pytest.mark.parametrize("heads", [5, 7])
 @pytest.mark.parametrize("model_type", ["llama", "llama4_text"])
-def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(
-    model_type: str, heads: int
-) -> None:
+def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(model_type, heads):
     architecture = ARCHITECTURES[model_type]
     config = {
         **architecture.config,
@@ -114,12 +107,12 @@ def test_heads_are_found_when_their_number_equals_the_length_of_the_probe(
         assert place.k_rotary == RotaryPart(0, 1, heads_last, 0, 16)
 
 
-def test_a_call_that_names_no_scale_has_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_names_no_scale_has_the_usual_one(monkeypatch):
     registry = modeling_llama.ALL_ATTENTION_FUNCTIONS
 
     class Silent:
-        def get_interface(self, *names: Any) -> Any:
-            def attention(*given: Any, scaling: float, **options: Any) -> Any:
+        def get_interface(self, *names):
+            def attention(*given, scaling, **options):
                 return registry.get_interface(*names)(*given, **options)
 
             return attention
@@ -130,20 +123,20 @@ def test_a_call_that_names_no_scale_has_the_usual_one(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("model_type", LOOKING_AHEAD)
-def test_attention_that_is_not_causal_is_refused(model_type: str, implementation: str) -> None:
+def test_attention_that_is_not_causal_is_refused(model_type, implementation):
     model = other_model(model_type, LOOKING_AHEAD[model_type], implementation)
     refused = "attention (is not causal|does not go through)"  # modernbert's did not before
     with pytest.raises(ConfigError, match=refused):
         probe(model)
 
 
-def test_an_encoder_used_as_a_decoder_is_causal() -> None:
+def test_an_encoder_used_as_a_decoder_is_causal():
     model = other_model("bert", {**LOOKING_AHEAD["bert"], "is_decoder": True})
     assert len(probe(model).layers) == 4
 
 
 @pytest.mark.parametrize("model_type", ENCODER_DECODERS)
-def test_encoder_decoders_are_refused(model_type: str) -> None:
+def test_encoder_decoders_are_refused(model_type):
     with pytest.raises(ConfigError, match="is an encoder-decoder"):
         probe(other_model(model_type, ENCODER_DECODERS[model_type], "eager"))
 
@@ -153,12 +146,10 @@ BIAS = torch.randn(1, 4, 13, 13, generator=torch.Generator().manual_seed(3))
 Change = Callable[[Tensor], Tensor]
 
 
-def function(change: Change, *, sinks: bool = False, scale: float = 0.25) -> Callable[..., Any]:
+def function(change, *, sinks=False, scale=0.25):
     """Eager attention with changed logits."""
 
-    def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **options: Any
-    ) -> Any:
+    def attention(module, query, key, value, mask, **options):
         logits = change(query @ key.repeat_interleave(2, 1).transpose(2, 3) * scale) + mask
         if sinks:
             extra = SINKS.to(logits)[None, :, None, None].expand(*logits.shape[:3], 1)
@@ -169,7 +160,7 @@ def function(change: Change, *, sinks: bool = False, scale: float = 0.25) -> Cal
     return attention
 
 
-def capped(logits: Tensor) -> Tensor:
+def capped(logits):
     return 30 * torch.tanh(logits / 30)
 
 
@@ -189,12 +180,7 @@ def capped(logits: Tensor) -> Tensor:
         (function(lambda x: x, scale=0.24), {}, None),
     ],
 )
-def test_what_a_function_does(
-    attention: Callable[..., Any],
-    options: dict[str, Any],
-    expected: Logits | None,
-    dtype: torch.dtype,
-) -> None:
+def test_what_a_function_does(attention, options, expected, dtype):
     query, key = torch.zeros(1, 4, 13, 16, dtype=dtype), torch.zeros(1, 2, 13, 16, dtype=dtype)
     visible = torch.ones(13, 13, dtype=torch.bool).tril().expand(4, -1, -1)
     mask = torch.full((1, 1, 13, 13), torch.finfo(dtype).min, dtype=dtype).triu(1)
@@ -208,12 +194,12 @@ LENGTHS = (9, 24, 1, 17)
 class Kept(dict[int, LayerCall]):
     """A receiver that keeps the calls of a forward by layer."""
 
-    def on_call(self, call: LayerCall) -> None:
+    def on_call(self, call):
         assert call.layer not in self
         self[call.layer] = LayerCall(*(t.clone() if isinstance(t, Tensor) else t for t in call))
 
 
-def some_model(model_type: str = "llama", dtype: torch.dtype = torch.float32) -> Any:
+def some_model(model_type="llama", dtype=torch.float32):
     architecture = ARCHITECTURES[model_type]
     return architecture.model(architecture.attention[0], dtype)
 
@@ -221,23 +207,23 @@ def some_model(model_type: str = "llama", dtype: torch.dtype = torch.float32) ->
 layout_of = cache(probe)
 
 
-def text(length: int) -> list[int]:
+def text(length):
     generator = torch.Generator().manual_seed(length)
     return torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
 
 
-def run(model: Any, texts: Sequence[Sequence[int]], **options: Any) -> Kept:
+def run(model, texts, **options):
     layout, kept = layout_of(model), Kept()
     layers = options.pop("layers", [facts.layer for facts in layout.layers])
     HfCalls(layout, layers, kept, **options).run(decoder_of(model), texts)
     return kept
 
 
-def hooked(model: Any, ids: Sequence[int]) -> dict[int, AttentionCall]:
+def hooked(model, ids):
     """The first attention call of every layer, for one text."""
-    seen: dict[int, AttentionCall] = {}
+    seen = {}
 
-    def remember(call: AttentionCall) -> None:
+    def remember(call):
         seen.setdefault(call.module.layer_idx, call)
 
     with attention_hook(remember):
@@ -247,9 +233,7 @@ def hooked(model: Any, ids: Sequence[int]) -> dict[int, AttentionCall]:
 
 @pytest.mark.parametrize("pre_rope", [False, True])
 @pytest.mark.parametrize("model_type", ["gemma3_text", "gpt2", "llama4_text"])
-def test_a_text_gives_the_same_vectors_in_a_padded_batch_as_alone(
-    model_type: str, pre_rope: bool
-) -> None:
+def test_a_text_gives_the_same_vectors_in_a_padded_batch_as_alone(model_type, pre_rope):
     model, start = some_model(model_type), 0
     together = run(model, [text(length) for length in LENGTHS], pre_rope=pre_rope)
     for length in LENGTHS:
@@ -261,9 +245,9 @@ def test_a_text_gives_the_same_vectors_in_a_padded_batch_as_alone(
         start += length
 
 
-def projections(model: Any, ids: Sequence[int], *names: str) -> list[dict[str, Tensor]]:
+def projections(model, ids, *names):
     """What projections of every layer's attention gave for one text, (s, heads · d), by layer."""
-    seen: list[dict[str, Tensor]] = [{} for _ in range(LAYERS)]
+    seen = [{} for _ in range(LAYERS)]
     hooks = [
         getattr(layer.self_attn, name).register_forward_hook(
             lambda _, __, output, name=name, place=place: place.update({name: output[0].clone()})
@@ -277,7 +261,7 @@ def projections(model: Any, ids: Sequence[int], *names: str) -> list[dict[str, T
     return seen
 
 
-def assert_projections(model: Any, part: int) -> None:
+def assert_projections(model, part):
     """Vectors before RoPE are the projections; RoPE turns the first dimensions only."""
     calls = run(model, [text(24)], pre_rope=True)
     for layer, seen in enumerate(projections(model, text(24), "q_proj", "k_proj")):
@@ -291,11 +275,11 @@ def assert_projections(model: Any, part: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_vectors_before_the_rotary_embedding_are_the_projections(dtype: torch.dtype) -> None:
+def test_vectors_before_the_rotary_embedding_are_the_projections(dtype):
     assert_projections(some_model("stablelm", dtype), 8)
 
 
-def test_vectors_before_the_rotary_part_of_latent_attention() -> None:
+def test_vectors_before_the_rotary_part_of_latent_attention():
     model = some_model("deepseek_v3")
     calls = run(model, [text(24)], pre_rope=True)
     names = ("q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
@@ -307,7 +291,7 @@ def test_vectors_before_the_rotary_part_of_latent_attention() -> None:
         assert torch.equal(calls[layer].stored_key, torch.cat([content, shared], dim=-1))
 
 
-def test_the_first_of_two_calls_of_a_layer_counts() -> None:
+def test_the_first_of_two_calls_of_a_layer_counts():
     config = AutoConfig.for_model("diffllama", **ARCHITECTURES["llama"].config)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -319,7 +303,7 @@ def test_the_first_of_two_calls_of_a_layer_counts() -> None:
     assert_projections(model, 16)
 
 
-def test_turned_vectors_are_never_taken_for_straight_ones() -> None:
+def test_turned_vectors_are_never_taken_for_straight_ones():
     model, kept = some_model("stablelm"), Kept()
     layout = layout_of(model)
     file = sys.modules[type(layout.places[0].module).__module__]
@@ -337,7 +321,7 @@ def test_turned_vectors_are_never_taken_for_straight_ones() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("pre_rope", [False, True])
 @pytest.mark.parametrize("model_type", ["llama", "stablelm", "deepseek_v3"])
-def test_calls_on_a_gpu(model_type: str, pre_rope: bool) -> None:
+def test_calls_on_a_gpu(model_type, pre_rope):
     model = ARCHITECTURES[model_type].model("sdpa")
     texts = [text(length) for length in LENGTHS]
     expected = run(model, texts, pre_rope=pre_rope)

@@ -1,15 +1,11 @@
 """What is decided by behaviour: position inside attention, masks, and the place of a layer."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from transformers.models.llama import modeling_llama
@@ -23,7 +19,7 @@ from qk_toolkit.errors import ConfigError
 from tiny_models import ARCHITECTURES
 
 
-def with_renamed_rotary_function() -> Any:
+def with_renamed_rotary_function():
     """A llama whose rotary function has a name that nobody listens for, as remote code may."""
     source = inspect.getsource(modeling_llama.LlamaAttention)
     scope = {**vars(modeling_llama), "turn": modeling_llama.apply_rotary_pos_emb}
@@ -34,7 +30,7 @@ def with_renamed_rotary_function() -> Any:
     return model
 
 
-def test_a_rotary_function_that_is_not_heard_is_noticed() -> None:
+def test_a_rotary_function_that_is_not_heard_is_noticed():
     model = with_renamed_rotary_function()
     layers = probe(model).layers
     assert [facts.rope for facts in layers] == [True] * 4
@@ -54,15 +50,15 @@ def test_a_rotary_function_that_is_not_heard_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("length", [12, 13])
-def test_patterns_of_masks(length: int) -> None:
+def test_patterns_of_masks(length):
     limits = Limits({4096: 3, 8192: 6})
     query, key = torch.arange(length)[:, None], torch.arange(length)[None]
     causal = key <= query
 
-    def reach(seen: Tensor) -> Reach | None:
+    def reach(seen):
         return reach_of(seen.expand(2, -1, -1), limits)
 
-    def sliding(window: int) -> Tensor:
+    def sliding(window):
         return causal & (query - key < window)
 
     assert reach(causal) == FULL
@@ -77,37 +73,37 @@ def test_patterns_of_masks(length: int) -> None:
     assert reach_of(heads, limits) == Reach("full_attention", None, selective=True)
 
 
-def calls(*runs: int | None, modules: int = 1) -> list[CallSite]:
+def calls(*runs, modules=1):
     shared = [nn.Identity() for _ in range(modules)]
     return [CallSite(shared[at % modules], at // modules, run) for at, run in enumerate(runs)]
 
 
 @pytest.mark.parametrize("runs", [(0, 0), (None, 1)], ids=["two in a layer", "outside"])
-def test_a_call_that_has_no_layer_is_refused_by_name(runs: tuple[int | None, ...]) -> None:
+def test_a_call_that_has_no_layer_is_refused_by_name(runs):
     layers = [LayerRun(0, 0), LayerRun(0, 1)]
     with pytest.raises(ConfigError, match="Odd: the attention module Identity has no layer number"):
         number_layers("Odd", layers, calls(*runs, modules=2))
     numbered = calls(*runs, modules=2)
     for number, call in enumerate(numbered):
-        call.module.layer_idx = number + 5  # type: ignore[assignment]
+        call.module.layer_idx = number + 5
     assert number_layers("Odd", layers, numbered) == ([5, 6], 7)
 
 
-def test_a_bug_in_a_hook_is_not_a_failure_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_hook_is_not_a_failure_of_the_model(monkeypatch):
     monkeypatch.setattr("qk_sniffer.engines.hf.probe_forward.logits_of", allowed)  # fewer arguments
     with pytest.raises(TypeError, match="allowed"):
         probe(ARCHITECTURES["llama"].model())
 
 
 @pytest.fixture
-def group() -> Iterator[None]:
+def group():
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield
     dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("group")
-def test_a_model_whose_heads_are_spread_over_processes_is_refused() -> None:
+def test_a_model_whose_heads_are_spread_over_processes_is_refused():
     declared = ARCHITECTURES["llama"].model()
     declared._tp_size = 2
     spread = ARCHITECTURES["llama"].model()

@@ -1,10 +1,6 @@
 """GGUF files: loaded or converted, and given the special tokens that their header asks for."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
@@ -22,11 +18,11 @@ from tiny_texts import save_gguf, save_texts
 BOS, EOS = 1, 2
 
 
-def settings_of(folder: Path, **fields: Any) -> ModelSettings:
+def settings_of(folder, **fields):
     return ModelSettings(name=str(folder), gguf_file="tiny.gguf", **fields)
 
 
-def tiny(folder: Path, name: str | None = None, **flags: bool) -> ModelSettings:
+def tiny(folder, name=None, **flags):
     save_gguf(ARCHITECTURES["llama"].model(), folder / "tiny.gguf", name=name, **flags)
     return settings_of(folder)
 
@@ -40,12 +36,7 @@ def tiny(folder: Path, name: str | None = None, **flags: bool) -> ModelSettings:
         ({"add_bos_token": False, "add_eos_token": False}, False, False),
     ],
 )
-def test_special_tokens_are_those_of_the_header(
-    flags: dict[str, bool],
-    begins: bool | None,
-    ends: bool,
-    tmp_path: Path,
-) -> None:
+def test_special_tokens_are_those_of_the_header(flags, begins, ends, tmp_path):
     model = tiny(tmp_path, **flags)
     tokenizer = load_tokenizer(TokenizerSettings(), model)
     plain = tokenizer("abc", add_special_tokens=False)["input_ids"]
@@ -56,9 +47,7 @@ def test_special_tokens_are_those_of_the_header(
     assert tokenizer("abc")["input_ids"] == [BOS] * begins + plain + [EOS] * ends
 
 
-def test_a_capture_says_and_keeps_the_special_tokens_and_the_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_capture_says_and_keeps_the_special_tokens_and_the_name(tmp_path, capsys):
     texts = save_texts(tmp_path / "texts", [20])
     lengths = {}
     for name, added in (("plain", False), ("bos", True)):
@@ -76,7 +65,7 @@ def test_a_capture_says_and_keeps_the_special_tokens_and_the_name(
     assert lengths["bos"][0] == lengths["plain"][0] + 1
 
 
-def test_a_file_and_the_checkpoint_of_it_have_the_same_weights_and_tokens(tmp_path: Path) -> None:
+def test_a_file_and_the_checkpoint_of_it_have_the_same_weights_and_tokens(tmp_path):
     (tmp_path / "packed").mkdir()
     save_gguf(
         ARCHITECTURES["llama"].model(),
@@ -89,7 +78,7 @@ def test_a_file_and_the_checkpoint_of_it_have_the_same_weights_and_tokens(tmp_pa
         settings_of(tmp_path / "packed"),
         ModelSettings(name=f"{tmp_path}/converted"),
     )
-    notes: list[str] = []
+    notes = []
     direct, loaded = load_model(packed, "cpu", notes.append), load_model(converted, "cpu")
     assert notes == ["tiny.gguf: unpacking its weights to float32"]
     assert direct.dtype == loaded.dtype == "float32"
@@ -104,9 +93,7 @@ def test_a_file_and_the_checkpoint_of_it_have_the_same_weights_and_tokens(tmp_pa
     assert ids[0][-1] == EOS
 
 
-def test_a_folder_of_gguf_files_names_the_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_gguf_files_names_the_setting(tmp_path, capsys):
     tiny(tmp_path)
     texts = save_texts(tmp_path / "texts", [20])
     for option in ({}, {"dry_run": "true"}):
@@ -132,9 +119,7 @@ def test_a_folder_of_gguf_files_names_the_setting(
         ({}, "a.Q4_1"),
     ],
 )
-def test_the_title_is_the_name_in_the_header(
-    fields: dict[str, str], title: str, tmp_path: Path
-) -> None:
+def test_the_title_is_the_name_in_the_header(fields, title, tmp_path):
     path = tmp_path / "a.Q4_1.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     for name, value in fields.items():

@@ -3,15 +3,10 @@
 `model.config_overrides` are merged into the config, or refused in one line.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import gguf
 import huggingface_hub.constants
@@ -23,7 +18,6 @@ from safetensors.torch import load_file, save_file
 
 import qk_sniffer
 from qk_sniffer.config import ModelSettings, TokenizerSettings
-from qk_sniffer.engines.engine import LayerFacts, ModelLayout
 from qk_sniffer.engines.hf.layout import decoder_of, run_backbone
 from qk_sniffer.engines.hf.loading import load_model, load_model_config, load_tokenizer
 from qk_sniffer.engines.hf.probing import probe
@@ -39,7 +33,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(autouse=True)
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub(tmp_path, monkeypatch):
     """The cache of a Hub that cannot be reached."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -47,20 +41,20 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def llama(tmp_path_factory):
     return save_tiny_model(tmp_path_factory.mktemp("llama"))
 
 
-def loaded(folder: Path | str, **settings: Any) -> Any:
+def loaded(folder, **settings):
     return load_model(ModelSettings(name=str(folder), **settings), "cpu")
 
 
-def shapes(layout: ModelLayout) -> list[LayerFacts]:
+def shapes(layout):
     """What a model without weights can tell."""
     return [replace(facts, logits=None) for facts in layout.layers]
 
 
-def refusal(load: Callable[[], object]) -> str:
+def refusal(load):
     with pytest.raises(ConfigError) as caught:
         load()
     assert "\n" not in str(caught.value)
@@ -68,7 +62,7 @@ def refusal(load: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def tapped(model: Any) -> qk_sniffer.Tap:
+def tapped(model):
     """A tap of two texts."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(8, VOCABULARY, (2, 24), generator=generator)
@@ -77,7 +71,7 @@ def tapped(model: Any) -> qk_sniffer.Tap:
     return tap
 
 
-def assert_same_vectors(model: Any, other: Any, tolerance: float = 0.0) -> None:
+def assert_same_vectors(model, other, tolerance=0.0):
     expected, got = tapped(model), tapped(other)
     assert got.layout == expected.layout
     assert got.heads == expected.heads
@@ -89,7 +83,7 @@ def assert_same_vectors(model: Any, other: Any, tolerance: float = 0.0) -> None:
 @pytest.mark.parametrize(
     "name", shown_by(LOADABLE, "llama", "gemma3_text", "gpt_oss", "gpt2", "deepseek_v3")
 )
-def test_a_loaded_model_gives_the_vectors_it_gave_before_saving(name: str, tmp_path: Path) -> None:
+def test_a_loaded_model_gives_the_vectors_it_gave_before_saving(name, tmp_path):
     model, _ = probed(name)
     model.save_pretrained(tmp_path / "model")
     configs = (model.config, type(model.config).from_pretrained(tmp_path / "model"))
@@ -105,9 +99,7 @@ def test_a_loaded_model_gives_the_vectors_it_gave_before_saving(name: str, tmp_p
 
 
 @pytest.mark.parametrize("model_type", ["gemma3", "mllama"])
-def test_a_vision_language_model_is_loaded_with_its_text_layers(
-    model_type: str, tmp_path: Path
-) -> None:
+def test_a_vision_language_model_is_loaded_with_its_text_layers(model_type, tmp_path):
     model = vision_language_model(model_type)
     model.save_pretrained(tmp_path / "model")
     found = loaded(tmp_path / "model")
@@ -118,7 +110,7 @@ def test_a_vision_language_model_is_loaded_with_its_text_layers(
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
-def test_the_wanted_precision_leaves_rotary_frequencies_alone(llama: Path) -> None:
+def test_the_wanted_precision_leaves_rotary_frequencies_alone(llama):
     found = loaded(llama, dtype="bfloat16")
     assert found.dtype == "bfloat16"
     assert {weight.dtype for weight in found.model.parameters()} == {torch.bfloat16}
@@ -127,7 +119,7 @@ def test_the_wanted_precision_leaves_rotary_frequencies_alone(llama: Path) -> No
     assert torch.equal(found.model.rotary_emb.inv_freq, exact)
 
 
-def changed_weights(llama: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+def changed_weights(llama, folder, change):
     shutil.copytree(llama, folder)
     weights = load_file(folder / "model.safetensors")
     change(weights)
@@ -138,7 +130,7 @@ def changed_weights(llama: Path, folder: Path, change: Callable[[dict[str, Any]]
 KEY = "model.layers.2.self_attn.k_proj.weight"
 
 
-def test_missing_and_misshapen_weights_are_refused_by_name(llama: Path, tmp_path: Path) -> None:
+def test_missing_and_misshapen_weights_are_refused_by_name(llama, tmp_path):
     verbosity = transformers.logging.get_verbosity()
     less = changed_weights(llama, tmp_path / "less", lambda weights: weights.pop(KEY))
     message = refusal(lambda: loaded(less))
@@ -152,7 +144,7 @@ def test_missing_and_misshapen_weights_are_refused_by_name(llama: Path, tmp_path
     assert transformers.logging.get_verbosity() == verbosity
 
 
-def test_places_that_are_no_model_are_refused(llama: Path, tmp_path: Path) -> None:
+def test_places_that_are_no_model_are_refused(llama, tmp_path):
     assert refusal(lambda: loaded(tmp_path / "no")) == (
         f"model.name: {tmp_path / 'no'}: does not exist"
     )
@@ -176,7 +168,7 @@ def test_places_that_are_no_model_are_refused(llama: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["nobody/nothing", "not a name"])
-def test_an_unknown_model_is_told_in_one_line(name: str) -> None:
+def test_an_unknown_model_is_told_in_one_line(name):
     settings = ModelSettings(name=name)
     for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
         assert refusal(load).startswith(
@@ -186,7 +178,7 @@ def test_an_unknown_model_is_told_in_one_line(name: str) -> None:
     assert message.startswith(f"model.name: {name}: is neither a local folder nor")
 
 
-def test_a_model_of_the_hub_is_remembered_by_its_commit(hub: Path) -> None:
+def test_a_model_of_the_hub_is_remembered_by_its_commit(hub):
     repository = hub / "models--nobody--tiny"
     save_tiny_model(repository / "snapshots" / COMMIT)
     (repository / "refs").mkdir()
@@ -202,7 +194,7 @@ def test_a_model_of_the_hub_is_remembered_by_its_commit(hub: Path) -> None:
     assert refusal(lambda: load_tokenizer(older, model)).startswith("tokenizer.")
 
 
-def with_code_of_its_own(llama: Path, folder: Path, trace: Path) -> Path:
+def with_code_of_its_own(llama, folder, trace):
     shutil.copytree(llama, folder)
     config = json.loads((folder / "config.json").read_text())
     config["model_type"] = "mine"
@@ -220,9 +212,7 @@ def with_code_of_its_own(llama: Path, folder: Path, trace: Path) -> Path:
     return folder
 
 
-def test_code_of_a_model_runs_only_when_trusted(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_model_runs_only_when_trusted(llama, tmp_path, monkeypatch):
     modules = sys.modules["transformers.dynamic_module_utils"]
     monkeypatch.setattr(modules, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(tmp_path)
@@ -248,9 +238,7 @@ def test_code_of_a_model_runs_only_when_trusted(
     [(gguf.GGMLQuantizationType.F32, 1e-5), (gguf.GGMLQuantizationType.Q8_0, 0.1)],
     ids=["F32", "Q8_0"],
 )
-def test_a_gguf_file_gives_the_vectors_of_the_model_it_was_made_from(
-    tmp_path: Path, kind: gguf.GGMLQuantizationType, tolerance: float
-) -> None:
+def test_a_gguf_file_gives_the_vectors_of_the_model_it_was_made_from(tmp_path, kind, tolerance):
     model, layout = probed("llama")
     save_gguf(model, tmp_path / "tiny.gguf", kind)
     settings = ModelSettings(name=str(tmp_path), gguf_file="tiny.gguf")
@@ -261,7 +249,7 @@ def test_a_gguf_file_gives_the_vectors_of_the_model_it_was_made_from(
     assert "no.gguf" in refusal(lambda: loaded(tmp_path, gguf_file="no.gguf"))
 
 
-def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_model_without_a_tokenizer_is_refused(tmp_path):
     ARCHITECTURES["cohere2"].model("eager").save_pretrained(tmp_path)
     bare = ModelSettings(name=str(tmp_path))
     message = refusal(lambda: load_tokenizer(TokenizerSettings(), bare))
@@ -269,7 +257,7 @@ def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sdqa", "flash_attention_2"])
-def test_an_attention_that_cannot_be_used_is_told(llama: Path, name: str) -> None:
+def test_an_attention_that_cannot_be_used_is_told(llama, name):
     assert loaded(llama, attn_implementation="eager").attention == "eager"
     settings = ModelSettings(name=str(llama), attn_implementation=name)
     for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
@@ -291,12 +279,12 @@ LONGROPE = {
 }
 
 
-def config_of(folder: Path | str, overrides: dict[str, Any]) -> Any:
+def config_of(folder, overrides):
     return load_model_config(ModelSettings(name=str(folder), config_overrides=overrides))
 
 
 @pytest.mark.parametrize("name", ["rope_parameters", "rope_scaling"])
-def test_rope_overrides_keep_what_they_do_not_mention(llama: Path, name: str) -> None:
+def test_rope_overrides_keep_what_they_do_not_mention(llama, name):
     config = config_of(llama, {name: YARN})
     assert dict(config.rope_parameters) == {"rope_theta": 10_000.0, **YARN}
     found = loaded(llama, config_overrides={name: YARN})
@@ -305,7 +293,7 @@ def test_rope_overrides_keep_what_they_do_not_mention(llama: Path, name: str) ->
     assert not torch.equal(found.model.rotary_emb.inv_freq, plain.model.rotary_emb.inv_freq)
 
 
-def test_overrides_reach_into_nested_configs(tmp_path: Path) -> None:
+def test_overrides_reach_into_nested_configs(tmp_path):
     vision_language_model("gemma3").save_pretrained(tmp_path / "model")
     config = config_of(tmp_path / "model", {"text_config": {"max_position_embeddings": 1024}})
     assert config.text_config.max_position_embeddings == 1024
@@ -318,7 +306,7 @@ def test_overrides_reach_into_nested_configs(tmp_path: Path) -> None:
     assert "max_position_embeddings?" in message
 
 
-def test_a_rope_override_that_would_reach_no_layer_is_refused(tmp_path: Path) -> None:
+def test_a_rope_override_that_would_reach_no_layer_is_refused(tmp_path):
     folder = save_tiny_model(tmp_path / "model", "gemma3_text")
     config = config_of(folder, {"rope_parameters": {"full_attention": LINEAR}})
     assert config.rope_parameters["full_attention"] == {"rope_theta": 1_000_000.0, **LINEAR}
@@ -339,9 +327,7 @@ def test_a_rope_override_that_would_reach_no_layer_is_refused(tmp_path: Path) ->
         ({"hidden_act": "nonsense"}, "nonsense"),
     ],
 )
-def test_overrides_that_cannot_be_are_refused(
-    llama: Path, overrides: dict[str, Any], told: str
-) -> None:
+def test_overrides_that_cannot_be_are_refused(llama, overrides, told):
     settings = ModelSettings(name=str(llama), config_overrides=overrides)
     for load in (lambda: load_model(settings, "cpu"), lambda: shape_of(settings)):
         message = refusal(load)

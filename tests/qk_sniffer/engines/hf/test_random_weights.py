@@ -1,30 +1,26 @@
 """Models with random weights: what decides them, and captures of them."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from qk_sniffer.config import ModelSettings
-from qk_sniffer.engines.hf.loading import LoadedModel, load_model
+from qk_sniffer.engines.hf.loading import load_model
 from qk_sniffer.engines.hf.random_weights import random_model
 from sniffing import same_bytes, same_rows, sniff
 from tiny_texts import save_texts
 
 
-def loaded(folder: Path, **settings: Any) -> LoadedModel:
+def loaded(folder, **settings):
     return load_model(ModelSettings(name=str(folder), **settings), "cpu")
 
 
-def weights_of(model: Any) -> torch.Tensor:
+def weights_of(model):
     return torch.cat([weight.detach().cpu().flatten() for weight in model.parameters()])
 
 
-def test_the_seed_alone_decides_the_weights(model: Path) -> None:
+def test_the_seed_alone_decides_the_weights(model):
     before = torch.get_rng_state()
     first = loaded(model, random_weights=True)
     assert torch.equal(before, torch.get_rng_state())
@@ -42,9 +38,7 @@ def test_the_seed_alone_decides_the_weights(model: Path) -> None:
     assert torch.equal(own, weights_of(spread.model))
 
 
-def test_no_weights_are_read_and_frequencies_keep_their_precision(
-    model: Path, tmp_path: Path
-) -> None:
+def test_no_weights_are_read_and_frequencies_keep_their_precision(model, tmp_path):
     for file in model.iterdir():
         if file.suffix != ".safetensors":
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -55,8 +49,8 @@ def test_no_weights_are_read_and_frequencies_keep_their_precision(
     assert all(buffer.dtype == torch.float32 for buffer in frequencies)
 
 
-def test_weights_that_a_model_leaves_uninitialised_are_drawn_too() -> None:
-    def build() -> nn.Module:
+def test_weights_that_a_model_leaves_uninitialised_are_drawn_too():
+    def build():
         module = nn.Linear(2, 2)
         module.bias = nn.Parameter(torch.empty(1_000))
         return module
@@ -68,7 +62,7 @@ def test_weights_that_a_model_leaves_uninitialised_are_drawn_too() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_capture_records_them(model: Path, tmp_path: Path) -> None:
+def test_a_capture_records_them(model, tmp_path):
     texts = save_texts(tmp_path / "texts", [60, 30])
     random = {"model__random_weights": "true"}
     assert sniff(model, texts, tmp_path / "trained") == 0

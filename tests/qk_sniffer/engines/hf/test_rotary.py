@@ -1,11 +1,7 @@
 """How RoPE turns queries and keys is measured, and a text's angles depend on that text alone."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +16,6 @@ from qk_sniffer.engines.engine import Rotation, Rotations
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.rotary import check_rotations
-from qk_sniffer.notebook import TappedRows
 from qk_toolkit.errors import ConfigError
 from rope_types import CONTEXT, DEPENDENT, model_of
 from rotary_records import assert_records
@@ -53,7 +48,7 @@ MORE = {
 }
 
 
-def model_for(name: str, dtype: torch.dtype = torch.float32) -> Any:
+def model_for(name, dtype=torch.float32):
     if name in MORE:
         needs(name in CONFIG_MAPPING, f"have {name}")
         return other_model(name, MORE[name])
@@ -64,7 +59,7 @@ def model_for(name: str, dtype: torch.dtype = torch.float32) -> Any:
 
 
 @pytest.mark.parametrize("name", MORE)
-def test_more_architectures_have_records(name: str) -> None:
+def test_more_architectures_have_records(name):
     model = model_for(name)
     assert_records(name, model, probe(model))
 
@@ -73,7 +68,7 @@ def test_more_architectures_have_records(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["gpt2", "cohere2", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3"]
 )
-def test_a_model_in_half_precision_has_the_record_of_the_same_model_in_float32(name: str) -> None:
+def test_a_model_in_half_precision_has_the_record_of_the_same_model_in_float32(name):
     """Rounding is not taken for position, and records predict the text at shifted positions."""
     model = model_for(name, torch.bfloat16)
     layout = probe(model)
@@ -85,7 +80,7 @@ def test_a_model_in_half_precision_has_the_record_of_the_same_model_in_float32(n
     assert all(check.agrees for check in checks.values())
 
 
-def test_wrong_records_are_noticed() -> None:
+def test_wrong_records_are_noticed():
     """Frequencies that are off by a thousandth, another pairing, another first dimension."""
     model = ARCHITECTURES["stablelm"].model("eager")
     layout = probe(model)
@@ -108,11 +103,11 @@ def test_wrong_records_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek_v3", "gpt_oss", "cohere2"])
-def test_vectors_before_rope_become_those_after_it(name: str) -> None:
+def test_vectors_before_rope_become_those_after_it(name):
     """Up to the arrangement of dimensions, which no score depends on."""
     model = model_for(name)
     tokens = torch.randint(3, VOCABULARY, (1, 20), generator=torch.Generator().manual_seed(1))
-    found: dict[bool, list[TappedRows]] = {}
+    found = {}
     for pre_rope in (True, False):
         with (
             torch.inference_mode(),
@@ -134,7 +129,7 @@ def test_vectors_before_rope_become_those_after_it(name: str) -> None:
     np.testing.assert_allclose(scores[True], scores[False], rtol=1e-4, atol=1e-3)
 
 
-def test_a_norm_with_weights_after_rope_has_no_record() -> None:
+def test_a_norm_with_weights_after_rope_has_no_record():
     model = model_for("hunyuan_v1_dense")
     for name, weight in model.named_parameters():
         if name.endswith(("query_layernorm.weight", "key_layernorm.weight")):
@@ -145,13 +140,13 @@ def test_a_norm_with_weights_after_rope_has_no_record() -> None:
         assert facts.rotations.before.record is not None
 
 
-def test_frequencies_that_are_not_those_of_the_model_are_not_recorded() -> None:
+def test_frequencies_that_are_not_those_of_the_model_are_not_recorded():
     """A buffer with a plausible name is no proof."""
     model = ARCHITECTURES["llama"].model()
     rotary = decoder_of(model).rotary_emb
     true = rotary.inv_freq.clone()
 
-    def faster(hidden: Any, position_ids: Any) -> Any:
+    def faster(hidden, position_ids):
         angles = (position_ids[..., None] * true * 1.5).repeat(1, 1, 2)  # (1, s, 16)
         return angles.cos(), angles.sin()
 
@@ -162,19 +157,19 @@ def test_frequencies_that_are_not_those_of_the_model_are_not_recorded() -> None:
         )
 
 
-def test_a_model_that_takes_no_position_ids_has_no_record() -> None:
+def test_a_model_that_takes_no_position_ids_has_no_record():
     model = ARCHITECTURES["llama"].model()
     decoder = decoder_of(model)
-    usual: Any = type(decoder)
+    usual = type(decoder)
 
-    class Refuses(usual):  # type: ignore[misc]
-        def forward(self, *arguments: Any, position_ids: Any = None, **options: Any) -> Any:
+    class Refuses(usual):
+        def forward(self, *arguments, position_ids=None, **options):
             if position_ids is not None:
                 raise TypeError("unexpected keyword argument 'position_ids'")
             return super().forward(*arguments, **options)
 
-    class Ignores(usual):  # type: ignore[misc]
-        def forward(self, *arguments: Any, position_ids: Any = None, **options: Any) -> Any:
+    class Ignores(usual):
+        def forward(self, *arguments, position_ids=None, **options):
             return super().forward(*arguments, **options)
 
     for kind, problem in ((Refuses, "'position_ids'"), (Ignores, "do not change with")):
@@ -186,7 +181,7 @@ def test_a_model_that_takes_no_position_ids_has_no_record() -> None:
 
 
 @pytest.mark.parametrize("rope_type", sorted({*ROPE_INIT_FUNCTIONS, "default"}))
-def test_every_rope_type_has_the_frequencies_of_its_texts(rope_type: str) -> None:
+def test_every_rope_type_has_the_frequencies_of_its_texts(rope_type):
     """Texts are shorter than the original context, of both kinds, or longer."""
     model = model_of(rope_type)
     layout = probe(model)
@@ -217,7 +212,7 @@ def test_every_rope_type_has_the_frequencies_of_its_texts(rope_type: str) -> Non
     assert used != tuple(inv_freq)
 
 
-def test_layer_types_with_the_same_frequencies_in_short_texts_are_told_apart() -> None:
+def test_layer_types_with_the_same_frequencies_in_short_texts_are_told_apart():
     gemma = ARCHITECTURES["gemma3_text"]
     rope = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -234,7 +229,7 @@ def test_layer_types_with_the_same_frequencies_in_short_texts_are_told_apart() -
 LENGTHS = (30, 150, 40, 20)  # shorter and longer than the original context
 
 
-def vectors_by_text(dump: Path) -> dict[int, Any]:
+def vectors_by_text(dump):
     """Vectors of all heads by the number of characters of their text."""
     tables = {name: table.to_pandas() for name, table in tables_of(dump).items()}
     lengths = tables.pop("examples").set_index("example_id").num_tokens
@@ -252,12 +247,7 @@ def vectors_by_text(dump: Path) -> dict[int, Any]:
 @pytest.mark.parametrize(
     "rope_type", shown_by(sorted({*ROPE_INIT_FUNCTIONS, "default"}), *DEPENDENT)
 )
-def test_a_text_is_captured_alike_in_any_company(
-    rope_type: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_text_is_captured_alike_in_any_company(rope_type, tmp_path, capsys, monkeypatch):
     model = tmp_path / "model"
     model_of(rope_type).save_pretrained(model)
     tiny_tokenizer().save_pretrained(model)
@@ -267,12 +257,12 @@ def test_a_text_is_captured_alike_in_any_company(
         for number, length in enumerate(LENGTHS[::order]):
             (texts / f"{number}.txt").write_text(some_text(length, seed=length))
 
-    every_position: dict[str, object] = {
+    every_position = {
         "capture__sampler__type": "all",
         "tokenizer__max_length": 256,
     }
 
-    def captured(name: str, order: int = 1, **fields: object) -> dict[int, Any]:
+    def captured(name, order=1, **fields):
         settings = {**every_position, **fields}
         assert sniff(model, tmp_path / f"texts{order}", tmp_path / name, **settings) == 0
         return vectors_by_text(tmp_path / name)
@@ -295,7 +285,7 @@ def test_a_text_is_captured_alike_in_any_company(
 
 
 @pytest.mark.parametrize("rope_type", ["longrope", "dynamic", "yarn"])
-def test_a_tap_refuses_angles_that_depend_on_other_texts(rope_type: str) -> None:
+def test_a_tap_refuses_angles_that_depend_on_other_texts(rope_type):
     model = model_of(rope_type)
     generator = torch.Generator().manual_seed(0)
     long, short = (torch.randint(3, VOCABULARY, (1, n), generator=generator) for n in (99, 70))

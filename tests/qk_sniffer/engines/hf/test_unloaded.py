@@ -1,15 +1,11 @@
 """Models made from a config alone: their shape, and how RoPE turns their queries and keys."""
 
-from __future__ import annotations
-
 import tempfile
-from typing import Any
 
 import pytest
 from transformers import AutoConfig
 
 from qk_sniffer.config import ModelSettings
-from qk_sniffer.engines.engine import ModelLayout
 from qk_sniffer.engines.hf.layout import decoder_of
 from qk_sniffer.engines.hf.loading import load_model_config
 from qk_sniffer.engines.hf.probing import probe
@@ -20,13 +16,13 @@ from tiny_models import ARCHITECTURES, RARE, probed, shown_by
 MADE = [name for name in (*ARCHITECTURES, *RARE) if name != "mllama_text_model"]  # no AutoModel
 
 
-def settings_of(config: Any, **fields: Any) -> ModelSettings:
+def settings_of(config, **fields):
     folder = tempfile.mkdtemp()
     config.save_pretrained(folder)
     return ModelSettings(name=folder, **fields)
 
 
-def assert_empty(settings: ModelSettings, expected: ModelLayout) -> None:
+def assert_empty(settings, expected):
     """A model without weights has the same layout."""
     empty, layout = shape_of(settings)
     assert all(weight.is_meta for weight in empty.parameters())
@@ -42,7 +38,7 @@ def assert_empty(settings: ModelSettings, expected: ModelLayout) -> None:
         MADE, "llama", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "longcat_flash"
     ),
 )
-def test_a_small_model_turns_its_vectors_as_the_model_does(name: str) -> None:
+def test_a_small_model_turns_its_vectors_as_the_model_does(name):
     """For every architecture, in all layers."""
     model, expected = probed(name)
     attention = {**ARCHITECTURES, **RARE}[name].attention[0]
@@ -67,7 +63,7 @@ def test_a_small_model_turns_its_vectors_as_the_model_does(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["gpt_neox", "deepseek_v3", pytest.param("gemma3n_text", marks=pytest.mark.long)]
 )
-def test_a_small_model_of_a_large_config_is_small(name: str) -> None:
+def test_a_small_model_of_a_large_config_is_small(name):
     """The widths of heads are those of the config: 96, 192 and 256."""
     config = AutoConfig.for_model(name)
     if not getattr(config, "layer_types", None):
@@ -81,9 +77,7 @@ def test_a_small_model_of_a_large_config_is_small(name: str) -> None:
     assert all(facts.rotations.after.record is not None for facts in found)
 
 
-def test_an_architecture_that_cannot_be_made_small_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_architecture_that_cannot_be_made_small_is_refused(monkeypatch):
     settings = settings_of(ARCHITECTURES["llama"].model().config)
     monkeypatch.setattr("qk_sniffer.engines.hf.unloaded._HEADS", 0)
     with pytest.raises(ConfigError, match="cannot be measured: a small model of this architect"):
