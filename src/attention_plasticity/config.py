@@ -296,27 +296,19 @@ TABLE_PATHS: dict[str, TableKind] = {
 }
 """Fields that are the path of a table, in the order in which they give the folder of the run."""
 
-ANALYSIS_FIELDS = (
-    "single_example",
-    "max_tokens_per_head",
-    "query_model",
-    "pair_sampling",
-    "num_pairs_per_bucket",
-    "num_pairs_per_bin",
-    "bin_size",
-    "max_rel_dist",
-    "normality_max_dims",
-    "p_alpha",
-    "distant_from",
-    "original_columns",
-    "seed",
-)
+
+def _under(*titles: str) -> list[str]:
+    """The fields under some headings of the help."""
+    return [name for name, field in RunnerConfig.model_fields.items() if field.title in titles]
+
+
+ANALYSIS_FIELDS = tuple(name for name in _under(_METHOD) if name != "role_thresholds")
 """Fields that change the results of a head. Recorded heads are reused only if all are equal."""
-
-PLACEMENT_FIELDS = ("engine", "ray_address")
-"""Fields that change where heads are computed, not their results."""
-
-
+NOT_RECORDED = (
+    *_under(_RESULTS, _RUN),
+    *("layers", "heads", "dataset_cache_dir", "download_max_workers"),
+)
+"""Fields that do not describe the tables: what a command computes, and where."""
 _OF_THE_HUB = ("dataset_name", "dataset_revision", "model_dir")
 """Fields of which each names a place on the Hub, with the default of `dataset_name`."""
 

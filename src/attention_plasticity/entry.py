@@ -5,32 +5,14 @@ from qk_toolkit.entry import run
 
 def main() -> int:
     """`attention-plasticity`."""
-
-    def command() -> int:
-        from attention_plasticity.cli import main
-
-        return main()
-
-    return run(command)
+    return run("attention_plasticity.cli", "main")
 
 
 def analyze() -> int:
     """`python analyze.py`."""
-
-    def command() -> int:
-        from attention_plasticity.cli import analyze
-
-        return analyze()
-
-    return run(command)
+    return run("attention_plasticity.cli", "analyze")
 
 
 def plot(kind: str, file: str) -> int:
     """`python scripts/plot_*.py`."""
-
-    def command() -> int:
-        from attention_plasticity.figures.command import script
-
-        return script(kind, file)
-
-    return run(command)
+    return run("attention_plasticity.figures.command", "script", kind, file)

@@ -3,15 +3,15 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
 _INTERRUPTED = 130
 
 
-def run(command: Callable[[], int]) -> int:
-    """The exit code of a command that imports its modules itself.
+def run(module: str, function: str, *arguments: str) -> int:
+    """The exit code of a function of a module, which is imported here.
 
     Output to a stream that the shell has closed is dropped. After an interruption a second Ctrl-C
     ends the process at once, also while Python ends.
@@ -22,7 +22,7 @@ def run(command: Callable[[], int]) -> int:
         from qk_toolkit.debugging import print_without_secrets
 
         sys.excepthook = print_without_secrets
-        code = command()
+        code = int(getattr(import_module(module), function)(*arguments))
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:

@@ -29,11 +29,10 @@ from attention_plasticity.metrics import (
     PHASE_DROP,
     POOLED,
 )
-from attention_plasticity.tables.bin_cells import near_reach
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, bucket_errors
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
-from attention_plasticity.tables.profiles import Profiles, profiles_of
+from attention_plasticity.tables.profiles import Profiles, near_reach, profiles_of
 from qk_toolkit.arrays import Array, Bools
 
 FIFTHS = tuple(f"{start}–{start + 20} %" for start in range(0, 100, 20))

@@ -15,10 +15,9 @@ from attention_plasticity.figures.shapes import Bar, Floats, Grid
 from attention_plasticity.figures.style import SEQUENTIAL, Axis, bucket_ticks, whole
 from attention_plasticity.metrics import HEAD
 from attention_plasticity.read.layout import MOST_BUCKETS
-from attention_plasticity.tables.bin_cells import bin_geometry
 from attention_plasticity.tables.layer_types import layers_by_type, type_words
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
-from attention_plasticity.tables.profiles import heads_with_gaps
+from attention_plasticity.tables.profiles import bin_geometry, heads_with_gaps
 from qk_dump.positions import BucketGeometry
 from qk_toolkit.formatting import count
 

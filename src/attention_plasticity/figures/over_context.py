@@ -30,7 +30,6 @@ from attention_plasticity.figures.style import (
 )
 from attention_plasticity.metrics import NEAR
 from attention_plasticity.tables.baselines import BASELINES
-from attention_plasticity.tables.bin_cells import bin_geometry, near_reach
 from attention_plasticity.tables.main_plasticity import (
     AT_ONE_POSITION,
     PlasticityColumns,
@@ -38,7 +37,9 @@ from attention_plasticity.tables.main_plasticity import (
 from attention_plasticity.tables.names import head_name
 from attention_plasticity.tables.profiles import (
     Profiles,
+    bin_geometry,
     heads_with_gaps,
+    near_reach,
     over_draws,
     profiles_of,
     shown_cells,

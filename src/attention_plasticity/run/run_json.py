@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.config import PLACEMENT_FIELDS, TABLE_PATHS, RunnerConfig
+from attention_plasticity.config import NOT_RECORDED, RunnerConfig
 from attention_plasticity.measure.result import Failure
 from attention_plasticity.run.collected import Collected
 from attention_plasticity.run.preparation import PlannedRun
@@ -25,17 +25,10 @@ from attention_plasticity.tables.missing import missing_records
 from attention_plasticity.tables.run_info import NUMERIC_LIBRARIES
 from qk_dump.positions import geometry_of
 
-_NOT_RECORDED = (
-    *("dry_run", "layers", "heads", "output_dir", "max_workers"),
-    *("dataset_cache_dir", "download_max_workers"),
-    *TABLE_PATHS,
-)
-"""Settings that do not describe the tables: what a command computes, and where."""
-
 
 def recorded_config(config: RunnerConfig) -> dict[str, Any]:
     """The settings as run.json has them."""
-    return config.model_dump(exclude={*_NOT_RECORDED, *PLACEMENT_FIELDS})
+    return config.model_dump(exclude={*NOT_RECORDED})
 
 
 def run_json(run: PlannedRun, found: Collected, seconds: float) -> dict[str, Any]:

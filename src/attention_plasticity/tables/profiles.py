@@ -26,8 +26,8 @@ from attention_plasticity.metrics import (
     POOLED,
     POOLED_BIN_QUANTITY,
 )
+from attention_plasticity.read.bins import Bins
 from attention_plasticity.tables.baselines import Level, level_of
-from attention_plasticity.tables.bin_cells import bin_cells
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_means import MeanEstimate
 from attention_plasticity.tables.intervals import HeadColumn, half_width, mean_half_width
@@ -37,6 +37,7 @@ from attention_plasticity.tables.main_plasticity import (
     PlasticityColumns,
     main_plasticity,
 )
+from qk_dump.positions import BucketGeometry
 from qk_toolkit.arrays import Array
 
 Ints = npt.NDArray[np.int64]
@@ -45,6 +46,7 @@ _QUANTITIES = {ALIGNED: BIN_QUANTITY, POOLED: POOLED_BIN_QUANTITY, NEAR: NEAR_BI
 _CELLS = {ALIGNED: "plasticity", POOLED: "pooled"}
 """The column of the table of bins behind a profile; near keys have only influences."""
 _ROW = [*HEAD, "q_bucket"]
+_LARGEST = 1 << 31  # tokens of a bin
 
 
 def shown_cells(
@@ -222,6 +224,41 @@ def heads_with_gaps(cells: pd.DataFrame) -> int:
     """Number of heads that have a cell without a value."""
     gaps = cells[cells["plasticity"].isna()]
     return len(gaps[HEAD].drop_duplicates())
+
+
+def bin_cells(table: pd.DataFrame, pair_sampling: str | None = None) -> pd.DataFrame:
+    """The table of bins as cells: `q_bucket` and `k_bucket` are the bins.
+
+    `weight` is the weight of a cell in the plasticity of its bin of queries: all cells are equal,
+    or all pairs with `pair_sampling="context"` and in layers with a window, where keys of the
+    query's own bin take part. A table of cells is returned as it is.
+    """
+    if not {"q_bin", "k_bin"} <= set(table.columns):
+        return table
+    by_pairs = (table["k_bin"] >= table["q_bin"]).groupby([table[name] for name in HEAD])
+    if pair_sampling == "context":
+        weight = table["n_pairs"].astype(np.float64)
+    else:
+        weight = table["n_pairs"].where(by_pairs.transform("any"), 1).astype(np.float64)
+    names = {"q_bin": "q_bucket", "k_bin": "k_bucket"}
+    return table.rename(columns=names).assign(weight=weight)
+
+
+def near_reach(table: pd.DataFrame, context: float) -> int | None:
+    """The largest distance in tokens of the profile at equal distances; None if it is not known."""
+    geometry = bin_geometry(table)
+    if geometry is None or not context >= 1:
+        return None
+    size = geometry.min_size
+    return (Bins(size, int(context)).near + 1) * size - 1
+
+
+def bin_geometry(table: pd.DataFrame) -> BucketGeometry | None:
+    """Where the bins of a table of bins begin; None if it does not have their positions."""
+    if not {"q_bin", "q_start", "q_end"} <= set(table.columns):
+        return None
+    size = float((table["q_end"] - table["q_start"] + 1).max())
+    return BucketGeometry("uniform", int(size)) if 1 <= size <= _LARGEST else None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from rich.text import Text
 
 from attention_plasticity.metrics import ALIGNED_DROP, ATTENDED, HEAD, METRICS, PHASE, POOLED
 from attention_plasticity.roles import NAMES, NO_ERRORS, REPEATED_DECIDE, UNSURE
-from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.baselines import baseline_lines
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.head_means import MeanEstimate
@@ -328,6 +328,23 @@ def _advice(run: FinishedRun, shown: PlasticityColumns) -> Iterator[Line]:
     text = advice(errors, run.texts.get("count") or 0)
     if text is not None:
         yield "Advice", text
+
+
+def advice(errors: Sequence[float], texts: int) -> str | None:
+    """How many texts, or keys per text, give half of the standard error of a head.
+
+    `errors` are the standard errors of RoPE-aligned plasticity of the heads. None if no error
+    is known. Measured on the embedded sample, root mean square over 27 heads and five draws: a
+    quarter of the keys of every text gives 1.9 times the error, half of the texts 1.4 times
+    (√2 is 1.4), and a third of the texts 1.6 times (√3 is 1.7).
+    """
+    known = [error for error in errors if not math.isnan(error)]
+    if not known or not texts:
+        return None
+    return (
+        f"standard error of a head about {median(known):#.2g} with {texts:,} texts; half of it "
+        f"needs about {4 * texts:,} texts, or four times the keys per text"
+    )
 
 
 def _files(run: FinishedRun, *, with_next: bool) -> Iterator[Line]:

@@ -16,10 +16,9 @@ from scipy.stats import t
 from attention_plasticity import RunnerConfig, open_dump
 from attention_plasticity.demo.sample import sample_path
 from attention_plasticity.head_analysis import analyze_group
-from attention_plasticity.tables.advice import advice
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import mean_over_heads
-from attention_plasticity.tables.summary import print_summary
+from attention_plasticity.tables.summary import advice, print_summary
 from helpers import report_runs
 from helpers.added_tables import add_attention, add_roles
 from helpers.plain_runs import edit_info, edit_table
