@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from attention_plasticity.metrics import HEAD_METRICS
 from attention_plasticity.page.cells import ShownCells, mean_columns
@@ -41,7 +42,8 @@ def head_groups(
         if name is not None:
             own = own.of_layers(layers, part.eligible_heads)
         _add(tables, group, mean_columns(own))
-        groups.append(group)
+        tables[f"spreads_{place}"] = _spreads(part.head_metrics)
+        groups.append({**group, "spreads": f"spreads_{place}"})
     return groups, [
         _baseline(words, draws, parts, means, cells, tables)
         for words, draws in run.baselines.items()
@@ -70,6 +72,19 @@ def _group(
         "means": means,
         "profile": profile,
     }
+
+
+def _spreads(heads: pd.DataFrame) -> dict[str, Any]:
+    """Number, mean, quartiles and range of the heads with a value, a row per column."""
+    rows = []
+    for name in map(str, heads.select_dtypes("number")):
+        values = heads[name].to_numpy(np.float64)
+        if len(known := values[np.isfinite(values)]):
+            ends = np.quantile(known, [0.0, 0.25, 0.75, 1.0]).tolist()
+            rows.append((name, len(known), float(known.mean()), *ends))
+    names = ["metric", "count", "mean", "low", "q1", "q3", "high"]
+    found = pd.DataFrame(rows, columns=names).astype({"metric": object})
+    return {name: found[name].to_numpy() for name in names}
 
 
 def _baseline(

@@ -88,7 +88,6 @@ export async function openRun(about, number) {
     baselines,
     ranges,
     rowOf,
-    spreads: new Map(),
   };
 }
 
@@ -124,20 +123,15 @@ export function metricOf(run, key, metric) {
 }
 
 /**
- * Mean, quartiles and range of a column over heads with a value, of all layers or of one type; null
- * if no head has one.
+ * Number, mean, quartiles and range of a column over heads with a value, of all layers or of one
+ * type; null if no head has one.
  */
-export function spreadOf(run, metric, type = null, table = "heads") {
-  const place = `${table} ${metric} ${type ?? ""}`;
-  if (!run.spreads.has(place)) {
-    const { layer } = run.tables[table].columns;
-    const column = run.tables[table].columns[metric] ?? [];
-    run.spreads.set(
-      place,
-      spreadAmong(column.filter((_, row) => type === null || run.layer_types[layer[row]] === type)),
-    );
-  }
-  return run.spreads.get(place);
+export function spreadOf(run, metric, type = null) {
+  const group = run.groups.find(({ name }) => name === type),
+    columns = run.tables[group?.spreads]?.columns,
+    row = columns?.metric.indexOf(metric) ?? -1;
+  if (row < 0) return null;
+  return Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values[row]]));
 }
 
 /** Length of the context in tokens; NaN if it is not known. */
@@ -149,26 +143,6 @@ export const contextOf = (run) => run.context ?? (spreadOf(run, "q_position_max"
  */
 export const contextsDiffer = (run, other) =>
   Math.max(contextOf(run), contextOf(other)) > 1.1 * Math.min(contextOf(run), contextOf(other));
-
-function spreadAmong(values) {
-  const sorted = Float64Array.from(values).filter(Number.isFinite).sort();
-  if (!sorted.length) return null;
-  const quantile = (fraction) => {
-    const index = fraction * (sorted.length - 1);
-    const below = Math.floor(index);
-    const above = Math.min(below + 1, sorted.length - 1);
-    return sorted[below] + (sorted[above] - sorted[below]) * (index - below);
-  };
-  const mean = sorted.reduce((sum, value) => sum + value, 0) / sorted.length;
-  return {
-    mean,
-    low: sorted[0],
-    high: sorted.at(-1),
-    q1: quantile(0.25),
-    q3: quantile(0.75),
-    count: sorted.length,
-  };
-}
 
 /** Whether a column was added for the page, so that it is not in the file of the run. */
 export const isDerived = (name) =>
