@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from attention_plasticity.run.record import Record
 from attention_plasticity.run.records import Unit
 from attention_plasticity.run.warnings import SampleSizes
 from attention_plasticity.tables.head_means import EligibleHeads, MeanEstimate, mean_estimate
+from attention_plasticity.tables.intervals import groups_column, half_width
 from qk_toolkit.arrays import Array
 
-_PROBABILITY = 0.975  # of a value below the upper end of its 95 % interval
 Triple = tuple[int, int, int]  # layer, query head and key head
 
 
@@ -88,7 +87,10 @@ class Collected:
 
     def _with_label(self, row: dict[str, Any]) -> dict[str, Any]:
         """Scores with the role of their head: other thresholds need no new analysis."""
-        halves = {name: _half_width(row, name) for name in ROLES.with_error}
+        names = ROLES.with_error
+        errors = [row[f"{name}_se"] for name in names]
+        groups = [row[groups_column(name)] for name in names]
+        halves = dict(zip(names, half_width(errors, groups).tolist(), strict=True))
         found = label(row, halves, self._thresholds)
         return {"role": found.role, "likely_role": found.likely_role, **row}
 
@@ -122,22 +124,6 @@ class Collected:
             values = np.array([row.get(name, math.nan) for row in self.values[kind]], np.float64)
             found[name] = mean_estimate(values[used], numbers[used, 1:], numbers[used, 0], eligible)
         return _for_json(found)
-
-
-def _half_width(values: Mapping[str, float], column: str) -> float:
-    """Half the width of the interval of a score; NaN if its error is not known."""
-    groups = values["repeated_groups" if column.startswith("repeated_") else "n_groups"]
-    error = values[f"{column}_se"]
-    if math.isnan(groups) or math.isnan(error) or groups < 2:
-        return math.nan
-    return float(error * _quantile(groups - 1.0))
-
-
-@cache
-def _quantile(freedom: float) -> float:
-    from scipy.special import stdtrit  # slow to import
-
-    return float(stdtrit(freedom, _PROBABILITY))
 
 
 def _for_json(means: Mapping[str, MeanEstimate]) -> dict[str, Any]:

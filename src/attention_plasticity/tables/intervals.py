@@ -45,13 +45,16 @@ def half_width(standard_error: Any, groups: Any, level: float = LEVEL) -> Array:
     return np.asarray(standard_error, np.float64) * stdtrit(freedom, 0.5 + level / 2.0)
 
 
-def row_half_width(table: pd.DataFrame, name: str) -> Array:
-    """(rows,) half widths of a column of a table with its own groups; NaN if they are not known.
+def groups_column(name: str) -> str:
+    """The column with its groups of texts; scores on repeated tokens have groups of their own."""
+    return "repeated_groups" if name.startswith("repeated_") else "n_groups"
 
-    Scores on repeated tokens have groups of their own.
-    """
-    groups = "repeated_groups" if name.startswith("repeated_") else "n_groups"
-    known = table.reindex(columns=[f"{name}_se", groups]).to_numpy(np.float64)  # (rows, 2)
+
+def row_half_width(table: pd.DataFrame, name: str) -> Array:
+    """(rows,) half widths of a column of a table with its own groups; NaN if they are not known."""
+    known = table.reindex(columns=[f"{name}_se", groups_column(name)]).to_numpy(
+        np.float64
+    )  # (rows, 2)
     return half_width(known[:, 0], known[:, 1])
 
 
@@ -296,21 +299,15 @@ def _of_quantity(
 def bucket_errors(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
     """Influences of plasticity per head and bin of queries; None if unknown.
 
-    Columns: `layer, q_head, q_bucket, value, n_groups, standard_error, half_width` and the 16
-    groups. `q_bucket` is the bin, as in the profiles of heads. Buckets have no errors.
+    Columns: `layer, q_head, q_bucket, value, n_groups` and the 16 groups. `q_bucket` is the bin, as
+    in the profiles of heads. Buckets have no errors. `ap_bin` is RoPE-aligned plasticity,
+    `ap_bin_pooled` plasticity over the bin.
     """
-    return None if run.influences is None else bucket_rows(run.influences, quantity)
-
-
-def bucket_rows(influences: pd.DataFrame, quantity: str = BIN_QUANTITY) -> pd.DataFrame:
-    """The rows of `bucket_errors` from the table of influences.
-
-    `ap_bin` is RoPE-aligned plasticity, `ap_bin_pooled` plasticity over the bin.
-    """
-    rows = influences[influences["quantity"] == quantity].rename(columns={"bin": "q_bucket"})
-    groups = rows[list(GROUP_COLUMNS)]
-    kept = rows[[*HEAD, "q_bucket", "value", "n_groups"]].astype({"q_bucket": np.int64})
-    return kept.assign(**_widths(groups, rows["n_groups"])).join(groups)
+    if run.influences is None:
+        return None
+    rows = run.influences[run.influences["quantity"] == quantity]
+    kept = rows.rename(columns={"bin": "q_bucket"}).astype({"q_bucket": np.int64})
+    return kept[[*HEAD, "q_bucket", "value", "n_groups", *GROUP_COLUMNS]]
 
 
 def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
@@ -327,12 +324,6 @@ def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
         mean = mean_estimate(own["value"].tolist(), shares, groups, eligible)
         found.append((bucket, mean.value, mean_half_width(mean), mean.groups or math.nan))
     return pd.DataFrame(found, columns=["q_bucket", "plasticity", "half_width", "n_groups"])
-
-
-def _widths(influences: pd.DataFrame, groups: pd.Series[Any]) -> dict[str, Any]:
-    """Standard error and half width of every row of influences; NaN if one influence is NaN."""
-    error = np.sqrt((influences**2).sum(axis=1, skipna=False)).to_numpy()
-    return {"standard_error": error, "half_width": half_width(error, groups.to_numpy())}
 
 
 def rank_intervals(column: HeadColumn, level: float = LEVEL) -> Array:
