@@ -34,8 +34,8 @@ def table() -> str:
         parts = ", ".join(_unknown_columns(tapped))
         unknown += [f"{name} ({parts})"] if parts else []
     lines = [
-        "| architecture | layers see | rotary embedding | rotary record | attention run | exact |",
-        "|---|---|---|---|---|---|",
+        "| architecture | layers see | rotary embedding | rotary record | exact |",
+        "|---|---|---|---|---|",
         *(f"| {', '.join(names)} | {cells} |" for cells, names in alike.items()),
         "",
         f"Columns that are not known in every layer: {', '.join(unknown) or 'none'}.",
@@ -50,7 +50,6 @@ def _cells(architecture: Architecture, tapped: Tap) -> str:
         _sight(layers),
         _rotary(tapped.layout),
         _record(layers),
-        ", ".join(architecture.attention),
         exact,
     )
     return " | ".join(cells)

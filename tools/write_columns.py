@@ -16,7 +16,7 @@ from attention_plasticity.metrics import BEFORE_ROPE, IDS, TABLES
 from qk_dump.columns import MASS_BINS, MASSES, NOT_KNOWN, RECEIVED, TABLE, VECTOR, Column
 
 PAGE = Path(__file__).parents[1] / "docs" / "data-format.md"
-_DUMP_HEADER = "| column | rows | type | values | meaning |\n|---|---|---|---|---|"
+_DUMP_HEADER = "| column | type | values | meaning |\n|---|---|---|---|"
 _HEADER = "| column | meaning |\n|---|---|"
 _MOST_NAMES = 8
 
@@ -48,9 +48,8 @@ def _with_part(page: str, kind: str, lines: Sequence[str]) -> str:
 
 def _dump_row(column: Column) -> str:
     """A column of a dump: the type that is written, the values, and the meaning."""
-    rows = {"q": "queries", "k": "keys", "qk": "all"}[column.kind]
     null = f"; null: {column.null}" if column.null not in ("", NOT_KNOWN) else ""
-    cells = (rows, _written(column), column.law, f"{column.meaning}{null}")
+    cells = (_written(column), column.law, f"{column.meaning}{null}")
     return f"| `{column.name}` | {' | '.join(cells)} |"
 
 
@@ -84,14 +83,11 @@ def _belongs_to(metric: Metric, endings: Sequence[str]) -> set[str]:
 
 
 def _row(metrics: Sequence[Metric], meaning: str) -> str:
-    """Columns and their meaning, with the name on figures and the page if it tells more."""
-    first = metrics[0]
+    """Columns and their meaning."""
     names = [f"**`{one.column}`**" if one.error else f"`{one.column}`" for one in metrics]
     if len(names) > _MOST_NAMES:
         names = [f"{names[0]} … {names[-1]}"]
-    is_told = first.label in meaning or first.label == first.column.replace("_", " ")
-    told = meaning if is_told or len(metrics) > 1 else f"{first.label}: {meaning}"
-    return f"| {', '.join(names)} | {told} |"
+    return f"| {', '.join(names)} | {meaning} |"
 
 
 def _meaning(metric: Metric) -> str:

@@ -18,7 +18,7 @@ SHOWN = {
         *("ap_aligned_counted", "ap_pooled", "ap_phase", "ap_attended", "ap_overall"),
         *("q_mean_share", "q_R2_unrotated", "attn_sink_mass", "attn_far_mass", "attn_entropy"),
     ),
-    "roles": ("role", "likely_role"),
+    "roles": ("role",),
     "key_heads": ("aligned_plasticity", "static_error"),
 }
 """Columns of the glossary, by their tables."""

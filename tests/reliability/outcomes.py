@@ -36,7 +36,6 @@ class Attack:
     """A kind of attack: `cases(folder, step)` runs every step-th case in an empty folder."""
 
     name: str
-    guard: str
     cases: Callable[[Path, int], Cases]
     step: int | None  # of the part that runs with the tests; None where other tests do the same
 
