@@ -431,6 +431,7 @@ ORIGINAL_COLUMNS = (
     *("q_noise_frac_ks_p_lt_alpha", "ap_overall", "q_beta_norm", "q_R2_total"),
 )
 """Columns of the table of heads that an analysis with `original_columns: false` leaves out."""
+LEFT_OUT = "original_columns is false"
 
 
 def written_columns(kind: TableKind, *, original: bool) -> tuple[str, ...]:

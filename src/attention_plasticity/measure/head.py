@@ -29,7 +29,7 @@ from attention_plasticity.measure.result import GroupResult, HeadResult
 from attention_plasticity.measure.roles import role_row, word_columns
 from attention_plasticity.measure.seeds import SeedKeys, seed_columns
 from attention_plasticity.measure.streams import Streams, pair_seed
-from attention_plasticity.metrics import written_columns
+from attention_plasticity.metrics import LEFT_OUT, ORIGINAL_COLUMNS, written_columns
 from attention_plasticity.read.group import HeadGroup
 from attention_plasticity.read.rows import Queries
 from attention_plasticity.read.unknown import Unknown
@@ -97,7 +97,7 @@ def _measure_head(
     group = of_keys.group
     config, queries, keys, layer = group.config, group.queries[q_head], group.keys, group.layer
     facts = _facts(group, q_head, queries)
-    seeds = Found()
+    seeds = Found(reasons=dict.fromkeys(ORIGINAL_COLUMNS, LEFT_OUT))
     if of_keys.seed_keys is not None:
         stream = pair_seed(config.seed, layer, q_head)
         seeds = seed_columns(queries, keys, of_keys.seed_keys, config, stream)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from attention_plasticity.metrics import LEFT_OUT
 from qk_toolkit.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class HeadResult:
         import pandas as pd
 
         if kind not in self.tables:
-            raise ConfigError(f"{kind}: was not computed, because original_columns is false")
+            raise ConfigError(f"{kind}: was not computed, because {LEFT_OUT}")
         columns = self.tables[kind]
         size = len(next(iter(columns.values())))
         ids = {name: [self.metrics[name]] * size for name in ("layer", "q_head", "k_head")}

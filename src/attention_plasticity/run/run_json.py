@@ -12,6 +12,7 @@ from typing import Any
 from attention_plasticity import __version__
 from attention_plasticity.config import NOT_RECORDED, RunnerConfig
 from attention_plasticity.measure.result import Failure
+from attention_plasticity.metrics import LEFT_OUT
 from attention_plasticity.run.collected import Collected
 from attention_plasticity.run.preparation import PlannedRun
 from attention_plasticity.run.warnings import (
@@ -88,7 +89,8 @@ def _warnings(run: PlannedRun, found: Collected) -> Iterator[RunWarning]:
     if manifest is not None:
         geometry = geometry_of(manifest.bucket_type, manifest.min_bucket_size)
     if not run.config.original_columns:
-        yield RunWarning("original_left_out", ORIGINAL_LEFT_OUT, len(found.heads))
+        heads = len(found.heads)
+        yield RunWarning("original_left_out", ORIGINAL_LEFT_OUT, heads, [LEFT_OUT])
     yield from found.sizes.warnings(geometry, None if bins is None else bins.size)
     yield from warnings_of_dump(manifest, run.texts.as_input, found.values["head_metrics"])
     yield from warnings_of_tokens(found.unknown_tokens)

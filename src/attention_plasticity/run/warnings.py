@@ -11,7 +11,7 @@ from typing import Any
 from attention_plasticity.estimate.quantity import MIN_GROUPS
 from attention_plasticity.measure.grid import FEWEST_TEXTS
 from attention_plasticity.measure.result import Columns, HeadResult
-from attention_plasticity.metrics import ALIGNED, ATTENDED, TOKEN_MEANS
+from attention_plasticity.metrics import ALIGNED, ATTENDED, LEFT_OUT, TOKEN_MEANS
 from attention_plasticity.read.bins import FEW_QUERIES
 from attention_plasticity.read.weights import why_no_weights
 from qk_dump.heads import TOKENS_FILE
@@ -20,7 +20,7 @@ from qk_dump.positions import BucketGeometry
 from qk_toolkit.formatting import count, index_ranges, index_runs
 
 ORIGINAL_LEFT_OUT = (
-    "original_columns is false: plasticity over a bucket, R² of position and residuals are left "
+    f"{LEFT_OUT}: plasticity over a bucket, R² of position and residuals are left "
     "out, and so are the tables of buckets and of dimensions."
 )
 _MOST_RANGES = 6

@@ -12,7 +12,13 @@ from typing import Any, Self
 
 import pandas as pd
 
-from attention_plasticity.metrics import ORIGINAL_COLUMNS, ORIGINAL_TABLES, TABLES, TableKind
+from attention_plasticity.metrics import (
+    LEFT_OUT,
+    ORIGINAL_COLUMNS,
+    ORIGINAL_TABLES,
+    TABLES,
+    TableKind,
+)
 from attention_plasticity.tables.baselines import baselines_of
 from attention_plasticity.tables.csv_tables import read_table, require_values
 from attention_plasticity.tables.fetched_run import fetched_run
@@ -249,15 +255,13 @@ class FinishedRun:
     def require_values(self, kind: TableKind, column: str) -> None:
         """Raise a `ConfigError` if no head has a value of a column."""
         if column in ORIGINAL_COLUMNS and kind == "head_metrics" and not self.has_original:
-            raise ConfigError(f"{self.place}: has no {column}, because original_columns is false")
+            raise ConfigError(f"{self.place}: has no {column}, because {LEFT_OUT}")
         require_values(self.table(kind), column, self.path(kind))
 
     def _checked_path(self, kind: TableKind) -> Path:
         """The path of a table, after a check that the file did not change since the run."""
         if kind in ORIGINAL_TABLES and not self.has_original:
-            raise ConfigError(
-                f"{self.place}: has no {TABLES[kind].file}, because original_columns is false"
-            )
+            raise ConfigError(f"{self.place}: has no {TABLES[kind].file}, because {LEFT_OUT}")
         path, digest = self.path(kind), (self.info.get("sha256") or {}).get(kind)
         if digest is not None and sha256_of(path) != digest:
             shown = path if self.url is None else f"{self.url}/{path.name}"

@@ -56,6 +56,8 @@ def test_run_json_says_it_and_has_the_other_means(folders: tuple[Path, Path]) ->
     assert part["means"]["ap_aligned"] == whole["means"]["ap_aligned"]
     [warning] = [one for one in part["warnings"] if one["kind"] == "original_left_out"]
     assert warning["heads"] == 2
+    [missing] = [one for one in part["missing"] if one["reason"] in warning["reasons"]]
+    assert set(missing["columns"]) == set(ORIGINAL_COLUMNS)
     assert not any(one["kind"] == "original_left_out" for one in whole["warnings"])
 
 
@@ -65,6 +67,7 @@ def test_readers_show_the_rest_and_say_in_one_line_what_is_missing(
     runs = [ap.open_run(folder) for folder in folders]
     text = lines_of(runs[1])
     assert "Note         original_columns is false" in text
+    assert "Missing" not in text
     assert "–" not in text.split("heads ")[0]
     assert "of the variance of the queries before RoPE" in text
     assert ap.report([runs[1]]).save(tmp_path / "page.html").exists()
