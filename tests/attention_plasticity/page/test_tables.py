@@ -5,13 +5,14 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, HEAD_METRICS
+from attention_plasticity.metrics import HEAD_METRICS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
 from attention_plasticity.page.tables import SCALE, UNKNOWN
 from attention_plasticity.tables.attention_masses import row_masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import benjamini_hochberg, p_values
+from attention_plasticity.tables.profiles import profiles_of
 from commands_here import run_here
 from helpers import run_tables
 from helpers.added_tables import BINS, DISTANT, MASSES, add_attention, add_key_heads, name_layout
@@ -109,59 +110,29 @@ def test_the_share_that_is_kept_is_that_of_the_exported_budget(tmp_path):
     assert "kept_50" not in tables_of(lacking)["key_heads"]
 
 
-def bins_of(run):
-    assert run.influences is not None
-    rows = run.influences[run.influences["quantity"] == BIN_QUANTITY]
-    return rows.sort_values(["layer", "q_head", "bin"], ignore_index=True)
-
-
-def test_profiles_of_bins_have_intervals(run):
-    tables, rows = run_content(run, "x")[1], bins_of(run)
-    shares = rows[list(GROUP_COLUMNS)].to_numpy()  # (rows, groups)
-    profiles, half = tables["profiles"], FACTOR * np.sqrt((shares**2).sum(axis=1))
-    np.testing.assert_allclose(profiles["plasticity"], rows["value"], rtol=1e-6)
-    np.testing.assert_allclose(profiles["half_width"], half, rtol=1e-6)
-    np.testing.assert_allclose(
-        tables["cells"]["half_width"], FACTOR * run.table("bins")["plasticity_se"], rtol=1e-6
-    )
-    mean = tables["mean_0"]
-    for place, number in enumerate(mean["q_bucket"]):
-        here = (rows["bin"] == number).to_numpy()
-        error = np.sqrt((shares[here].mean(axis=0) ** 2).sum())
-        assert mean["half_width"][place] == pytest.approx(FACTOR * error)
-        assert mean["plasticity"][place] == pytest.approx(rows["value"][here].mean())
-    assert not any(name.startswith("group_") for table in tables.values() for name in table)
-
-
-def test_a_bin_without_a_value_takes_part_in_no_mean(run):
-    assert run.influences is not None
-    last = run.table("bins")["q_bin"].max()
-    values = ["plasticity", "plasticity_se", "pooled", "pooled_se"]
+def test_profiles_are_those_of_the_tables(run):
+    """Also of a bin without a value, and of a head without influences."""
     bins, influences = run.table("bins").copy(), run.influences
-    bins.loc[bins["q_bin"] == last, values] = np.nan
-    bins.loc[(bins["q_bin"] == last - 1) & (bins["layer"] == 0), values] = np.nan
-    gone = (influences["bin"] == last) | (
-        (influences["bin"] == last - 1) & (influences["layer"] == 0)
-    )
-    vars(run)["_tables"]["bins"], vars(run)["influences"] = bins, influences[~gone]
-    tables = run_content(run, "x")[1]
-    mean = pd.DataFrame(tables["mean_0"]).set_index("q_bucket")
-    assert last not in mean.index
-    later = bins_of(run).query("bin == @last - 1")
-    assert set(later["layer"]) == {1, 2, 3, 4}
-    assert mean.loc[last - 1, "plasticity"] == pytest.approx(later["value"].mean())
-    assert np.isfinite(mean["half_width"]).all()
-    profiles = pd.DataFrame(tables["profiles"]).set_index("q_bucket")
-    assert profiles.loc[last, ["plasticity", "pooled", "half_width"]].isna().all(axis=None)
-    assert profiles.loc[last, "n_texts"].notna().all()
-
-
-def test_a_head_without_influences_leaves_the_mean_without_an_interval(run):
-    assert run.influences is not None
-    first = (run.influences["layer"] == 0) & (run.influences["q_head"] == 0)
-    vars(run)["influences"] = run.influences[~first]
+    last = bins["q_bin"].max()
+    bins.loc[bins["q_bin"] == last, ["plasticity", "plasticity_se", "pooled", "pooled_se"]] = np.nan
+    first = (influences["layer"] == 0) & (influences["q_head"] == 0)
+    vars(run)["_tables"]["bins"] = bins
+    vars(run)["influences"] = influences[~first & (influences["bin"] != last)]
     about, tables = run_content(run, "x")
+    expected = profiles_of(run, LEVEL)
+    rows = pd.DataFrame(tables["profiles"])
+    places = pd.MultiIndex.from_tuples(expected.heads)
+    head = places.get_indexer(pd.MultiIndex.from_frame(rows[["layer", "q_head"]]))
+    bucket = np.searchsorted(expected.buckets, rows["q_bucket"])
+    for name, grid in (("plasticity", expected.values), ("half_width", expected.half)):
+        np.testing.assert_allclose(rows[name], grid[head, bucket], rtol=1e-6)
+    assert rows.loc[rows["q_bucket"] == last, "plasticity"].isna().all()
+    mean, known = tables["mean_0"], expected.known
+    assert last not in mean["q_bucket"]
+    np.testing.assert_allclose(mean["plasticity"], known.mean)
+    assert np.isnan(mean["half_width"]).all()
     assert about["groups"][0]["means"][LEVEL][1] is None
-    assert np.isnan(tables["mean_0"]["half_width"]).all()
-    of_first = (tables["profiles"]["layer"] == 0) & (tables["profiles"]["q_head"] == 0)
-    np.testing.assert_array_equal(np.isnan(tables["profiles"]["half_width"]), of_first)
+    cells = pd.DataFrame(tables["cells"]).query("q_bucket != @last and layer > 0")
+    errors = bins.query("q_bin != @last and layer > 0")["plasticity_se"]
+    np.testing.assert_allclose(cells["half_width"], FACTOR * errors, rtol=1e-6)
+    assert not any(name.startswith("group_") for table in tables.values() for name in table)
