@@ -13,8 +13,7 @@ from attention_plasticity.export.budget import kept_at
 from attention_plasticity.export.order import ordered_heads
 from attention_plasticity.export.settings import DEFAULT_ORDER
 from attention_plasticity.metrics import HEAD
-from attention_plasticity.page.cells import ShownCells, why_over_buckets
-from attention_plasticity.page.groups import head_groups
+from attention_plasticity.page.cells import ShownCells, head_groups, why_over_buckets
 from attention_plasticity.page.provenance import provenance
 from attention_plasticity.page.sentences import sentences, why_no_words
 from attention_plasticity.page.tables import (

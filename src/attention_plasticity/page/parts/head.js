@@ -177,36 +177,25 @@ function headTrace(run, key, look, words) {
   );
 }
 
-/**
- * Borders of the buckets of some rows as drawn. Without known borders they are midway between
- * positions.
- */
+/** Borders of the buckets of some rows as drawn. */
 function bucketSpans(run, rows) {
-  const { bucket, start, end } = run.tables.places.columns;
-  const last = contextOf(run);
-  if (end)
-    return rows.q_bucket.map((number) => {
-      const place = bucket.indexOf(number),
-        stop = end[place] + 1;
-      return [
-        Math.max(start[place], run.log ? 1 : 0),
-        last > start[place] ? Math.min(stop, last) : stop,
-      ];
-    });
-  const x = placesOf(run, rows);
-  const middle = (i) => (x[i] + x[i + 1]) / 2;
-  return x.map((place, i) => [
-    i ? middle(i - 1) : Math.max(0, 2 * place - middle(0)),
-    i < x.length - 1 ? middle(i) : 2 * place - middle(i - 1),
-  ]);
+  const { bucket, start, end } = run.tables.places.columns,
+    last = contextOf(run);
+  return rows.q_bucket.map((number) => {
+    const place = bucket.indexOf(number),
+      stop = end[place] + 1;
+    const least = Math.max(start[place], run.log ? 1 : 0);
+    return [least, last > start[place] ? Math.min(stop, last) : stop];
+  });
 }
 
 /**
- * The strip below the profile: the number of texts with queries of this head in each bucket.
- * Numbers without room are left out.
+ * The strip below the profile: the number of texts with queries of this head in each bucket with
+ * known borders. Numbers without room are left out.
  */
 function textsTraces(run, rows, width) {
-  if (!rows.n_texts?.some(Number.isFinite) || rows.n_texts.length < 2) return [];
+  const known = rows.n_texts?.some(Number.isFinite) && run.tables.places.columns.end;
+  if (!known || rows.n_texts.length < 2) return [];
   const spans = bucketSpans(run, rows),
     most = Math.max(...rows.n_texts.filter(Number.isFinite));
   const step = Math.ceil(

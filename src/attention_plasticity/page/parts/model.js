@@ -109,22 +109,15 @@ function headCountCard(run, other) {
   const count = (of) => whole(state.layers === null ? of.counts.shown : (groupOf(of)?.heads ?? 0));
   const lines =
     hasTypes(run) && state.layers === null
-      ? [
-          make(
-            "dl",
-            "",
-            { class: "types" },
-            run.types.map(({ words, heads, layers }) =>
-              make("div", "", { title: layersWords(layers) }, [
-                make("dt", words),
-                make("dd", whole(heads)),
-              ]),
-            ),
-          ),
-        ]
+      ? run.types.map(({ words, heads, layers }) => [
+          words,
+          make("dd", whole(heads)),
+          { title: layersWords(layers) },
+        ])
       : [];
   const title = state.layers === null ? "Heads" : `Heads, ${typeWords(run, state.layers)}`;
-  return modelCard(title, count(run), other && count(other), notes.join(" · "), other, lines);
+  const number = other && count(other);
+  return modelCard(title, count(run), number, notes.join(" · "), other, lineList("types", lines));
 }
 
 function modelCard(title, number, otherNumber, meaning, other, lines) {
@@ -167,21 +160,25 @@ export function showSubtitle(run, other) {
   }
 }
 
+/** Lines below the number of a card: each has a name, an element and attributes. */
+function lineList(kind, lines) {
+  if (!lines.length) return [];
+  const shown = lines.map(([words, value, attributes]) =>
+    make("div", "", attributes, [make("dt", words), value]),
+  );
+  return [make("dl", "", { class: kind }, shown)];
+}
+
 /** Means of every type for a card: one line per type. */
 function typeLines(run, other, metric) {
   if (!hasTypes(run) || state.layers !== null || !metric) return [];
   const lines = run.types.map(({ name, words }) => {
     const value = fillEstimate(make("dd"), showMean(run, metric, name));
-    if (other)
-      value.append(
-        make("span", typeNamed(other, name) ? showMean(other, metric, name) : NONE, {
-          class: "other",
-          title: other.label,
-        }),
-      );
-    return make("div", "", { "data-type": name }, [make("dt", words), value]);
+    const theirs = other && (typeNamed(other, name) ? showMean(other, metric, name) : NONE);
+    if (other) value.append(make("span", theirs, { class: "other", title: other.label }));
+    return [words, value, { "data-type": name }];
   });
-  return [make("dl", "", { class: "types" }, lines)];
+  return lineList("types", lines);
 }
 
 /**
@@ -195,27 +192,15 @@ function baselineMean(baseline, metric) {
 
 /** Lines of a card: the values of the baselines. */
 function baselineLines(run, metric) {
-  const known = run.baselines
-    .map((baseline) => [baseline, metric && baselineMean(baseline, metric)])
-    .filter(([, text]) => text);
-  if (!known.length) return [];
   const title = ({ texts, draws }) =>
-    texts
-      ? {
-          title: `baseline, ${plural(texts, "text")}${draws > 1 ? `, mean of ${draws} draws` : ""}`,
-        }
-      : {};
-  return [
-    make(
-      "dl",
-      "",
-      { class: "types baselines" },
-      known.map(([baseline, text]) =>
-        make("div", "", title(baseline), [
-          make("dt", baseline.words),
-          fillEstimate(make("dd"), text),
-        ]),
-      ),
-    ),
-  ];
+    `baseline, ${plural(texts, "text")}${draws > 1 ? `, mean of ${draws} draws` : ""}`;
+  const lines = run.baselines
+    .map((baseline) => [baseline, metric && baselineMean(baseline, metric)])
+    .filter(([, text]) => text)
+    .map(([baseline, text]) => [
+      baseline.words,
+      fillEstimate(make("dd"), text),
+      baseline.texts ? { title: title(baseline) } : {},
+    ]);
+  return lineList("types baselines", lines);
 }
