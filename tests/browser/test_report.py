@@ -82,7 +82,6 @@ def test_a_click_on_the_map_shows_that_head_in_every_view(page, run):
     assert head["y"] == singles(of_head(profiles, 3, 4)["plasticity"])
     assert head["x"] == [128 * b + 63.25 for b in range(1, BUCKETS)]
     expected = profiles_of(run, "ap_overall")
-    assert expected is not None
     for trace, values in zip((low, high), expected.spread((0.25, 0.75)), strict=True):
         np.testing.assert_allclose(trace["y"], values)
     np.testing.assert_allclose(mean["y"], expected.mean)

@@ -99,7 +99,6 @@ def test_a_second_signal_right_after_the_message(place, tmp_path, planted):
         planted.wait_at("second layer")
         wait_for("a record", lambda: list(out.glob(".heads/*/l*.record")))
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
         line = b""
         while b"interrupted" not in line:
             line = process.stderr.readline()

@@ -42,7 +42,6 @@ def test_any_type_of_number_reads_the_same(file, kind):
     number = pa.array([0, 5, 100, 7, 7, 3], kind if "int" in kind else "int64")
     rows = read(save(file, position=pa.array(place), bucket=number, example_id=number))
     assert rows.position.tolist() == place.tolist()
-    assert rows.example_id is not None
     assert rows.bucket.tolist() == rows.example_id.tolist() == number.to_pylist()
 
 
@@ -125,7 +124,6 @@ def test_rows_that_are_not_chosen_are_checked_and_counted_as_well(file):
     save(file, 1000, position=pa.array(np.arange(1000)))
     assert read(file, max_rows=3).position_max == 999
     values, chosen = vectors_of(1000), subsample(1000, 999, seed=0)
-    assert chosen is not None
     (unchosen,) = {*range(1000)} - {*chosen.tolist()}
     values[unchosen] = np.nan
     assert f"row {unchosen}:" in refusal(save(file, 1000, vector=lists(values)), max_rows=999)
@@ -331,7 +329,6 @@ def test_attended_keys_of_a_head(tmp_path):
     assert read_attended(dump, 0, 0) is None  # an empty file is valid
     assert read_attended(dump, 7, 0) is None
     found = read_attended(dump, 0, 1)
-    assert found is not None
     assert found["inclusion"].tolist() == pq.read_table(path)["inclusion"].to_pylist()
     some = read_attended(dump, 0, 1, max_rows=4)
     assert some is not None

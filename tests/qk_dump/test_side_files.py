@@ -14,15 +14,12 @@ from qk_toolkit.errors import ConfigError, DumpError
 
 def written(folder, ids):
     write_examples(folder, [Example(i, original, i + 10, "") for i, original in enumerate(ids)])
-    table = read_examples(folder)
-    assert table is not None
-    return table
+    return read_examples(folder)
 
 
 def test_examples_come_back_by_their_number(tmp_path):
     write_examples(tmp_path, [Example(7, "b", 3, "x"), Example(2, "a", 0, "y")])
     table = read_examples(tmp_path)
-    assert table is not None
     assert table.schema.types == [pa.int32(), pa.string(), pa.int32()]
     assert table.to_pydict() == {
         "example_id": [2, 7],

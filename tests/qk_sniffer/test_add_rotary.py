@@ -68,7 +68,6 @@ def test_a_file_has_the_records_that_a_capture_writes(dump, model, tmp_path, cap
     assert (dump / "dump.json").read_bytes() == before
     assert rotary_of(file) == {number: named(layer) for number, layer in expected.items()}
     found = with_rotary(open_dump(dump), str(file)).rotary
-    assert found is not None
     assert [record.rotary is not None for record in found.layers] == [True, True, True, False]
     out = capsys.readouterr().out
     assert "Layers 3 have no rotary embedding" in out
@@ -138,7 +137,6 @@ def test_an_analysis_takes_the_records_from_a_file(dump, model, tmp_path, capsys
     assert add_rotary([str(dump), str(model), str(file)]) == 0
     assert (dump / "dump.json").read_bytes() == before
     found = with_rotary(open_dump(dump), str(file)).rotary
-    assert found is not None
     assert [record.to_json()["rotary"] for record in found.layers] == [
         layer["rotary"] for layer in layers.values()
     ]

@@ -82,7 +82,6 @@ def test_flags_and_the_config_reach_the_capture(command, started, tmp_path):
     ((name, config),) = started
     assert name == "capture"
     assert (config.model.name, config.model.dtype) == ("m", "bfloat16")
-    assert config.capture.head_sampling is not None
     assert config.capture.head_sampling.model_dump() == {"count": 9, "seed": 5}
     assert command([*REQUIRED, "--dry_run"]) == 0
     assert [name for name, _ in started] == ["capture", "dry_run"]

@@ -277,8 +277,6 @@ def test_a_tap_keeps_what_a_capture_of_the_texts_keeps(tmp_path):
             loaded(**tiny_tokenizer()(text, return_tensors="pt", return_token_type_ids=False))
     tapped.save(tmp_path / "tapped", tiny_tokenizer())
     captured, dump = open_dump(tmp_path / "captured"), open_dump(tmp_path / "tapped")
-    assert captured.manifest is not None
-    assert dump.manifest is not None
     assert captured.manifest.sampler == dump.manifest.sampler
     assert list(captured.folders) == list(dump.folders)
     for head in dump.folders:
@@ -427,7 +425,6 @@ def test_drawn_keys_are_those_of_a_tap_of_all_keys(model_type, pre_rope, tmp_pat
         assert drawn.received.shape == (len(drawn), some.layout[1].group)
         assert (drawn.inclusion > 1 / 16).all()
         read = read_attended(dump, 1, head.head)
-        assert read is not None
         for name in set(drawn.columns) - {"sliding_window"}:
             np.testing.assert_array_equal(read[name], drawn[name])
 

@@ -157,7 +157,6 @@ def test_a_dump_can_be_removed_after_its_analysis(made, place, tmp_path, capsys)
 
 def test_a_study_that_is_being_made_is_not_begun_again(place, tmp_path, capsys):
     lock = try_lock(tmp_path / ".study.lock")
-    assert lock is not None
     assert study_in([str(place), "study.yaml", "--output_dir", str(tmp_path)]) == 2
     lock.release()
     assert "another study is being made there" in capsys.readouterr().err

@@ -72,7 +72,6 @@ def test_repeated_tokens_have_the_model_and_the_heads_of_the_texts(place):
     assert (repeated.model.dtype, repeated.capture.heads) == ("bfloat16", [1])
     assert repeated.tokenizer.max_length is None
     assert not repeated.capture.capture_keys
-    assert plan.analysis is not None
     analysis = plan.analysis.config
     assert analysis.repeated == "results/study-model/repeated/model"
     for more in (("--repeated_texts", "0"), ("--capture.attention", "false")):

@@ -264,7 +264,6 @@ def moto_process():
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment) as process:
-        assert process.stdout is not None
         try:
             yield process.stdout.readline().decode().strip()
         finally:

@@ -91,7 +91,6 @@ def flipped_segment(folder, step):
     save(opened(folder), [1])
     [place] = segments(folder)
     whole = read_segment(place)
-    assert whole is not None
     expected = whole.examples, _segment_rows(whole)
 
     def accepted():

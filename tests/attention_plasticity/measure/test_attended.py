@@ -33,7 +33,6 @@ def test_scales_do_not_matter(tmp_path):
     dump, config = open_dump(write_dump(tmp_path)), make_config(bin_size=8)
     group = read_group(dump, 0, 0, [1], config)
     pool, queries = group.pool, group.queries[1]
-    assert pool is not None
     plain = measure_group(group).heads[0].metrics
     rows = pool.keys.rows.with_columns({"vector": 4 * pool.keys.rows.vectors})
     moved = KeyPool(replace(pool.keys, rows=rows), 0.25 * pool.received)

@@ -37,7 +37,6 @@ class Rows:
 
     def __init__(self, root):
         q = read_rows(root, "l00h00q", make_config())
-        assert q.attention is not None
         known = [i for i, value in enumerate(q.attention["lse"]) if value is not None]
         self.columns = {name: [values[i] for i in known] for name, values in q.attention.items()}
         self.position, self.bucket = q.position[known], q.bucket[known]

@@ -30,7 +30,6 @@ def row_of(root, q_heads, **settings):
     """The row of key head 0 whose query heads are the first ones."""
     opened, config = ap.open_dump(root), ap.make_config(**settings)
     row = analyze_group(opened, 0, 0, range(q_heads), config).key_head
-    assert row is not None
     assert_reasons(row)
     return row
 
@@ -79,7 +78,6 @@ def test_pairs_and_queries_against_a_loop(tmp_path, window, chunked, monkeypatch
     assert row.missing["received_gini"] == NO_ATTENDED_KEYS
     assert row.missing["far_mass"] == NO_COLUMNS
     keys, bins = loops.keys, loops.keys.texts.bins
-    assert bins is not None
     rng = Streams(loops.config.seed, 0, 0).rng(Purpose.SEEN_PAIRS)
     pairs = seen_pairs(keys, loops.visible, 150, rng)
     record = layer_facts(tmp_path, 0).get("rotary")

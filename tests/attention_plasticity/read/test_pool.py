@@ -28,7 +28,6 @@ def test_base_and_drawn_keys_are_one_pool(tmp_path):
     root = make_attention_dump(tmp_path, share=0.4, q_heads=2, received=True)
     dump, config = ap.open_dump(root), ap.make_config()
     keys, pool = read_keys(dump, 0, 0, config), pool_of(root)
-    assert pool is not None
     tables = [
         pq.read_table(root / folder / "data.parquet") for folder in ("l00h00k", "attended/l00h00k")
     ]
@@ -78,7 +77,6 @@ def test_weights_of_a_pool_count_all_tokens(tmp_path, most):
         facts |= {"min_bucket_size": 4, "num_q_heads": 1, "num_k_heads": 1}
         write_manifest(root, DumpManifest(**facts))
         pool = pool_of(root, max_tokens_per_head=most, seed=number, bin_size=16)
-        assert pool is not None
         weight = pool.keys.weight
         totals.append(weight.sum())
         attention.append(weight @ pool.attention(0))

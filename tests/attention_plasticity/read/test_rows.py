@@ -63,7 +63,6 @@ def test_sums_use_rows_at_even_steps_of_the_file(tmp_path, monkeypatch, most, st
         (few.text, keys.text),
         (few.group, keys.group),
     ):
-        assert every is not None
         np.testing.assert_array_equal(found, every[::step])
     queries = read_queries(dump, 0, 0, keys, ap.make_config(single_example=True))
     assert queries.evenly.group is None

@@ -48,7 +48,6 @@ def name_texts(dump, ids, tokens=1024):
 
 def change_manifest(dump, **facts):
     manifest = read_manifest(dump / MANIFEST_NAME)
-    assert manifest is not None
     write_manifest(dump, manifest.model_copy(update=facts))
 
 

@@ -95,7 +95,6 @@ def outcomes(tmp_path_factory):
 
 def expected_errors(run, name, eligible):
     """Standard errors without and with the choice of heads, by the formula of docs/method.md."""
-    assert run.influences is not None
     rows = run.influences[run.influences["quantity"] == name]
     rows = rows[rows["layer"].isin(run.layer_types)]
     u = rows[list(GROUP_COLUMNS)].to_numpy()  # (heads, groups)

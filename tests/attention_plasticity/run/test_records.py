@@ -48,7 +48,6 @@ def test_a_record_has_what_was_found_bit_for_bit(dump, tmp_path):
     assert kept.read(unit) is None
     kept.add(unit, packed(result))
     found = kept.read(unit)
-    assert found is not None
     assert list(kept.units()) == [unit]
     assert found.q_heads == [2, 3]
     assert found.failures == []
@@ -59,8 +58,6 @@ def test_a_record_has_what_was_found_bit_for_bit(dump, tmp_path):
     lines = found.texts["head_metrics"].decode().splitlines()
     for line, own in zip(lines, result.heads, strict=True):
         assert line == ",".join(map(str, own.metrics.values()))
-    assert result.key_head is not None
-    assert found.key_head is not None
     for name, value in found.key_head["values"].items():
         assert repr(value) == repr(result.key_head.values[name])
     values = [str(result.key_head.values[name]) for name in KEY_HEADS.names]

@@ -127,7 +127,6 @@ def test_layers_that_select_keys_are_explained(tmp_path):
     dump = make_dump(tmp_path / "dump", layers=3, q_heads=2, k_heads=1, n=2000, examples=12)
     add_rotary(dump, 3)
     manifest = read_manifest(dump / MANIFEST_NAME)
-    assert manifest is not None
     assert manifest.layers is not None
     first, *others = manifest.layers
     layers = [first, *(replace(layer, selective=True) for layer in others)]

@@ -91,7 +91,6 @@ def test_a_head_in_a_part_of_the_context_is_the_mean_over_its_bins(run):
 
 def test_layers_are_selected_and_empty_bins_take_part_in_no_mean(tmp_path):
     run = ap.open_run(write_run(tmp_path / "run", position=True))
-    assert run.influences is not None
     last = run.table("bins")["q_bin"].max()
     gone = (run.influences["bin"] == last) & (run.influences["layer"] > 0)
     vars(run)["influences"] = run.influences[~gone]

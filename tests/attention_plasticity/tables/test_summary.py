@@ -226,7 +226,6 @@ def test_a_quarter_of_the_keys_of_every_text_doubles_the_error(tmp_path):
     thin = tmp_path / "thin"
     shutil.copytree(sample_path(), thin)
     manifest = read_manifest(thin / "dump.json")
-    assert manifest is not None
     write_manifest(thin, manifest.model_copy(update={"capture_id": None, "rows": None}))
     rng = np.random.default_rng(0)
     for file in sorted(thin.glob(f"**/l{LAYER:02d}h*/*.parquet")):

@@ -79,7 +79,6 @@ def test_columns_fit_the_models_own_weights(name):
     layers, known = tapped.layout.layers, own_attention(model, ids, tapped.layout)
     dump = Dump(PLACE, {}, DumpManifest(layers=[layer_record(facts, False) for facts in layers]))
     for facts in layers:
-        assert facts.logits is not None
         assert facts.logits.sinks or name != "gpt_oss"
         for head in range(facts.q_heads):
             rows = tapped.queries(facts.layer, head)

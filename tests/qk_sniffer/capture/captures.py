@@ -134,7 +134,6 @@ def token_texts(ids):
 def complete(capture, chunks, half=False, **options):
     """Write the dump of a capture whose chunks are saved."""
     lock = capture.lock_to_finish()
-    assert lock is not None
     try:
         options = {"token_texts": token_texts, **options}
         finish(capture, chunks, tables(half), MANIFEST, **options)

@@ -87,7 +87,6 @@ def test_manifest_tells_the_layout(whole):
 def test_pre_rope_differs_from_post_in_all_but_position_zero(model, texts, whole, tmp_path):
     assert sniff(model, texts, tmp_path, capture__capture_pre_rope="true") == 0
     manifest = read_manifest(tmp_path / "dump.json")
-    assert manifest is not None
     assert manifest.pre_rope is True
     pre, post = (
         np.stack(tables_of(dump)["l03h02q"]["vector"].to_numpy()) for dump in (tmp_path, whole)
@@ -96,7 +95,6 @@ def test_pre_rope_differs_from_post_in_all_but_position_zero(model, texts, whole
     same = np.isclose(pre, post).all(axis=1)
     np.testing.assert_array_equal(same, position == 0)
     record = manifest.layer(3)
-    assert record is not None
     assert record.rotary is not None
     np.testing.assert_allclose(rotate(pre, 0, position, record.rotary), post, atol=1e-4)
     assert manifest.layer(4) is None

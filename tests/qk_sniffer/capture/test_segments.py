@@ -64,13 +64,11 @@ def test_the_dump_holds_every_row_in_order_and_nothing_else(tmp_path, half):
         assert found.num_rows > 7  # several row groups
         assert found.equals(table_of(Rows.joined(parts), head.layer, written[head], head.head))
     examples = read_examples(tmp_path)
-    assert examples is not None
     assert examples["original_id"].to_pylist() == [f"text {i}" for i in range(7 * CHUNK)]
     beside = {"dump.json", "examples.parquet", "tokens.parquet", "README.md"}
     assert set(content(tmp_path)) == beside | {f"{head.folder}/data.parquet" for head in HEADS}
     dump = open_dump(tmp_path)
     assert sorted(dump.all_folders) == sorted(HEADS)
-    assert dump.manifest is not None
     assert (dump.manifest.capture, dump.manifest.num_examples) == (PLAN, 7 * CHUNK)
 
 
@@ -134,7 +132,6 @@ def test_no_flipped_bit_of_a_segment_is_accepted(tmp_path):
             file.write_bytes(wrong)
             with suppress(DumpError):
                 found = read_segment(folder)
-                assert found is not None
                 assert found.examples == whole.examples
                 assert rows_in(found) == expected
         file.write_bytes(right)
@@ -151,7 +148,6 @@ def test_vectors_that_fit_in_bfloat16_take_half_of_the_space(tmp_path, exact):
     rows = table_of(Rows(columns), 0, table.schema)
     write_segment(tmp_path / "00000", [table], {table.part: [rows]}, [])
     segment = read_segment(tmp_path / "00000")
-    assert segment is not None
     assert segment.examples == []
     [(head, found)] = segment.rows(table, 0)
     assert head == 0

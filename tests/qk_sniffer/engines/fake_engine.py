@@ -73,7 +73,6 @@ class FakeEngine:
         return LayerCall(facts.layer, query, key, value if known else None, *stored, rule)
 
     def _rule(self, facts, lengths):
-        assert facts.logits is not None
         sinks = torch.linspace(-2, 4, Q_HEADS) if facts.logits.sinks else None
         extra = None
         if facts.selective:  # a bias of every head; a third of the keys is hidden
@@ -102,7 +101,6 @@ class Attention(NamedTuple):
 def attention_by_loops(call, head, start, length):
     """Every query of a text with every key, one pair at a time."""
     rule = call.rule
-    assert rule is not None
     queries = call.query[start : start + length, head].double().cpu().numpy()  # (s, d)
     keys = call.key[start : start + length, head // GROUP].double().cpu().numpy()  # (s, d)
     extra = None if rule.extra is None else rule.extra[0, head].double().cpu().numpy()

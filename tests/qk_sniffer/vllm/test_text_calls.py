@@ -40,8 +40,6 @@ def whole(engine: FakeEngine, plan: RowPlan) -> dict[HeadId, Rows]:
 
 def add_call(calls: TextCalls, call: LayerCall, share: Share, tokens: slice = ALL) -> None:
     """Give a call, or some of its tokens, with the heads of a rank."""
-    assert call.value is not None
-    assert call.rule is not None
     q, k = slice(share.q.start, share.q.stop), slice(share.k.start, share.k.stop)
     sinks = None if call.rule.sinks is None else call.rule.sinks[q]
     parts = call.query[tokens, q], call.key[tokens, k], call.value[tokens, k]
