@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from captures_of_both import Captures
+from helpers.captures_of_both import Captures
 
 _vllm = find_spec("vllm")  # a folder of that name has no origin
 collect_ignore_glob = [] if _vllm is not None and _vllm.origin is not None else ["test_*.py"]

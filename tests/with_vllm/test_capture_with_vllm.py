@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import hanging_texts
-from captures_of_both import assert_same_dump, run_vllm
+from helpers.captures_of_both import assert_same_dump, run_vllm
+from helpers.vllm_models import save_model
 from qk_dump.layout import UNFINISHED
 from qk_sniffer.capture.segments import saved_chunks
 from sniffing import ONE_THREAD, words
 from tiny_texts import save_texts
-from vllm_models import save_model
 from waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of vLLM

@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from helpers.vllm_models import save_model
 from sniffing import attended_tables, sniff, start_sniffing, tables_of, words
 from tiny_texts import save_texts
-from vllm_models import save_model
 
 LENGTHS = (60, 200, 37, 3, 5, 90)
 WIDER_IN_VLLM = ("cohere2",)  # vLLM adds a token to its window
