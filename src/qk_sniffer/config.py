@@ -334,19 +334,12 @@ class CaptureConfig(_Section):
         *("dataset.revision", "dataset.id_column", "dataset.streaming", "dataset.spread_samples"),
         *("dataset.synthetic", "dataset.synthetic.seed"),
         *("model.gguf_file", "model.config_overrides", "model.random_weights"),
-        "model.random_seed",
-        *("tokenizer.name", "tokenizer.revision", "tokenizer.add_special_tokens"),
+        *("model.random_seed", "tokenizer.name", "tokenizer.revision"),
+        "tokenizer.add_special_tokens",
         *("capture.capture_queries", "capture.capture_keys", "capture.full_attention_only"),
         *("capture.min_bucket_size", "capture.attended_keys", "capture.attended_queries"),
         *("capture.sampler.key_base_rate", "capture.sampler.seed", "capture.head_sampling"),
-        *(
-            "output.work_dir",
-            "output.vector_dtype",
-            "output.private",
-            "vllm",
-            "ray",
-            "finish",
-        ),
+        *("output.work_dir", "output.vector_dtype", "output.private", "vllm", "ray", "finish"),
     )
 
     dataset: DatasetSettings

@@ -13,8 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from qk_sniffer.capture.estimate import estimate
-from qk_sniffer.capture.timing import _first_layers, _measured, speed, weights_of
+from qk_sniffer.capture.estimate import _first_layers, _measured, estimate, speed, weights_of
 from qk_sniffer.config import CaptureConfig, make_config
 from qk_sniffer.engines.hf.loading import load_model
 from qk_sniffer.sampling.positions import PositionSampler
@@ -161,7 +160,7 @@ def test_the_time_is_left_out_if_a_part_of_the_model_does_not_run(
     def broken(decoder: Any, tokens: Any) -> None:
         torch.ones(2) @ torch.ones(3)
 
-    monkeypatch.setattr("qk_sniffer.capture.timing.run_backbone", broken)
+    monkeypatch.setattr("qk_sniffer.capture.estimate.run_backbone", broken)
     _measured.cache_clear()
     assert estimate(config_for(model, texts)).seconds is None
 

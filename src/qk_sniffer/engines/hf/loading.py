@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,13 +35,13 @@ from qk_sniffer.engines.hf.layout import (
     vocabulary_of,
 )
 from qk_sniffer.engines.hf.probing import probe
-from qk_sniffer.engines.hf.random_weights import random_model, spread_over
 from qk_toolkit.errors import ConfigError, in_short
 from qk_toolkit.files import user_path
 from qk_toolkit.model_files import Note, files_hash
 from qk_toolkit.raised_in import is_our_bug
 from qk_toolkit.settings import merged, nearest
 
+_STD = 0.02  # of weights that the code of a model does not initialise
 _MULTI_DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
@@ -250,7 +250,42 @@ def _random_model(settings: ModelSettings, config: Any, device: str) -> nn.Modul
     model = random_model(lambda: built_model(settings, config, dtype), settings.random_seed)
     if device not in _MULTI_DEVICE_MAPS:
         return model.to(device)  # the precision stays
-    return spread_over(model, device)
+    return _spread_over(model, device)
+
+
+def random_model(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The model that `build` makes on the CPU, with weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]), _uninitialised_is_nan():
+        torch.manual_seed(seed)
+        model = build()
+        for weight in model.parameters():
+            if not torch.isfinite(weight).all():
+                nn.init.normal_(weight, std=_STD)
+    return model
+
+
+def _spread_over(model: nn.Module, device_map: str) -> nn.Module:
+    """The model on several devices."""
+    kind: Any = type(model)
+    config: Any = model.config
+    weights = {"config": config, "state_dict": model.state_dict(), "dtype": model.dtype}
+    attention = config._attn_implementation
+    spread: nn.Module = kind.from_pretrained(
+        None, attn_implementation=attention, device_map=device_map, **weights
+    )
+    return spread
+
+
+@contextmanager
+def _uninitialised_is_nan() -> Iterator[None]:
+    """Fill uninitialised memory with NaN, so that it can be found."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 
 def load_tokenizer(settings: TokenizerSettings, model: ModelSettings) -> Any:

@@ -84,7 +84,8 @@ def check_rotations(
         return {}
     found = {}
     for first, *others in zip(*runs, strict=True):
-        facts = layers.get((first.module, first.call.site.number))
+        site = first.call.site
+        facts = layers.get((site.module, site.number))
         if facts is not None and facts.rotations.after.record is not None:
             turns = _stored(first, others)  # none if a vector is not finite
             error = _misfit(turns, facts.rotations.after).error if turns else np.inf
@@ -96,7 +97,6 @@ class _Shifted(NamedTuple):
     """An attention call of a run whose tokens begin at position `shift`."""
 
     shift: int
-    module: nn.Module
     call: ProbedCall
 
 
@@ -121,7 +121,7 @@ def _shifted_runs(
                 module.restore()
             number.clear()
             calls = probe_forward(decoder, tokens, first_position=shift).calls
-            return [_Shifted(shift, call.site.module, call) for call in calls]
+            return [_Shifted(shift, call) for call in calls]
 
         with recorded_modules(decoder) as rotary:
             runs = [run(0)]
@@ -223,7 +223,7 @@ def _rotary_input(calls: Sequence[_Shifted]) -> tuple[list[_Turn], int]:
     """Input and result of the rotary function, and their first dimension; none if not known."""
     found, start = [], 0
     for kind in get_args(Kind):
-        for shift, _, call in calls:
+        for shift, call in calls:
             part = call.rotary_part(kind)
             if part is None:
                 return [], 0

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from qk_sniffer.config import ModelSettings
-from qk_sniffer.engines.hf.loading import load_model
-from qk_sniffer.engines.hf.random_weights import random_model
+from qk_sniffer.engines.hf.loading import load_model, random_model
 from sniffing import same_bytes, same_rows, sniff
 from tiny_texts import save_texts
 
