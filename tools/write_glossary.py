@@ -16,7 +16,7 @@ SHOWN = {
     "head_metrics": (
         *("ap_aligned", "ap_aligned_drop", "ap_aligned_drop_position", "ap_aligned_drop_distance"),
         *("ap_aligned_counted", "ap_pooled", "ap_phase", "ap_attended", "ap_overall"),
-        *("q_mean_share", "q_R2_unrotated", "attn_sink_mass", "attn_far_mass", "attn_entropy"),
+        *("q_mean_share", "attn_sink_mass", "attn_far_mass"),
     ),
     "roles": ("role",),
     "key_heads": ("aligned_plasticity", "static_error"),

@@ -98,7 +98,7 @@ HEAD_METRICS = Table(
         Metric("q_noise_frac_ks_p_lt_alpha", "dimensions not Gaussian", "share of tested dimensions with a p-value below p_alpha", RESIDUALS),
         Metric("ap_overall", "plasticity over a bucket", "plasticity of the queries of a bucket as captured, with the rotation of RoPE; 1: the query decides; 0: the order of keys is fixed", PLASTICITY, "share", averaged=True, short="plasticity", note="the **attention plasticity** of the original definition"),
         Metric("q_beta_norm", "drift per token", "length of the mean query's change per token", POSITION, shown_after="q_mae_baseline", any_scale=True),
-        Metric("q_R2_total", "variance from position", "share of the variance of queries as captured that a line in position explains; mostly the rotation of the mean query", POSITION, shown_after=FIRST),
+        Metric("q_R2_total", "variance from position", "share of the variance of queries as captured that a line in position explains", POSITION, shown_after=FIRST),
         Metric("q_position_max", "last position", "largest captured query position, from 0", DATA, "count"),
         Metric("sliding_window", "window", "tokens that a query can attend back to", DATA, "count", nan="full attention"),
         Metric("layer_type", "type of the layer", "type of the layer, such as full_attention", format="text"),
@@ -145,7 +145,7 @@ BUCKET_PLASTICITY = Table(
 )
 BIN_PLASTICITY = Table(
     "head_bin_plasticity.csv",
-    "head, bin of queries and bin of keys that they see, if RoPE-aligned plasticity is known",
+    "head, query bin and key bin, if RoPE-aligned plasticity is known",
     (
         *_IDS,
         Metric("q_bin", "query bin", "number of the bin", format="index"),
@@ -178,10 +178,10 @@ COMPONENT_WEIGHTS = Table(
 )
 DISTANCES_OF_KEYS = Table(
     "head_distance.csv",
-    "head and distance of the bin of keys from the bin of queries, if RoPE-aligned plasticity is known",
+    "head and distance, if RoPE-aligned plasticity is known",
     (
         *_IDS,
-        Metric("distance_bin", "distance in bins", "number of the query bin minus number of the key bin", format="index"),
+        Metric("distance_bin", "distance in bins", "query bin minus key bin", format="index"),
         Metric("first_distance", "first distance", "smallest and largest distance from a query to the nearer key of a pair", format="count"),
         Metric("last_distance", "last distance", "smallest and largest distance from a query to the nearer key of a pair", format="count"),
         Metric("distance", "distance", "mean distance from the query to the middle of both keys", format="count"),
@@ -214,7 +214,7 @@ INFLUENCES = Table(
     "head and quantity",
     (
         *_IDS,
-        Metric("quantity", "quantity", "a column of another table; ap_bin, ap_bin_near, ap_bin_pooled: plasticity of one bin, RoPE-aligned, the same at the distances of the first fifth, and over the bin; ap_distance: plasticity of head_distance.csv; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: of dimensions that RoPE does not turn", format="text"),
+        Metric("quantity", "quantity", "a column of another table; ap_bin, ap_bin_near, ap_bin_pooled: plasticity of one bin, RoPE-aligned, the same at the distances of the first fifth, and over the bin; ap_distance: of one distance; band_share: share of an eighth of the rotary bands in the variance of the logit; unturned_share: of dimensions that RoPE does not turn", format="text"),
         Metric("bin", "bin", "bin of ap_bin…; distance in bins of ap_distance; eighth of band_share, from 0 (the fastest bands) to 7", format="index", nan="a quantity of the whole head"),
         Metric("value", "value", "value of the quantity, without its bias"),
         Metric("n_groups", "groups", "groups of texts behind the value", format="count"),
@@ -282,7 +282,7 @@ WORDS = Table(
     "head and query that is shown as an example, if the dump has tokens",
     (
         *_IDS,
-        Metric("kind", "kind", "strongest: one of the largest weights, not on token 0; typical: at a quantile of the largest weight", format="text"),
+        Metric("kind", "kind", "strongest: one of the largest weights, not on token 0; typical: at a quantile", format="text"),
         Metric("example_id", "text", "number of the text", format="index"),
         Metric("q_position", "query position", "position of the query", format="count"),
         Metric("k_position", "key position", "position of the key with the largest weight", format="count"),
@@ -342,8 +342,8 @@ KEY_HEADS = Table(
         _of_group("aligned_plasticity", "RoPE-aligned plasticity of the key head", "RoPE-aligned plasticity of the key head: of two keys that a token sees, from counts of the queries of the group in its bin", short="RoPE-aligned plasticity"),
         _of_group("static_error", "static error", "share of these queries whose preferred key the queries of other texts do not predict: the error that a ranking without a query cannot avoid"),
         _of_group("far_mass", "far attention of the group", "attn_far_mass of head_metrics.csv, as a mean over the group", short="far"),
-        _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that the keys of a text receive; 0: all the same, near 1: one key receives all", short="Gini"),
-        _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that receives half of this attention"),
+        _of_group("received_gini", "concentration of received attention", "Gini coefficient of the attention that keys receive; 0: all the same, near 1: one key receives all", short="Gini"),
+        _of_group("received_half", "keys with half of the attention", "smallest share of the keys of a text that receives half of it"),
     ),
 )
 
