@@ -152,7 +152,7 @@ def _analyze_one(config: RunnerConfig, engine: Engine | None) -> int:
 
 def _dry_run(config: RunnerConfig) -> int:
     from attention_plasticity.run.preparation import prepare
-    from attention_plasticity.run.printed import print_plan
+    from attention_plasticity.run.runner import print_plan
     from qk_toolkit.terminal import TerminalWatcher
 
     print_plan(prepare(config, TerminalWatcher()))

@@ -1,4 +1,4 @@
-"""A whole run: prepare, continue, compute, write.
+"""A whole run: prepare, continue, compute, write. And its plan, which `--dry_run` prints.
 
 A head is recorded as soon as it is finished. The tables have the same bytes for any number of
 workers, commands and interruptions.
@@ -12,13 +12,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.run.at_url import destination
+from attention_plasticity.run.at_url import destination, fetch_records
 from attention_plasticity.run.compute import Task, compute, tasks_of
 from attention_plasticity.run.engines import Engine, LocalProcesses
+from attention_plasticity.run.plan import estimate
 from attention_plasticity.run.preparation import PlannedRun, prepare
 from qk_dump.layout import Dump
-from qk_toolkit.formatting import count
+from qk_toolkit.formatting import count, format_heads
 from qk_toolkit.ray_cluster import import_ray
+from qk_toolkit.terminal import command_console, print_line
 from qk_toolkit.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -89,3 +91,24 @@ def _left(run: PlannedRun, tasks: list[Task]) -> int:
     """Number of heads of this command that are not finished."""
     keys = {(task.group.layer, task.group.k_head) for task in tasks}
     return sum((layer, k_head) in keys for layer, _, k_head in run.plan.triples)
+
+
+def print_plan(run: PlannedRun) -> None:
+    """Print what a run would do. Nothing is written but the copy of records at a URL."""
+    console, plan, config = command_console(), run.plan, run.config
+    fetch_records(run.place, run.records)
+    needed = estimate(run.dump, plan, config)
+    print_line(console, "Dump", str(run.dump.path))
+    print_line(console, "Layout", str(plan.layout))
+    heads, keys = count(len(plan.heads), "query head"), count(len(plan.groups), "key head")
+    print_line(console, "To analyse", f"{heads} of {keys}")
+    print_line(console, "Not captured", format_heads(plan.not_captured) or "none")
+    finished = count(run.total - _left(run, tasks_of(run)), "head")
+    print_line(console, "Finished", f"{finished}, with these settings and files")
+    print_line(console, "Rows", f"{needed.rows:,} in the files, {needed.rows_used:,} used")
+    print_line(console, "Output", run.place.place)
+    for name, path in run.place.copies.items():
+        print_line(console, "", f"{path} ({name})")
+    for problem in needed.problems:
+        print_line(console, "Will fail", problem)
+    console.print("Nothing was computed or written.")

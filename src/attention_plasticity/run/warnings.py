@@ -139,24 +139,24 @@ class SampleSizes:
     ) -> Iterator[RunWarning]:
         """Warnings about the counted heads."""
         bins = None if bin_size is None else BucketGeometry("uniform", bin_size)
-        for kind, low, where, what, advice in (
+        unreliable = "is unreliable there. Capture more texts"
+        for kind, low, where, advice in (
             (
-                *("few_queries", self._queries, bins, "RoPE-aligned plasticity is unreliable"),
-                "Capture more texts, or set a larger bin_size",
+                *("few_queries", self._queries, bins),
+                f"RoPE-aligned plasticity {unreliable}, or set a larger bin_size.",
             ),
             (
                 *("few_queries", self._bucket_queries, geometry),
-                *("Plasticity over a bucket is unreliable", "Capture more texts"),
+                f"Plasticity over a bucket {unreliable}.",
             ),
             (
-                *("few_texts", self._texts, bins, "Means and figures have no values"),
-                "Capture more texts of this length",
+                *("few_texts", self._texts, bins),
+                "Means and figures have no values there. Capture more texts of this length.",
             ),
         ):
             if low.heads:
-                counted = kind.removeprefix("few_")
                 found = low.words(where, self._heads)
-                text = f"Fewer than {low.limit} {counted} in {found}. {what} there. {advice}."
+                text = f"Fewer than {low.limit} {kind.removeprefix('few_')} in {found}. {advice}"
                 yield RunWarning(kind, text, low.heads)
         yield from self._without_errors()
         for (name, reason), heads in self._unknown.items():

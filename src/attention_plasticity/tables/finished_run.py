@@ -78,28 +78,7 @@ class FinishedRun:
             info = read_run_info(file)
         except FileNotFoundError as error:
             if not any((path / table.file).is_file() for table in TABLES.values()):
-                heads = sum(1 for _ in path.glob(".heads/*/l*.record"))
-                if heads:
-                    raise ConfigError(
-                        f"{path}: the analysis is not finished: {count(heads, 'key head')} "
-                        "recorded so far, and no tables; run the same command again to continue"
-                    ) from error
-                kinds = kinds_in(path)
-                if "study" in kinds:
-                    raise ConfigError(
-                        f"{path}: is the folder of a study; give one of the runs in {path}/runs"
-                    ) from error
-                if "dump" in kinds:
-                    raise ConfigError(
-                        f"{path}: is a dump; analyse it first: attention-plasticity analyze "
-                        f"{path} RUN"
-                    ) from error
-                inside = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
-                such = f", such as {inside[0]}" if inside else ""
-                raise ConfigError(
-                    f"{path}: holds neither {RUN_FILE} nor tables; give the folder of an "
-                    f"analysis{such}"
-                ) from error
+                raise ConfigError(f"{path}: {_why_no_run(path)}") from error
             info = {}
         return cls(path, info)
 
@@ -366,6 +345,21 @@ class FinishedRun:
         """The model's name without its owner, or the folder's."""
         model = clean(self.dump.get("model") or "").rstrip("/")
         return model.rsplit("/", 1)[-1].strip() or clean(resolved(self.folder).name)
+
+
+def _why_no_run(folder: Path) -> str:
+    """What a folder without run.json and tables is."""
+    heads, kinds = sum(1 for _ in folder.glob(".heads/*/l*.record")), kinds_in(folder)
+    if heads:
+        return (
+            f"the analysis is not finished: {count(heads, 'key head')} recorded so far, and no "
+            "tables; run the same command again to continue"
+        )
+    if "study" in kinds:
+        return f"is the folder of a study; give one of the runs in {folder}/runs"
+    if "dump" in kinds:
+        return f"is a dump; analyse it first: attention-plasticity analyze {folder} RUN"
+    return f"holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
 
 
 AnyRun = FinishedRun | str | os.PathLike[str]
