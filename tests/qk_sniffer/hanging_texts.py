@@ -8,7 +8,7 @@ TEXTS_BEFORE = "TEXTS_BEFORE_IT_HANGS"
 
 
 def sniff_qk(flags):
-    """The command; its dataset hangs after as many texts as the variable says."""
+    """The command; its dataset hangs after as many texts of chunks as the variable says."""
     from qk_sniffer.cli import main
     from qk_sniffer.texts.sources import Texts
 
@@ -17,7 +17,8 @@ def sniff_qk(flags):
 
     def hanging(texts, start, end):
         nonlocal left
-        left -= end - start
+        if threading.current_thread().name == "prepare":  # texts are looked at before, too
+            left -= end - start
         if left < 0:
             print("hangs", flush=True)
             threading.Event().wait()

@@ -88,15 +88,13 @@ def test_a_killed_capture_continues(captures, tmp_path):
     texts, dump = save_texts(tmp_path / "texts", [300] * 40), tmp_path / "dump"
     model = captures.model("llama")
     command = [sys.executable, hanging_texts.__file__, *words(model, texts, dump, engine="vllm")]
-    before = {hanging_texts.TEXTS_BEFORE: "20"}  # the first 16 are also looked at before it begins
-    environment = {**os.environ, **ONE_THREAD, **before}
+    environment = {**os.environ, **ONE_THREAD, hanging_texts.TEXTS_BEFORE: "4"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
-        wait_for("the texts before", lambda: len(saved_chunks(dump)) >= 4)
+        wait_for("the texts before", lambda: len(saved_chunks(dump)) == 4)
     finally:
         process.kill()
         process.communicate()
-    assert len(saved_chunks(dump)) < 40
     code, told = run_vllm(model, texts, dump)
     assert code == 0, told
     assert "continuing: " in told
