@@ -7,19 +7,24 @@ defined in `measure/`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.estimate.blocks import scale_exponent
-from attention_plasticity.measure.eligibility import earlier_cells
-from attention_plasticity.measure.seed_models import bucket_gaussians, bucket_moments
-from attention_plasticity.measure.seed_pairs import KeyIndex, PairSampling, sample_key_pairs
+from attention_plasticity.measure.seed_pairs import (
+    KeyIndex,
+    PairSampling,
+    earlier_cells,
+    sample_key_pairs,
+)
 from attention_plasticity.measure.seed_scores import (
     AttentionPlasticity,
-    KeyVectors,
+    BucketSums,
+    FirstAxis,
     PairChoice,
+    QueryModel,
+    bucket_gaussians,
     score_buckets,
 )
 from qk_toolkit.arrays import Array, Vectors
@@ -41,7 +46,7 @@ def compute_attention_plasticity(
     num_pairs_per_bucket: int = 256,
     bucket_window_limits: Mapping[int, int] | None = None,
     *,
-    query_model: Literal["positional", "full", "diagonal"] = "positional",
+    query_model: QueryModel = "positional",
     pair_sampling: PairSampling = "bucket",
     max_rel_dist: float = 0.05,
     rng: np.random.Generator | None = None,
@@ -89,11 +94,12 @@ def compute_attention_plasticity(
         1.0
     """
     positions, buckets = np.asarray(p_q, np.float64), np.asarray(b_q, np.int64)
-    moments = bucket_moments(positions, buckets, np.ldexp(X_q_rot, -scale_exponent(X_q_rot)))
-    unit = 2.0 ** -scale_exponent(X_q_rot)
-    gaussians = bucket_gaussians(
-        query_model, moments, alpha_rot * unit, beta_rot * unit, resid_var * unit * unit
-    )
+    exponent = scale_exponent(X_q_rot)
+    moments = BucketSums.of(positions, buckets, np.ldexp(X_q_rot, -exponent)).moments()
+    unit = 2.0**-exponent
+    rotated = np.zeros(X_q_rot.shape[1])
+    line, variance = (alpha_rot[0] * unit, beta_rot[0] * unit), resid_var[0] * unit * unit
+    gaussians = bucket_gaussians(query_model, moments, FirstAxis(rotated, *line, variance))
     keys = KeyIndex(p_k, b_k, example_ids_k)
     eligible = earlier_cells(moments.bucket, keys.buckets)  # (query buckets, key buckets)
     if bucket_window_limits is not None:
@@ -101,5 +107,5 @@ def compute_attention_plasticity(
         eligible &= keys.buckets[None, :] >= lowest[:, None]
     rng = np.random.default_rng(0) if rng is None else rng
     choice = PairChoice(pair_sampling, num_pairs_per_bucket, max_rel_dist, rng)
-    vectors = KeyVectors(np.ldexp(X_k_rot, -scale_exponent(X_k_rot)))
+    vectors = np.ldexp(X_k_rot, -scale_exponent(X_k_rot))
     return score_buckets(moments, gaussians, keys, vectors, eligible, choice)

@@ -54,6 +54,25 @@ class Regression:
     ss_position: Array  # (d,) sum of squares explained by position
     mean_square: float  # mean squared length of a vector; rounding errors are relative to it
 
+    @classmethod
+    def of_sums(
+        cls, mean: Array, squares: Array, cross: Array, t: Array, t_mean: float
+    ) -> Regression:
+        """From positions `t` (n,) minus their mean, and sums of n vectors about their mean.
+
+        `squares` (d,) are sums of squares, `cross` (d,) are sums of products with positions.
+        """
+        ss_t, ss_total = float(t @ t), np.maximum(squares, 0.0)
+        beta = cross / ss_t if ss_t > 0 else np.zeros(len(mean))
+        return cls(
+            mean=mean,
+            alpha=mean - beta * t_mean,
+            beta=beta,
+            ss_total=ss_total,
+            ss_position=np.minimum(beta**2 * ss_t, ss_total),
+            mean_square=float((ss_total / len(t) + mean**2).sum()),
+        )
+
     @property
     def r2(self) -> Array:
         """R² per dimension; 0 for a constant dimension."""
@@ -66,14 +85,6 @@ class Regression:
         """1 − ΣSS_res/ΣSS_tot over dimensions; it does not depend on the basis."""
         total = float(self.ss_total.sum())
         return min(float(self.ss_position.sum()) / total, 1.0) if total > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Basis:
-    """The positional basis of a query head: signs of dimensions, then a reflection."""
-
-    signs: Array  # (d,)
-    u: Array  # (d,) reflection vector
 
 
 def fit_multioutput_linear_regressor(t: npt.ArrayLike, X: Vectors) -> LinearFit:
@@ -120,18 +131,8 @@ def regress(t: Array, X: Vectors) -> Regression:
         squares += np.einsum("nd,nd->d", dev, dev)
         cross += t_dev[rows] @ dev
     shift = total / n  # (d,) mean minus origin
-    ss_total = np.maximum(squares - n * shift**2, 0.0)
-    ss_t = float(t_dev @ t_dev)
-    beta = (cross - t_dev.sum() * shift) / ss_t if ss_t > 0 else np.zeros(d)
-    mean = origin + shift
-    return Regression(
-        mean=mean,
-        alpha=mean - beta * t_mean,
-        beta=beta,
-        ss_total=ss_total,
-        ss_position=np.minimum(beta**2 * ss_t, ss_total),
-        mean_square=float((ss_total / n + mean**2).sum()),
-    )
+    squares, cross = squares - n * shift**2, cross - t_dev.sum() * shift
+    return Regression.of_sums(origin + shift, squares, cross, t_dev, t_mean)
 
 
 def compute_scalar_position_predictability(

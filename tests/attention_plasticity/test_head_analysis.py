@@ -117,7 +117,7 @@ def test_unknown_texts_leave_the_values_of_the_seeds(tmp_path, how):
 def test_pairs_are_scored_block_by_block_with_the_same_result(tmp_path, monkeypatch):
     write_pair(tmp_path, small_head(1), small_head(2))
     whole = analyze(tmp_path).bucket_plasticity
-    monkeypatch.setattr(seed_scores, "_PAIR_BLOCK", 4 * 7)
+    monkeypatch.setattr(seed_scores, "_MOST", 7)
     parts = analyze(tmp_path).bucket_plasticity
     np.testing.assert_allclose(parts["plasticity"], whole["plasticity"], rtol=1e-12)
     assert parts["n_pairs"].tolist() == whole["n_pairs"].tolist()

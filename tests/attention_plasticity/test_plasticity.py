@@ -22,7 +22,7 @@ from attention_plasticity import (
     orientation_from_keys,
 )
 from attention_plasticity.estimate.visible import Visible
-from attention_plasticity.measure.eligibility import seen_cells
+from attention_plasticity.measure.seed_pairs import seen_cells
 from dumps import head_rows, make_dump
 
 MODELS = ("positional", "full", "diagonal")

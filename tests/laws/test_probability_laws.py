@@ -9,7 +9,7 @@ from scipy.special import ndtr
 
 from attention_plasticity import compute_attention_plasticity
 from attention_plasticity.estimate.score import plasticity_of
-from attention_plasticity.measure.seed_models import Gaussian, margin_and_deviation
+from attention_plasticity.measure.seed_scores import Gaussians
 
 law = settings(deadline=None, max_examples=100, derandomize=True)
 numbers = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, -1.0, 1e-150, 1e30])
@@ -17,23 +17,15 @@ numbers = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, -1.0, 1e-150, 1e30])
 
 def gaussians(d):
     factor = arrays(float, (d, d), elements=numbers).map(np.tril)
-    diagonal = arrays(float, d, elements=numbers)
-    return st.builds(Gaussian, arrays(float, d, elements=numbers), factor | diagonal)
-
-
-def standardised(W, gaussian):
-    """(pairs,) margin over deviation; 0 if both are zero."""
-    margin, deviation = margin_and_deviation(W, gaussian)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = margin / deviation
-    z[(margin == 0) & (deviation == 0)] = 0.0
-    return z
+    diagonal = arrays(float, d, elements=numbers).map(np.diag)
+    factors = (factor | diagonal).map(lambda one: one[None])
+    return st.builds(Gaussians, arrays(float, (1, d), elements=numbers), factors)
 
 
 @law
 @given(W=arrays(float, (5, 3), elements=numbers), gaussian=gaussians(3))
 def test_one_of_two_keys_wins_and_their_order_changes_no_plasticity(W, gaussian):
-    scores = [standardised(side, gaussian) for side in (W, -W)]
+    scores = [gaussian.standardised(side) for side in (W, -W)]
     np.testing.assert_allclose(ndtr(scores[0]) + ndtr(scores[1]), 1.0, atol=1e-15)
     forward, backward = map(plasticity_of, scores)
     assert (forward == backward).all()
@@ -48,7 +40,7 @@ def test_one_of_two_keys_wins_and_their_order_changes_no_plasticity(W, gaussian)
 )
 def test_probability_depends_on_the_direction_of_the_difference_alone(W, gaussian, exponent):
     W = np.where(np.abs(W) < 1e-3, 0.0, W)  # so that no square underflows
-    one, longer = (ndtr(standardised(factor * W, gaussian)) for factor in (1.0, 2.0**exponent))
+    one, longer = (ndtr(gaussian.standardised(factor * W)) for factor in (1.0, 2.0**exponent))
     np.testing.assert_allclose(one, longer, atol=1e-15)
 
 

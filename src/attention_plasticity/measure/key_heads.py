@@ -13,13 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_plasticity.estimate.pairs import run_starts
-from attention_plasticity.estimate.quantity import Quantity, mean_of, quantity, ratio_of_means
+from attention_plasticity.estimate.quantity import (
+    Quantity,
+    leave_one_out,
+    mean_of,
+    quantity,
+    ratio_of_means,
+)
 from attention_plasticity.estimate.score import score_sums
 from attention_plasticity.estimate.sizes import GROUPS, SINK_TOKENS
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.found import FEW_GROUPS
 from attention_plasticity.measure.grid import Grid
-from attention_plasticity.measure.preferences import pair_plasticity, static_error
 from attention_plasticity.measure.result import KeyHeadRow
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.metrics import KEY_HEADS
@@ -36,6 +41,7 @@ NO_KEYS = "no key of a text receives attention"
 FEW_QUERIES = "no bin of queries has a pair and queries of two groups of texts"
 _MOST_PAIRS = 1024
 _ROUNDS = 64  # of drawing two different keys
+_EQUAL = 1e-9  # shares of queries that differ by less are equal
 
 
 class SeenPairs(NamedTuple):
@@ -47,10 +53,14 @@ class SeenPairs(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the queries of every head and group of texts prefer, by pair."""
+    """What queries of every group of texts prefer, by pair.
 
-    doubled: Ints  # (heads, p, g) twice the number that prefer the first key; neither counts one
-    queries: Ints  # (heads, p, g)
+    Query heads with queries at the same places are a set; its numbers are sums over its heads.
+    """
+
+    first: Array  # (sets, p, g) queries that prefer the first key; one that prefers neither: a half
+    queries: Array  # (sets, p, g)
+    heads: Ints  # (sets,) numbers of heads
 
 
 def key_head_row(
@@ -74,9 +84,9 @@ def key_head_row(
         found |= dict.fromkeys(("aligned_plasticity", "static_error"), asked)
     else:
         counts, of_pair = asked
-        plasticity = pair_plasticity(*counts)  # (p, 1 + g)
+        plasticity = pair_plasticity(counts)  # (p, 1 + g)
         known = ~np.isnan(plasticity[:, 0])
-        scores = {"aligned_plasticity": plasticity, "static_error": static_error(*counts)}
+        scores = {"aligned_plasticity": plasticity, "static_error": static_error(counts)}
         present = counts.queries[:, known].sum(axis=(0, 1)) > 0  # (g,)
         for name, values in scores.items():
             found[name] = _mean_of_pairs(values[known], of_pair[known], present)
@@ -115,17 +125,16 @@ def _asked(group: HeadGroup, grids: Sequence[Grid | Unknown]) -> tuple[Asked, In
     pairs = seen_pairs(keys, visible, _MOST_PAIRS, streams.rng(Purpose.SEEN_PAIRS))
     if not len(pairs.first):
         return NO_PAIRS
-    parts = [_preferred(keys, pairs, grid) for grid in known]
-    counts = Asked(*(np.concatenate(part) for part in zip(*parts, strict=True)))
-    return counts, keys.group[pairs.first]
+    first, queries = zip(*(_preferred(keys, pairs, grid) for grid in known), strict=True)
+    heads = np.array([len(grid.heads) for grid in known])
+    return Asked(np.stack(first), np.stack(queries), heads), keys.group[pairs.first]
 
 
-def _preferred(keys: Keys, pairs: SeenPairs, grid: Grid) -> tuple[Ints, Ints]:
-    """Twice the numbers (heads, p, g) of queries that prefer the first key, and of all."""
-    shape = (2, len(grid.heads), len(pairs.first), GROUPS)
-    doubled, count = np.zeros(shape, np.int64)
+def _preferred(keys: Keys, pairs: SeenPairs, grid: Grid) -> tuple[Array, Array]:
+    """(p, g) each: numbers of queries of all heads that prefer the first key, and of all."""
+    first, number = np.zeros((2, len(pairs.first), GROUPS))
     if not len(grid):
-        return doubled, count
+        return first, number
     bins = grid.bins.of(pairs.position)  # (p,)
     place = np.minimum(np.searchsorted(grid.number, bins), len(grid) - 1)
     known = grid.number[place] == bins
@@ -137,9 +146,54 @@ def _preferred(keys: Keys, pairs: SeenPairs, grid: Grid) -> tuple[Ints, Ints]:
         own = np.flatnonzero(known & (place == one))
         group = grid.group[grid.chosen[one]]
         sums = score_sums(W[own], grid.turned(one), group, GROUPS)
-        doubled[:, own] = np.rint(2.0 * sums.preferred).swapaxes(1, 2)
-        count[:, own] = sums.queries.T
-    return doubled, count
+        first[own] = sums.preferred.sum(axis=0).T
+        number[own] = len(grid.heads) * sums.queries.T
+    return first, number
+
+
+def pair_plasticity(asked: Asked) -> Array:
+    """(p, 1 + g) 4P(1 − P) of every pair without bias, from queries of different groups.
+
+    All heads have the same weight. The first column has all groups, the others leave one out. NaN
+    if two heads have no queries of different groups.
+    """
+    first, n, heads = asked
+    second = n - first
+    all_first, all_second, all_n = (leave_one_out(part, -1) for part in (first, second, n))
+    found = np.zeros(all_n.shape[1:])  # (p, 1 + g)
+    for one, weight in enumerate(heads):
+        disagree = all_first[one] * all_second - leave_one_out(first[one] * second, -1)
+        pairs = all_n[one] * all_n - leave_one_out(n[one] * n, -1)  # (sets, p, 1 + g)
+        share = disagree / np.where(pairs > 0, pairs, np.nan)
+        found += weight * np.tensordot(heads, share, 1)
+    return np.asarray(4.0 * found / heads.sum() ** 2)
+
+
+def static_error(asked: Asked) -> Array:
+    """(p, 1 + g) share of queries whose choice the queries of other groups do not predict.
+
+    The majority of the other groups is that of the mean share over heads. A share of one half, and
+    a query that prefers neither key, count one half.
+    """
+    used = np.flatnonzero(asked.queries.any(axis=(0, 1)))  # others change nothing
+    first, n = asked.first[..., used], asked.queries[..., used]  # (sets, p, m)
+    share = asked.heads / asked.heads.sum()
+    all_first, all_n = leave_one_out(first, -1), leave_one_out(n, -1)  # (sets, p, 1 + m)
+    others = all_n[..., None] - n[..., None, :]  # (sets, p, 1 + m, m) of all other groups
+    prefer = (all_first[..., None] - first[..., None, :]) / np.where(others > 0, others, np.nan)
+    excess = np.tensordot(share, prefer, 1) - 0.5  # (p, 1 + m, m)
+    wrong = np.where(excess < 0, 1.0, 0.0)  # for a query that prefers the first key
+    wrong[np.abs(excess) < _EQUAL] = 0.5
+    wrong[np.isnan(excess)] = np.nan
+    kept = np.append(np.ones((1, len(used)), np.bool_), ~np.eye(len(used), dtype=np.bool_), axis=0)
+    found = np.zeros(all_n.shape[1:])  # (p, 1 + m)
+    for weight, k, number, total in zip(share, first, n, all_n, strict=True):
+        errors = (number - k)[:, None] + wrong * (2.0 * k - number)[:, None]  # (p, 1 + m, m)
+        errors = np.where(kept & (number > 0)[:, None], errors, 0.0).sum(axis=-1)
+        found += weight * errors / np.where(total > 0, total, np.nan)
+    row = np.zeros(1 + asked.queries.shape[-1], np.int64)
+    row[1 + used] = 1 + np.arange(len(used))
+    return np.asarray(found[:, row])
 
 
 def seen_pairs(keys: Keys, visible: Visible, number: int, rng: np.random.Generator) -> SeenPairs:

@@ -6,33 +6,32 @@ They are computed plainly, as the seeds say: no weights, no errors, no bias, no 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.visible import Visible
-from attention_plasticity.measure.eligibility import seen_cells
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.result import Columns
-from attention_plasticity.measure.seed_models import bucket_gaussians, bucket_moments
-from attention_plasticity.measure.seed_pairs import KeyIndex
+from attention_plasticity.measure.seed_pairs import KeyIndex, seen_cells
 from attention_plasticity.measure.seed_scores import (
     AttentionPlasticity,
-    KeyVectors,
+    BucketMoments,
+    BucketSums,
+    FirstAxis,
     PairChoice,
+    bucket_gaussians,
     score_buckets,
 )
 from attention_plasticity.read.rows import Keys, Queries
 from attention_plasticity.statistics import (
-    Basis,
     Regression,
     compute_first_component_residual_stats,
     compute_noise_normality_stats,
     orientation_from_keys,
     predictability_from_scores,
     reflection_vector,
-    regress,
     residual_variance,
     rotate,
 )
@@ -68,32 +67,30 @@ class SeedKeys:
 
 @dataclass(frozen=True)
 class _Rotated:
-    """Queries in the positional basis, sorted by bucket."""
+    """Queries in the positional basis."""
 
     fit: Regression
-    basis: Basis
+    axis: FirstAxis
+    moments: BucketMoments  # as captured
     position: Array  # (n,)
-    bucket: Ints  # (n,)
-    vectors: Array  # (n, d) minus `alpha`; all but the first component are residuals
-    alpha: Array  # (d,)
-    beta: Array  # (d,) only the first entry is not zero
+    vectors: Array  # (n, d) minus the intercept; all but the first component are residuals
     first: Array  # (n,) residuals of the first component
     resid_var: Array  # (d,)
 
     @classmethod
     def of(cls, queries: HeadRows, signs: Array) -> _Rotated:
         """Regress on position, rotate, and take the residuals."""
-        fit = regress(queries.position, queries.vectors)
+        position = queries.position
+        sums = BucketSums.of(position, queries.bucket, queries.vectors)
+        fit = sums.fit
         u = reflection_vector(fit.beta * signs)
-        alpha, beta = rotate(np.stack([fit.alpha, fit.beta]), 0.0, signs, u)  # (d,) each
-        order = np.argsort(queries.bucket, kind="stable")
-        position, bucket = queries.position[order], queries.bucket[order]
-        vectors = rotate(queries.vectors[order], fit.alpha, signs, u)  # (n, d)
-        first = vectors[:, 0] - beta[0] * position  # (n,)
+        alpha, beta = rotate(np.stack([fit.alpha, fit.beta]), 0.0, signs, u)[:, 0].tolist()
+        vectors = rotate(queries.vectors, fit.alpha, signs, u)  # (n, d)
+        first = vectors[:, 0] - beta * position  # (n,)
         parts = (first[None], vectors.T[1:])  # (1, n), (d - 1, n)
         resid_var = np.concatenate([residual_variance(one, fit.mean_square) for one in parts])
-        basis = Basis(signs, u)
-        return cls(fit, basis, position, bucket, vectors, alpha, beta, first, resid_var)
+        axis = FirstAxis(signs * u, signs[0] * alpha, signs[0] * beta, float(resid_var[0]))
+        return cls(fit, axis, sums.moments(), position, vectors, first, resid_var)
 
 
 def seed_columns(
@@ -159,26 +156,22 @@ def _component_columns(fit: Regression) -> Columns:
 def _plasticity(
     rotated: _Rotated, queries: Queries, keys: Keys, own: SeedKeys, config: RunnerConfig, seed: int
 ) -> AttentionPlasticity:
-    moments = bucket_moments(rotated.position, rotated.bucket, rotated.vectors)
-    moments = replace(moments, mean=moments.mean + rotated.alpha)
-    gaussians = bucket_gaussians(
-        config.query_model, moments, rotated.alpha, rotated.beta, rotated.resid_var
-    )
+    position, bucket, moments = queries.position, queries.rows.bucket, rotated.moments
+    gaussians = bucket_gaussians(config.query_model, moments, rotated.axis)
     # chunks of unknown size: every earlier bucket is eligible
     visible = queries.visible if isinstance(queries.visible, Visible) else Visible()
     eligible = seen_cells(
         moments.bucket,
         own.index.buckets,
         visible,
-        rotated.position,
-        rotated.bucket,
+        position,
+        bucket,
         keys.position,
         keys.rows.bucket,
     )
     number, near = config.num_pairs_per_bucket, config.max_rel_dist
     choice = PairChoice(config.pair_sampling, number, near, np.random.default_rng(seed))
-    vectors = KeyVectors(keys.rows.vectors, rotated.basis)
-    return score_buckets(moments, gaussians, own.index, vectors, eligible, choice)
+    return score_buckets(moments, gaussians, own.index, keys.rows.vectors, eligible, choice)
 
 
 def _why_no_pairs(plasticity: AttentionPlasticity) -> str:

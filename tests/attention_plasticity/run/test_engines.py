@@ -118,7 +118,7 @@ def test_workers_that_cannot_start_are_a_reason_with_their_last_words(dump, tmp_
 def test_a_defect_leaves_its_traceback_in_the_failure(dump, tmp_path, monkeypatch):
     """The same code runs in workers, so no process is needed."""
     with monkeypatch.context() as patch:
-        patch.setattr("attention_plasticity.measure.seeds.regress", _broken)
+        patch.setattr("attention_plasticity.measure.seeds.rotate", _broken)
         outcome = analyse(dump, tmp_path, layers=[0])
     failure = outcome.failures[0]
     assert failure.reason == (
