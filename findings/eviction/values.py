@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.estimate.quantity import Quantity
+from attention_plasticity.estimate.quantity import Quantity, Unknown
 from attention_plasticity.measure.attention import KnownAttention, attention_columns
 from attention_plasticity.measure.grid import equal_places
 from attention_plasticity.measure.head import far_attention
 from attention_plasticity.measure.key_heads import key_head_row
 from attention_plasticity.measure.plasticity import grid_of
 from attention_plasticity.read.group import read_group
-from attention_plasticity.read.run_texts import run_texts
-from attention_plasticity.read.unknown import Unknown
+from attention_plasticity.read.texts import run_texts
 from findings.eviction.plan import FAR, PLASTICITY, STATIC
 from qk_dump.source import open_dump
 from qk_toolkit.arrays import Array

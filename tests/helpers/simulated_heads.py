@@ -103,7 +103,7 @@ def keys_of(rows, weight, layer, bins):
     """Keys from rows whose texts have the numbers from 0 on."""
     assert rows.example_id is not None
     texts = DumpTexts(np.arange(int(rows.example_id.max()) + 1), bins=bins)
-    group = texts.groups.of(rows.example_id)
+    group = texts.group_of(rows.example_id)
     return Keys(rows, 0, weight, layer, rows.example_id, group, texts)
 
 
@@ -112,7 +112,7 @@ def analyse(queries, keys, q_head=0, weight=None, pool=None, **settings):
     config = RunnerConfig(**{"num_pairs_per_bin": 64, **settings})
     weight = np.ones(len(queries)) if weight is None else weight
     assert queries.example_id is not None
-    group = keys.texts.groups.of(queries.example_id)
+    group = keys.texts.group_of(queries.example_id)
     of_layer = (keys.layer, queries.example_id, group, None, Visible(), "")
     grid = grid_of(Queries(queries, 0, weight, *of_layer), keys)
     of_keys, of_queries = (Streams(config.seed, 0, head) for head in (0, q_head))

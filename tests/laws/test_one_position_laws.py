@@ -51,7 +51,7 @@ def _moved(rows, order, names):
 def _moved_keys(keys, order, names):
     rows = _moved(keys.rows, order, names)
     assert rows.example_id is not None
-    group = keys.texts.groups.of(rows.example_id)
+    group = keys.texts.group_of(rows.example_id)
     weight = keys.weight[order]
     return replace(keys, rows=rows, weight=weight, text=rows.example_id, group=group)
 

@@ -59,8 +59,7 @@ def _changes():
     for name, shift in (("max_logit", 6.0), ("max_logit", -6.0), ("lse", -4.0), ("lse", 6.0)):
         yield f"some rows: {name} {shift:+g}", name, _in_rows(SOME_ROWS, lambda v, s=shift: v + s)
         yield f"all rows: {name} {shift:+g}", name, _in_rows(slice(None), lambda v, s=shift: v + s)
-    for name in ("entropy", MASSES):
-        yield f"{name} shuffled", name, np.random.default_rng(0).permutation
+    yield "entropy shuffled", "entropy", np.random.default_rng(0).permutation
     for name in ("lse", "max_logit", "entropy", "sink_mass"):
         yield f"{name} times 10", name, _in_rows(slice(None), lambda v: v * 10)
 
@@ -78,8 +77,6 @@ _IMPOSSIBLE = {
         _bins(b0=math.nan),
         _bins(b0=1.5, b1=-0.5),
         _bins(b0=0.7, b1=0.7),
-        _bins(b12=1.0),
-        _bins(),
     ),
     "first_mass": (math.nan, -0.2, 1.2),
     "argmax_position": (-5, 10_000),

@@ -21,6 +21,15 @@ F = TypeVar("F", np.float32, np.float64)
 MIN_GROUPS = 4  # with fewer groups of texts, a value has no standard error
 
 
+class Unknown(NamedTuple):
+    """In the place of a quantity that a dump does not determine.
+
+    The reason goes into run.json beside the missing values.
+    """
+
+    reason: str
+
+
 class Quantity(NamedTuple):
     """One value or several (…), without bias, with the influences of the groups of texts."""
 

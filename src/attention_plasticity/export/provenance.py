@@ -14,7 +14,7 @@ from attention_plasticity.estimate.quantity import MIN_GROUPS
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.export.source import SEED, ExportSource
 from attention_plasticity.read.repeated import with_repeated
-from attention_plasticity.read.weights import why_no_weights
+from attention_plasticity.read.rows import why_no_weights
 from attention_plasticity.run.fingerprints import InputFiles
 from attention_plasticity.tables.finished_run import FinishedRun
 from qk_dump.source import open_dump

@@ -26,8 +26,8 @@ from attention_plasticity.read.layer import (
     with_rotary_factor,
 )
 from attention_plasticity.read.layout import HeadLayout
+from attention_plasticity.read.rows import token_weights, why_no_weights
 from attention_plasticity.read.texts import DumpTexts, texts_of_dump
-from attention_plasticity.read.weights import token_weights, why_no_weights
 from qk_dump.checks import rules_of
 from qk_dump.heads import HeadId
 from qk_dump.layers import RotaryRecord
@@ -202,7 +202,7 @@ class ExportSource:
                 f"{self.dump.folders[head]}: has {len(rows)} queries{where}; {_FEWEST} or more are "
                 "needed. Capture more tokens."
             )
-        group = None if rows.example_id is None else self.texts.groups.of(rows.example_id)
+        group = None if rows.example_id is None else self.texts.group_of(rows.example_id)
         rotation = rotation_of(self.dump, head.layer).for_width(rows.width)
         return HeadQueries(head, rows, rotation, weight, group)
 

@@ -9,15 +9,18 @@ query and an earlier key, in bins of distance. Logits are those before a soft-ca
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
+from attention_plasticity.estimate.blocks import row_blocks
 from attention_plasticity.estimate.moments import ROUNDING, Moments
 from attention_plasticity.estimate.quantity import (
     Quantity,
+    Unknown,
     group_sums,
     leave_one_out,
     present_groups,
@@ -32,10 +35,12 @@ from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.metrics import BAND_QUANTITY, KERNEL_R2, UNTURNED_QUANTITY
 from attention_plasticity.read.layer import NO_COMMON_TEXT, NO_TEXTS, PRE_ROPE
 from attention_plasticity.read.rows import Keys, Queries, Rows
-from attention_plasticity.read.unknown import Unknown
 from qk_dump.layers import RotaryRecord
 from qk_dump.rotary import pair_dimensions
 from qk_toolkit.arrays import Array, Bools, Ints, Vectors
+
+Logits = Callable[[Array], list[float]]
+"""From products of scaled vectors."""
 
 NO_ROPE = "the layer has no rotary embedding"
 NO_EARLIER_KEY = "no query has an earlier key of its text that it sees"
@@ -99,7 +104,7 @@ class Waves:
     They do not depend on the vectors and are shared by the query heads of a key head.
     """
 
-    pairs: DistancePairs  # sorted by group
+    pairs: DistancePairs
     group: Ints  # (pairs,) of the text of the query; 0 if it is not known
     known: bool  # whether groups of texts are known
     weight: Array  # (1 + g, bins) sums of the weights of pairs
@@ -130,12 +135,9 @@ class Waves:
         m = len(frequency)
         total = np.bincount(pairs.bin, pairs.weight)
         distance = np.bincount(pairs.bin, pairs.weight * pairs.distance) / total
-        order = np.argsort(own, kind="stable")
-        names = ("query", "key", "distance", "weight", "bin")
-        pairs = replace(pairs, **{name: getattr(pairs, name)[order] for name in names})
         return cls(
             pairs=pairs,
-            group=own[order],
+            group=own,
             known=group is not None,
             weight=weight,
             cos=means[:, :, :m],
@@ -201,18 +203,18 @@ def band_columns(
     assert moments is not None
     q, k = BandRows.of(queries, record, moments), paired.rows
     frequency, waves = paired.frequency, paired.waves
-    unit = _Unit.of(keys, queries.exponent + keys.exponent)
+    logits_of = _unit(keys, queries.exponent + keys.exponent)
     if isinstance(waves, Unknown):
         found.add_unknown((KERNEL_R2,), waves.reason)
-        found.tables["bands"] = _band_rows(frequency, q, k, None, unit, queries)
+        found.tables["bands"] = _band_rows(frequency, q, k, None, logits_of, queries)
         return found
     logits, sums = _pair_logits(q.after, paired.of_pairs, len(frequency), waves)
     noise = ROUNDING * float(np.finfo(q.after.dtype).eps) * q.longest * k.longest
     shares = _variance_shares(sums, noise, waves)  # (1 + g, m + 1)
-    found.tables["bands"] = _band_rows(frequency, q, k, (shares, waves), unit, queries)
+    found.tables["bands"] = _band_rows(frequency, q, k, (shares, waves), logits_of, queries)
     if waves.known and not np.isnan(shares[0]).any():
         found.quantities += _share_quantities(shares, frequency, queries.rows.width, waves)
-    _add_kernel(found, waves, logits, noise, (q, k), unit, queries)
+    _add_kernel(found, waves, logits, noise, (q, k), logits_of, queries)
     return found
 
 
@@ -238,23 +240,17 @@ def _waves(queries: Queries, keys: Keys, frequency: Array, streams: Streams) -> 
     return Waves.of(pairs, frequency, queries.group)
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """The factor from products of scaled vectors to logits: scale · 2^exponent."""
+def _unit(keys: Keys, exponent: int) -> Logits:
+    """Logits of products of scaled vectors; very large vectors can have infinite ones."""
+    scale = keys.layer.scale
+    scale = 1.0 / math.sqrt(keys.rows.width) if scale is None else scale
 
-    scale: float
-    exponent: int
-
-    @classmethod
-    def of(cls, keys: Keys, exponent: int) -> _Unit:
-        scale = keys.layer.scale
-        return cls(1.0 / math.sqrt(keys.rows.width) if scale is None else scale, exponent)
-
-    def logits(self, products: Array) -> list[float]:
-        """Logits of products; very large vectors can have infinite ones."""
+    def logits(products: Array) -> list[float]:
         with np.errstate(over="ignore", under="ignore"):
-            found: list[float] = np.ldexp(products * self.scale, self.exponent).tolist()
+            found: list[float] = np.ldexp(products * scale, exponent).tolist()
         return found
+
+    return logits
 
 
 def _pair_logits(Q: Vectors, K: Vectors, m: int, waves: Waves) -> tuple[Array, Array]:
@@ -265,23 +261,23 @@ def _pair_logits(Q: Vectors, K: Vectors, m: int, waves: Waves) -> tuple[Array, A
     all queries, `K` the keys of the pairs.
     """
     pairs, share = waves.pairs, waves.pairs.weight / waves.pairs.weight.sum()
-    logits, sums = np.empty(len(share)), np.zeros((2, GROUPS, m + 1))
-    ends = np.cumsum(np.bincount(waves.group, minlength=GROUPS)).tolist()
+    logits, sums = np.empty(len(share)), np.zeros((2 * GROUPS, m + 1))
     origin = None
-    for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        if begin == end:
-            continue
-        products = Q[pairs.query[begin:end]]  # (b, d)
-        products *= K[begin:end]
+    for rows in row_blocks(len(share), Q.shape[1]):
+        products = Q[pairs.query[rows]]  # (b, d)
+        products *= K[rows]
         products[:, :m] += products[:, m : 2 * m]
         parts = products[:, : m + 1].astype(np.float64)
         parts[:, m] = products[:, 2 * m :].sum(axis=1)
-        logits[begin:end] = parts @ np.ones(m + 1)
+        logits[rows] = parts @ np.ones(m + 1)
         origin = parts.mean(axis=0) if origin is None else origin  # (m + 1,)
         parts -= origin
-        own = share[begin:end]
-        sums[:, number] = np.stack([own, own * (logits[begin:end] - origin.sum())]) @ parts
-    return logits, sums
+        own = share[rows]
+        factors = np.zeros((2, GROUPS, len(own)))
+        weights = own, own * (logits[rows] - origin.sum())
+        factors[:, waves.group[rows], np.arange(len(own))] = weights
+        sums += factors.reshape(2 * GROUPS, -1) @ parts
+    return logits, sums.reshape(2, GROUPS, -1)
 
 
 def _variance_shares(sums: Array, noise: float, waves: Waves) -> Array:
@@ -330,7 +326,7 @@ def _band_rows(
     q: BandRows,
     k: BandRows,
     shares: tuple[Array, Waves] | None,
-    unit: _Unit,
+    logits_of: Logits,
     queries: Queries,
 ) -> Columns:
     """Columns of the table of bands."""
@@ -351,15 +347,15 @@ def _band_rows(
         "band": list(range(m)),
         "frequency": frequency.tolist(),
         "wavelength": wavelength.tolist(),
-        "norm_product": unit.logits(size.value),
-        "norm_product_se": unit.logits(size.standard_error),
+        "norm_product": logits_of(size.value),
+        "norm_product_se": logits_of(size.standard_error),
         "variance_share": share.value.tolist(),
         "variance_share_se": share.standard_error.tolist(),
         "q_concentration": of_queries.value.tolist(),
         "q_concentration_se": of_queries.standard_error.tolist(),
         "k_concentration": of_keys.value.tolist(),
         "k_concentration_se": of_keys.standard_error.tolist(),
-        "kernel_amplitude": unit.logits(amplitude),
+        "kernel_amplitude": logits_of(amplitude),
         "kernel_phase": np.where(amplitude > 0, phase, np.nan).tolist(),
         "n_groups": [groups] * m,
     }
@@ -371,7 +367,7 @@ def _add_kernel(
     logits: Array,
     noise: float,
     rows: tuple[BandRows, BandRows],
-    unit: _Unit,
+    logits_of: Logits,
     queries: Queries,
 ) -> None:
     """The table of the kernel, and the share of the mean logit that the kernel explains."""
@@ -385,9 +381,9 @@ def _add_kernel(
         "first_distance": pairs.first.astype(int).tolist(),
         "last_distance": (pairs.end - 1.0).astype(int).tolist(),
         "distance": waves.distance.tolist(),
-        "mean_logit": unit.logits(of_bins.value),
-        "mean_logit_se": unit.logits(of_bins.standard_error),
-        "kernel": unit.logits(kernel[0]),
+        "mean_logit": logits_of(of_bins.value),
+        "mean_logit_se": logits_of(of_bins.standard_error),
+        "kernel": logits_of(kernel[0]),
         "n_pairs": pairs.counts.tolist(),
         "n_groups": groups,
     }

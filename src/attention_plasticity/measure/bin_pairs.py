@@ -9,6 +9,7 @@ query to the position τ of the bin: w·R(t − τ)q = (R(τ − t)w)·q.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -139,17 +140,28 @@ def bin_pairs(
 
 
 def attended_pairs(
-    sorted_keys: SortedKeys, grid: Grid, visible: Visible, number: int, rng: np.random.Generator
-) -> BinPairs:
-    """Pairs of any two keys; texts in proportion to the weight of their queries in the bin."""
-    low = sorted_keys.first_partners("context", 0.0)
-    most = np.full(len(grid), number)
-    texts = _text_weights(sorted_keys, grid)  # (b, t)
-    if visible.is_limited:
-        return _seen_pairs(sorted_keys, grid, visible, low, most, texts, rng)
+    sorted_keys: SortedKeys,
+    weights: Iterable[Array],
+    grid: Grid,
+    visible: Visible,
+    number: int,
+    rngs: Iterable[np.random.Generator],
+) -> Iterator[BinPairs]:
+    """Pairs of any two keys, for every query head of the grid with the `weights` (keys,) of keys.
+
+    Texts are drawn in proportion to the weight of their queries in the bin.
+    """
+    low, most = sorted_keys.first_partners("context", 0.0), np.full(len(grid), number)
     eligible = sorted_keys.bins[None, :] < grid.number[:, None]
-    sampler = PairSampler(sorted_keys.weight, low)
-    return _context_pairs(sorted_keys, grid, sampler, eligible, most, texts, rng)
+    texts = _text_weights(sorted_keys, grid)  # (b, t)
+    for weight, rng in zip(weights, rngs, strict=True):
+        own = sorted_keys.with_weight(weight)
+        if visible.is_limited:
+            yield _seen_pairs(own, grid, visible, low, most, texts, rng)
+        else:
+            yield _context_pairs(
+                own, grid, PairSampler(own.weight, low), eligible, most, texts, rng
+            )
 
 
 def _context_pairs(

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from attention_plasticity.estimate.quantity import MIN_GROUPS, Quantity
+from attention_plasticity.estimate.quantity import MIN_GROUPS, Quantity, Unknown
 from attention_plasticity.estimate.sizes import GROUPS
 from attention_plasticity.measure.result import Columns
 from attention_plasticity.metrics import GROUP_COLUMNS, TABLES, TableKind
-from attention_plasticity.read.unknown import Unknown
 
 FEW_GROUPS = f"the rows come from fewer than {MIN_GROUPS} groups of texts"
 ONE_GROUP_NEEDED = "without one group of texts there is no value"

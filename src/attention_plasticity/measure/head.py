@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from attention_plasticity.estimate.quantity import Quantity
+from attention_plasticity.estimate.quantity import Quantity, Unknown
 from attention_plasticity.measure.attention import KnownAttention, attention_columns
 from attention_plasticity.measure.bands import PairedKeys, band_columns
-from attention_plasticity.measure.drift import Frame, drift_row
 from attention_plasticity.measure.found import Found, head_row, influence_columns
 from attention_plasticity.measure.grid import Grid, equal_places
 from attention_plasticity.measure.key_heads import key_head_row
@@ -21,6 +20,8 @@ from attention_plasticity.measure.plasticity import (
     plasticity_columns,
 )
 from attention_plasticity.measure.position import (
+    Frame,
+    drift_row,
     moments_after,
     moments_before,
     position_columns,
@@ -32,7 +33,6 @@ from attention_plasticity.measure.streams import Streams, pair_seed
 from attention_plasticity.metrics import LEFT_OUT, ORIGINAL_COLUMNS, written_columns
 from attention_plasticity.read.group import HeadGroup
 from attention_plasticity.read.rows import Queries
-from attention_plasticity.read.unknown import Unknown
 from qk_dump.columns import TOKEN_ID
 
 _FAR = "attn_far_mass"

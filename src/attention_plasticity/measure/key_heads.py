@@ -15,6 +15,7 @@ import numpy as np
 from attention_plasticity.estimate.pairs import run_starts
 from attention_plasticity.estimate.quantity import (
     Quantity,
+    Unknown,
     leave_one_out,
     mean_of,
     quantity,
@@ -32,7 +33,6 @@ from attention_plasticity.read.group import HeadGroup
 from attention_plasticity.read.layer import NO_TEXTS, SINGLE_EXAMPLE
 from attention_plasticity.read.pool import NO_ATTENDED_KEYS, KeyPool
 from attention_plasticity.read.rows import Keys, Queries
-from attention_plasticity.read.unknown import Unknown
 from qk_dump.rotary import rotate
 from qk_toolkit.arrays import Array, Ints, Vectors
 
@@ -182,9 +182,8 @@ def static_error(asked: Asked) -> Array:
     others = all_n[..., None] - n[..., None, :]  # (sets, p, 1 + m, m) of all other groups
     prefer = (all_first[..., None] - first[..., None, :]) / np.where(others > 0, others, np.nan)
     excess = np.tensordot(share, prefer, 1) - 0.5  # (p, 1 + m, m)
-    wrong = np.where(excess < 0, 1.0, 0.0)  # for a query that prefers the first key
-    wrong[np.abs(excess) < _EQUAL] = 0.5
-    wrong[np.isnan(excess)] = np.nan
+    excess[np.abs(excess) < _EQUAL] = 0.0
+    wrong = 0.5 - 0.5 * np.sign(excess)  # for a query that prefers the first key
     kept = np.append(np.ones((1, len(used)), np.bool_), ~np.eye(len(used), dtype=np.bool_), axis=0)
     found = np.zeros(all_n.shape[1:])  # (p, 1 + m)
     for weight, k, number, total in zip(share, first, n, all_n, strict=True):
@@ -259,7 +258,7 @@ def _spread(pool: KeyPool | None) -> dict[str, Quantity | str]:
     text, tokens, *values = attention_spread(attention[known], keys.weight[known], keys.text[known])
     if not len(text):
         return dict.fromkeys(names, NO_KEYS)
-    group = keys.texts.groups.of(text)
+    group = keys.texts.group_of(text)
     means = [ratio_of_means(one, tokens, group) for one in values]
     return dict(zip(names, means, strict=True))
 

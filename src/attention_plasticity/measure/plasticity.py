@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.estimate.quantity import Quantity, quantity
+from attention_plasticity.estimate.quantity import Quantity, Unknown, quantity
 from attention_plasticity.estimate.sizes import FIFTHS, SINK_TOKENS
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.measure.bin_pairs import (
@@ -56,7 +56,6 @@ from attention_plasticity.read.layer import NO_COMMON_TEXT, NO_TEXTS, SINGLE_EXA
 from attention_plasticity.read.layout import MOST_BUCKETS
 from attention_plasticity.read.pool import NO_ATTENDED_KEYS, KeyPool
 from attention_plasticity.read.rows import Keys, Queries
-from attention_plasticity.read.unknown import Unknown
 from qk_toolkit.arrays import Array, Ints
 
 FEWEST_TOKENS = 2 * SINK_TOKENS  # of a fifth of the context, if there is a drop
@@ -284,10 +283,10 @@ def attended_columns(
     own = SortedKeys.of(pool.keys, pool.keys.weight, grid.bins)
     visible = grid.queries.visible
     why = FEW_VISIBLE if visible.is_limited else NO_ATTENDED_PAIRS
-    for place, q_head in enumerate(q_heads):
-        weight = own.in_units_of_text(pool.pair_weight(pool.attention(q_head)))
-        rng = streams[place].rng(Purpose.ATTENDED_PAIRS)
-        pairs = attended_pairs(own.with_weight(weight), grid, visible, _ATTENDED_PAIRS, rng)
+    weights = (own.in_units_of_text(pool.pair_weight(pool.attention(one))) for one in q_heads)
+    rngs = (one.rng(Purpose.ATTENDED_PAIRS) for one in streams)
+    drawn = attended_pairs(own, weights, grid, visible, _ATTENDED_PAIRS, rngs)
+    for place, pairs in enumerate(drawn):
         [[scored]] = score(grid, pairs, pairs.turned, [grid.turned_of(place)], counted=False)
         mean = grid.mean(scored.profile, grid.weight)
         found[place].add_quantity(ATTENDED, mean, why, grid.queries.no_errors)

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from attention_plasticity.estimate.quantity import Quantity, ratio_of_means
+from attention_plasticity.estimate.quantity import Quantity, Unknown, ratio_of_means
 from attention_plasticity.measure.attention import KnownAttention, distant_mass, far_mass
 from attention_plasticity.measure.found import Found
 from attention_plasticity.measure.result import Columns
 from attention_plasticity.metrics import ROLES
 from attention_plasticity.read.rows import Queries
-from attention_plasticity.read.unknown import Unknown
 from qk_dump.columns import (
     ARGMAX_POSITION,
     ARGMAX_TOKEN,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attention_plasticity.config import RunnerConfig
-from attention_plasticity.read.guards import require_logits
 from attention_plasticity.read.pool import KeyPool, read_pool
 from attention_plasticity.read.rows import (
     Keys,
@@ -16,7 +15,6 @@ from attention_plasticity.read.rows import (
     read_repeated,
 )
 from attention_plasticity.read.texts import DumpTexts
-from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_toolkit.errors import ToolkitError
 
@@ -57,8 +55,6 @@ def read_group(
     for q_head in sorted(q_heads):
         try:
             own = read_queries(dump, layer, q_head, keys, config)
-            known = keys if pool is None else pool.keys
-            require_logits(own, known, dump.folders[HeadId(layer, q_head, "q")])
             again = read_repeated(dump, layer, q_head)
         except ToolkitError as error:
             failures[q_head] = error

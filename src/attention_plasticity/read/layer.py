@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 
+from attention_plasticity.estimate.quantity import Unknown
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.metrics import CHUNKED_ATTENTION, FULL_ATTENTION, SLIDING_ATTENTION
-from attention_plasticity.read.unknown import Unknown
 from qk_dump.layers import LayerRecord, RotaryRecord
 from qk_dump.layout import Dump
 from qk_dump.rotary import pair_dimensions, rotate
@@ -59,7 +59,6 @@ class Layer:
     chunked: bool = False  # the window is a chunk
     logit_problem: str | None = None  # why logits are not known; before RoPE, the scale is
     rotation: LayerRotation = NO_ROTATION
-    learned_sinks: bool | None = None  # None: not known
 
     def visible(self, window: int | None) -> Visible | Unknown:
         """Which keys a query sees, with the `window` of the rows of a head."""
@@ -93,7 +92,6 @@ def layer_facts(dump: Dump, layer: int, width: int) -> Layer:
         chunked=type_ == CHUNKED_ATTENTION,
         logit_problem=problem,
         rotation=rotation,
-        learned_sinks=record.learned_sinks,
     )
 
 

@@ -9,17 +9,17 @@ import numpy.typing as npt
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.sizes import SINK_TOKENS
-from attention_plasticity.read.guards import require_group, require_new_keys, require_totals
-from attention_plasticity.read.layout import head_layout
+from attention_plasticity.read.layout import HeadLayout, head_layout
 from attention_plasticity.read.rows import Keys, require_values, scaled
-from qk_dump.columns import EXAMPLE, INCLUSION, RECEIVED, VECTOR
+from qk_dump.columns import EXAMPLE, INCLUSION, POSITION, RECEIVED, VECTOR
 from qk_dump.heads import HeadId
 from qk_dump.layout import Dump
 from qk_dump.manifest import MANIFEST_NAME
 from qk_dump.positions import keep_probabilities, thinned_inclusion
 from qk_dump.reader import HeadRows, read_attended
+from qk_dump.remote import DumpPath
 from qk_dump.rows import Rows
-from qk_toolkit.arrays import Array
+from qk_toolkit.arrays import Array, Vectors
 from qk_toolkit.errors import DumpError
 
 NO_ATTENDED_KEYS = (
@@ -62,7 +62,7 @@ def read_pool(
     base = keys.rows
     if RECEIVED not in base or config.single_example:
         return None
-    require_group(
+    _require_group(
         base[RECEIVED], head_layout(dump, config), dump.folders[HeadId(layer, k_head, "k")]
     )
     if head not in dump.attended:
@@ -78,14 +78,12 @@ def read_pool(
     if inclusion is None or np.isnan(received).all():
         return None
     assert rows.example_id is not None
-    sinks = keys.layer.learned_sinks is not False
-    require_totals(received, 1.0 / inclusion, rows[EXAMPLE], dump.attended[head], sinks=sinks)
     joined = replace(
         keys,
         rows=rows,
         weight=1.0 / inclusion,
         text=rows.example_id,
-        group=keys.texts.groups.of(rows.example_id),
+        group=keys.texts.group_of(rows.example_id),
     )
     return KeyPool(joined, received)
 
@@ -115,8 +113,36 @@ def _read_drawn(dump: Dump, head: HeadId, keys: Keys, config: RunnerConfig) -> H
             f"{folder}: `received` has {received.shape[1]} values per row, that of {head.name} has "
             f"{base.shape[1]}. Use files of one capture."
         )
-    require_new_keys(keys.rows, rows, folder)
+    _require_new_keys(keys.rows, rows, folder)
     return rows
+
+
+def _require_group(received: Vectors, layout: HeadLayout, folder: DumpPath) -> None:
+    """Raise a `DumpError` unless `received` (n, g) has a value per query head of the key head."""
+    group = layout.num_q_heads // layout.num_k_heads
+    if received.shape[1] != group:
+        raise DumpError(
+            f"{folder}: `received` has {received.shape[1]} values per key, one for each query head "
+            f"of the key head, but {layout.num_q_heads} query heads and {layout.num_k_heads} key "
+            f"heads are {group} ({layout.source}). Set num_q_heads and num_k_heads of the model."
+        )
+
+
+def _require_new_keys(base: HeadRows, drawn: HeadRows, folder: DumpPath) -> None:
+    """Raise a `DumpError` if keys drawn by attention are also in the base file."""
+    text, position = (
+        np.concatenate([base[name], drawn[name]]) for name in (EXAMPLE, POSITION)
+    )  # (n + m,)
+    code = np.unique(text, return_inverse=True)[1]
+    place = code * (1.0 + position.max(initial=0.0)) + position
+    common = len(base) + np.flatnonzero(np.isin(place[len(base) :], place[: len(base)]))
+    if len(common):
+        row = common[np.argmin(place[common])]
+        raise DumpError(
+            f"{folder}: {len(common):,} of its {len(drawn):,} keys are also in the base file, "
+            f"such as position {position[row]:.0f} of text {text[row]}. It must have further keys; "
+            "copy, capture or download it again."
+        )
 
 
 def _require_none(dump: Dump, head: HeadId) -> None:

@@ -1,6 +1,8 @@
 """The queries and keys of a head as arrays: read, checked, bounded in size, scaled once.
 
-Vectors are divided by a power of two, so that no value is larger than 1. This is exact.
+Vectors are divided by a power of two, so that no value is larger than 1. This is exact. The weight
+of a row is the inverse of the probability that its token was kept. So a weighted mean over rows
+estimates the mean over all tokens, for every sampler.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 
 from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.blocks import scale_exponent
+from attention_plasticity.estimate.quantity import Unknown
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.read.layer import (
     NO_TEXTS,
@@ -24,13 +27,7 @@ from attention_plasticity.read.layer import (
     layer_facts,
 )
 from attention_plasticity.read.layout import require_size
-from attention_plasticity.read.run_texts import run_texts
-from attention_plasticity.read.texts import (
-    DumpTexts,
-    TextGroups,
-)
-from attention_plasticity.read.unknown import Unknown
-from attention_plasticity.read.weights import token_weights
+from attention_plasticity.read.texts import DumpTexts, run_texts, text_groups
 from qk_dump.checks import rules_of
 from qk_dump.columns import (
     ATTENTION_COLUMNS,
@@ -39,8 +36,10 @@ from qk_dump.columns import (
     TOKEN_ID,
     VECTOR,
 )
-from qk_dump.heads import HeadId
+from qk_dump.heads import HeadId, Kind
 from qk_dump.layout import Dump
+from qk_dump.manifest import DumpManifest
+from qk_dump.positions import keep_probabilities
 from qk_dump.reader import HeadRows, read_head, subsample
 from qk_dump.remote import DumpPath
 from qk_toolkit.arrays import Array, Ints, Vectors
@@ -145,7 +144,7 @@ def read_keys(
         weight=token_weights(dump, "k", rows),
         layer=layer_facts(dump, layer, rows.width),
         text=rows.example_id,
-        group=None if config.single_example else texts.groups.of(rows.example_id),
+        group=None if config.single_example else texts.group_of(rows.example_id),
         texts=texts,
     )
 
@@ -176,7 +175,7 @@ def read_queries(dump: Dump, layer: int, q_head: int, keys: Keys, config: Runner
         weight=token_weights(dump, "q", rows),
         layer=keys.layer,
         text=np.zeros(len(rows), np.int64) + _only_text(keys) if config.single_example else text,
-        group=keys.texts.groups.of(text) if known and text is not None else None,
+        group=keys.texts.group_of(text) if known and text is not None else None,
         window=window,
         visible=keys.layer.visible(window),
         no_errors=SINGLE_EXAMPLE if config.single_example else NO_TEXTS,
@@ -207,7 +206,7 @@ def read_repeated(dump: Dump, layer: int, q_head: int) -> Queries | None:
         weight=token_weights(repeated, "q", rows),
         layer=facts,
         text=text,
-        group=TextGroups(np.unique(text)).of(text),
+        group=text_groups(text, np.unique(text)),
         window=rows.window,
         visible=facts.visible(rows.window),
         no_errors="",
@@ -270,3 +269,21 @@ def _read(
         texts.require(rows.example_id, rows.position, dump.folders[head])
     require_size(head, rows.width, len(np.unique(rows.bucket)), config, dump.folders[head])
     return rows
+
+
+def token_weights(dump: Dump, kind: Kind, rows: HeadRows) -> Array:
+    """(n,) tokens that each query (`q`) or key (`k`) of a head stands for: 1/π.
+
+    `dump.json` has the sampler of the capture. `max_tokens_per_head` keeps a further share of the
+    rows, the same for every row. The weights are 1 if the sampler is not known.
+    """
+    found = keep_probabilities(dump.manifest, kind, rows.position)
+    if found.values is None:
+        return np.ones(len(rows))
+    return np.asarray(1.0 / (found.values * rows.subsampled))
+
+
+def why_no_weights(manifest: DumpManifest | None) -> str | None:
+    """Why the rows of a dump have no weights; None if they have."""
+    reasons = (keep_probabilities(manifest, kind, np.zeros(0)).reason for kind in ("q", "k"))
+    return next((reason for reason in reasons if reason is not None), None)

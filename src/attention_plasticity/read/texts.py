@@ -1,49 +1,47 @@
-"""The texts of a dump: groups and lengths.
+"""The texts of a dump: groups, lengths, and the bins of positions that follow from them.
 
-They come from `examples.parquet`. They are read once per run, so that all heads of the run, and all
-of its shards, have the same groups and the same bins.
+They come from `examples.parquet` and the sampler. They are read once per run, so that all heads of
+the run, and all of its shards, have the same groups and the same bins.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
+from attention_plasticity.config import RunnerConfig
 from attention_plasticity.estimate.sizes import GROUPS
-from attention_plasticity.read.bins import Bins
+from attention_plasticity.read.bins import Bins, ExpectedQueries, bin_size, grid, texts_at
 from qk_dump.decoding import plain_numbers
 from qk_dump.head_counts import texts_of_heads, texts_of_layers
-from qk_dump.heads import EXAMPLES_FILE, MOST_POSITIONS
+from qk_dump.heads import EXAMPLES_FILE, MOST_POSITIONS, HeadId
 from qk_dump.layout import Dump
+from qk_dump.positions import keep_probabilities
+from qk_dump.reader import HeadRows, read_head
 from qk_dump.remote import DumpPath
 from qk_dump.side_files import read_examples
 from qk_toolkit.arrays import Array, Ints
-from qk_toolkit.errors import DumpError
+from qk_toolkit.errors import DumpError, ToolkitError
 from qk_toolkit.formatting import count, index_ranges
 
 _MOST_RANGES = 10  # of ids in a message
 
 
-@dataclass(frozen=True)
-class TextGroups:
-    """The group of every text: the rank of its `example_id` in the dump, modulo 16.
+def text_groups(example_id: Ints, ids: Ints | None) -> Ints:
+    """(n,) group of the text of every row: the rank of its id among `ids`, modulo 16.
 
-    It is the same group for all heads of a dump.
+    It is the same for all heads of a dump. Without `ids`, the id is used as rank.
     """
-
-    ids: Ints | None = None  # (texts,) ascending; None: the id is used as rank
-
-    def of(self, example_id: Ints) -> Ints:
-        """(n,) group of the text of every row."""
-        rank = example_id if self.ids is None else np.searchsorted(self.ids, example_id)
-        return np.asarray(rank % GROUPS, np.int64)
+    rank = example_id if ids is None else np.searchsorted(ids, example_id)
+    return np.asarray(rank % GROUPS, np.int64)
 
 
 @dataclass(frozen=True)
@@ -74,10 +72,9 @@ class DumpTexts:
             return self.listed
         return {**self.listed, "problem": self.problem}
 
-    @property
-    def groups(self) -> TextGroups:
-        """The group of every text."""
-        return TextGroups(self.ids)
+    def group_of(self, example_id: Ints) -> Ints:
+        """(n,) group of the text of every row."""
+        return text_groups(example_id, self.ids)
 
     def require(self, example_id: Ints, position: Array, folder: DumpPath) -> None:
         """Raise a `DumpError` for a row of a head that is of no text, or beyond the end of one."""
@@ -168,7 +165,7 @@ class TextList:
             return None
         if not originals or None in originals:
             return {"count": len(originals), "digest": None}
-        groups = TextGroups(self.ids).of(self.ids)
+        groups = text_groups(self.ids, self.ids)
         pairs = sorted(
             [str(one), group] for one, group in zip(originals, groups.tolist(), strict=True)
         )
@@ -181,6 +178,79 @@ class TextList:
         if self.lengths is None or not len(self.ids):
             return None
         return self.lengths if 1 <= self.lengths.max() <= MOST_POSITIONS else None
+
+
+def run_texts(
+    dump: Dump,
+    layers: Iterable[int],
+    config: RunnerConfig,
+    show: Callable[[int, int], object] = lambda done, total: None,
+) -> DumpTexts:
+    """The texts and bins of a dump for a run."""
+    listed, problem = TextList.of(dump)
+    if config.single_example:
+        texts = DumpTexts(listed=None if listed is None else listed.summary())
+    else:
+        texts = texts_of_dump(dump, layers, found=(listed, problem), show=show)
+    lengths = None if listed is None else listed.usable_lengths
+    return replace(texts, bins=bins_of_dump(dump, config, lengths))
+
+
+def bins_of_dump(dump: Dump, config: RunnerConfig, lengths: Ints | None) -> Bins | None:
+    """The bins of all heads of a run. They do not depend on the heads that are analysed.
+
+    The lengths of texts are in `examples.parquet`, and the sampler is in `dump.json`. If one of
+    them is missing, the rows of the first query head are used; None if no query head can be read.
+    """
+    rows = None
+    if lengths is None or not _sampler_is_known(dump):
+        rows = _first_queries(dump, config)
+        if rows is None:
+            return None
+    if lengths is None:
+        assert rows is not None
+        context = math.floor(rows.position_max) + 1
+    else:
+        context = int(lengths.max())
+    if config.bin_size != "auto":
+        return Bins(config.bin_size, context)
+    if rows is None:
+        assert lengths is not None
+        expected = _expected(dump, lengths, context, config)
+    else:
+        expected = ExpectedQueries(rows.position, np.ones(len(rows)))
+    return Bins(bin_size(context, expected), context)
+
+
+def _sampler_is_known(dump: Dump) -> bool:
+    return keep_probabilities(dump.manifest, "q", np.zeros(0)).values is not None
+
+
+def _expected(dump: Dump, lengths: Ints, context: int, config: RunnerConfig) -> ExpectedQueries:
+    """Expected numbers of queries of a head, from the lengths of texts and the sampler."""
+    positions, step = grid(context)
+    rate = keep_probabilities(dump.manifest, "q", positions).values  # (n,)
+    assert rate is not None
+    number = rate * texts_at(lengths, positions) * step
+    number *= min(1.0, config.max_tokens_per_head / max(1.0, float(number.sum())))
+    return ExpectedQueries(positions.astype(np.float64), number)
+
+
+def _first_queries(dump: Dump, config: RunnerConfig) -> HeadRows | None:
+    """The queries of the first head that can be read."""
+    for layer, head in dump.query_heads:
+        try:
+            rows = read_head(
+                dump.require_files(HeadId(layer, head, "q")),
+                max_rows=config.max_tokens_per_head,
+                seed=config.seed,
+                examples=False,
+                vectors=False,
+            )
+        except ToolkitError:
+            continue  # the analysis of this head gives the reason
+        return rows
+    return None
 
 
 def texts_of_dump(

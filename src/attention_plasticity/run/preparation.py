@@ -12,8 +12,7 @@ from typing import Any
 
 from attention_plasticity.config import RunnerConfig, require_dump
 from attention_plasticity.read.repeated import with_repeated
-from attention_plasticity.read.run_texts import run_texts
-from attention_plasticity.read.texts import DumpTexts
+from attention_plasticity.read.texts import DumpTexts, run_texts
 from attention_plasticity.run.fingerprints import InputFiles, run_settings
 from attention_plasticity.run.folder import RunFolder
 from attention_plasticity.run.plan import Group, Plan, make_plan, whole_plan

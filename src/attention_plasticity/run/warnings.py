@@ -13,7 +13,7 @@ from attention_plasticity.measure.grid import FEWEST_TEXTS
 from attention_plasticity.measure.result import Columns, HeadResult
 from attention_plasticity.metrics import ALIGNED, ATTENDED, LEFT_OUT, TOKEN_MEANS
 from attention_plasticity.read.bins import FEW_QUERIES
-from attention_plasticity.read.weights import why_no_weights
+from attention_plasticity.read.rows import why_no_weights
 from qk_dump.heads import TOKENS_FILE
 from qk_dump.manifest import DumpManifest
 from qk_dump.positions import BucketGeometry

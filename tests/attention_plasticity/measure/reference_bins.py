@@ -64,7 +64,7 @@ def drawn_by_the_package(root: Path, config: RunnerConfig) -> Drawn:
         weight = weight / [largest[text] for text in pool.keys.text.tolist()]
         rng = Streams(config.seed, 0, 0).rng(Purpose.ATTENDED_PAIRS)
         own = SortedKeys.of(pool.keys, weight, grid.bins)
-        attended = attended_pairs(own, grid, visible, 256, rng)
+        [attended] = attended_pairs(own, [weight], grid, visible, 256, [rng])
     return Drawn(pairs, attended, grid.number.tolist())
 
 

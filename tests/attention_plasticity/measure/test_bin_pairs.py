@@ -156,8 +156,8 @@ def test_attended_pairs_have_the_texts_of_the_queries(
     keys, grid = keys_and_grid(visible)
     own = SortedKeys.of(keys, keys.weight, BINS)
     texts = [Counter[int]() for _ in grid.number]
-    for seed in range(200):
-        pairs = attended_pairs(own, grid, visible, 16, np.random.default_rng(seed))
+    rngs = map(np.random.default_rng, range(200))
+    for pairs in attended_pairs(own, [keys.weight] * 200, grid, visible, 16, rngs):
         for place, used in enumerate(pairs.of_bin):
             texts[place].update(pairs.group[used].tolist())
     assert not pairs.of_cells

@@ -64,11 +64,6 @@ def lengths(dump: Path, tokens: int) -> None:
     pq.write_table(table.set_column(2, "num_tokens", shorter), path)
 
 
-def rotated(ids: np.ndarray) -> np.ndarray:
-    """Other names of the texts; each keeps its number of rows."""
-    return (ids + 1) % (ids.max() + 1)
-
-
 MISTAKES: dict[str, tuple[Mistake, str]] = {
     "the file of another query head": (
         lambda dump: shutil.copy(file(dump, "l00h01q"), file(dump, "l00h00q")),
@@ -90,23 +85,6 @@ MISTAKES: dict[str, tuple[Mistake, str]] = {
         lambda dump: shutil.copy(file(dump, "l00h00k"), file(dump, "attended/l00h00k")),
         "is the file of l00h00k, but the folder is attended/l00h00k",
     ),
-    "a larger scale": (
-        lambda dump: facts(dump, layer={"scale": 0.8}),
-        "l00h00q: text 0: .* which contradicts max_logit",
-    ),
-    "keys of other texts": (
-        lambda dump: [
-            change(dump, name, "example_id", rotated) for name in ("l00h00k", "attended/l00h00k")
-        ],
-        "l00h00q: text 0: .* which contradicts max_logit",
-    ),
-    "too much attention": (
-        lambda dump: [
-            change(dump, name, "inclusion", lambda values: values / 9)
-            for name in ("l00h00k", "attended/l00h00k")
-        ],
-        "attended/l00h00k: `received` or `inclusion` are wrong: .* expected about 1",
-    ),
     "shorter texts": (
         lambda dump: lengths(dump, 40),
         "l00h00k: has a row at position 4. of text 0, which has 40 tokens in examples.parquet",
@@ -120,36 +98,6 @@ def test_a_mistake_is_told(dump: Path, mistake: Mistake, told: str) -> None:
     with pytest.raises(ap.DumpError, match=told) as caught:
         ap.analyze_head(0, 0, dump=dump)
     assert "\n" not in str(caught.value)
-
-
-def test_less_attention_than_all_is_a_mistake_without_learned_sinks(dump: Path) -> None:
-    def smaller(values: np.ndarray) -> np.ndarray:
-        return np.asarray(values / 9)
-
-    for name in ("l00h00k", "attended/l00h00k"):
-        change(dump, name, "received", smaller)
-    assert ap.analyze_head(0, 0, dump=dump)  # it is not known whether there are sinks
-    facts(dump, layer={"learned_sinks": False})
-    with pytest.raises(ap.DumpError, match="`received` or `inclusion` are wrong"):
-        ap.analyze_head(0, 0, dump=dump)
-
-
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_right_dumps_pass(tmp_path: Path, layer: Layer) -> None:
-    make_attention_dump(tmp_path, layer=layer, received=True, share=0.6)
-    assert ap.analyze_head(0, 0, dump=tmp_path).metrics["attn_entropy"] > 0
-
-
-@pytest.mark.parametrize("pre_rope", [False, True])
-def test_the_logits_are_those_after_rope(tmp_path: Path, pre_rope: bool) -> None:
-    dump = make_simulated_dump(tmp_path, pre_rope=pre_rope)
-    assert ap.analyze_head(0, 0, dump=dump).metrics["attn_entropy"] > 0
-    rotary = json.loads((dump / MANIFEST_NAME).read_text())["layers"][0]["rotary"]
-    rotary["frequencies"] = [2 * one for one in rotary["frequencies"]]
-    facts(dump, layer={"rotary": rotary})
-    if pre_rope:  # else the vectors are turned already
-        with pytest.raises(ap.DumpError, match=r"rotary record in dump\.json are not of one"):
-            ap.analyze_head(0, 0, dump=dump)
 
 
 def test_unknown_tokens_are_a_warning(tmp_path: Path) -> None:

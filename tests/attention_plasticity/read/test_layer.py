@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import attention_plasticity as ap
+from attention_plasticity.estimate.quantity import Unknown
 from attention_plasticity.estimate.visible import Visible
 from attention_plasticity.read.layer import (
     NO_CHUNK_SIZE,
@@ -15,7 +16,6 @@ from attention_plasticity.read.layer import (
     layer_facts,
     rotation_of,
 )
-from attention_plasticity.read.unknown import Unknown
 from dumps import make_dump
 from qk_dump.layers import RotaryFile, RotaryRecord, layer_records
 from qk_dump.manifest import DumpManifest

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import attention_plasticity as ap
 from attention_plasticity.read.bins import Bins
 from attention_plasticity.read.rows import read_keys
-from attention_plasticity.read.run_texts import run_texts
 from attention_plasticity.read.texts import (
     DumpTexts,
+    run_texts,
     texts_of_dump,
 )
 from dumps import head_rows, make_dump, write_columns
@@ -147,8 +147,8 @@ def write_table(small: ap.Dump, ids: list[int | None], originals: list[str | Non
 def test_the_group_is_the_rank_of_the_id_in_the_dump(small: ap.Dump) -> None:
     ids = [1000 * number for number in range(20)]
     write_table(small, ids[::-1], [f"text {number}" for number in ids])
-    groups = texts_of_dump(small, []).groups
-    assert groups.of(np.array(ids)).tolist() == [number % 16 for number in range(20)]
+    texts = texts_of_dump(small, [])
+    assert texts.group_of(np.array(ids)).tolist() == [number % 16 for number in range(20)]
 
 
 def test_unreadable_lists_are_not_used(small: ap.Dump) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import attention_plasticity as ap
-from attention_plasticity.read.rows import read_keys, read_queries
-from attention_plasticity.read.weights import why_no_weights
+from attention_plasticity.read.rows import read_keys, read_queries, why_no_weights
 from dumps import head_rows, make_dump, write_columns
 from qk_dump.heads import HeadId
 from qk_dump.manifest import DumpManifest
