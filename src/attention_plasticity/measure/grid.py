@@ -112,8 +112,11 @@ class Grid:
             return [self.captured(place) for place in range(len(self))]
         sizes, rows = [len(one) for one in self.chosen], np.concatenate(self.chosen)
         position, target = self.queries.position[rows], np.repeat(self.target, sizes)
-        turned = [rotate(one.after[rows], position, target, record) for one in self.heads]
-        found: list[Singles] = np.split(np.stack(turned), np.cumsum(sizes)[:-1], axis=1)
+        heads = len(self.heads)
+        captured = np.concatenate([one.after[rows] for one in self.heads])  # (heads · n, d)
+        turned = rotate(captured, np.tile(position, heads), np.tile(target, heads), record)
+        turned = turned.reshape(heads, len(rows), -1)
+        found: list[Singles] = np.split(turned, np.cumsum(sizes)[:-1], axis=1)
         return found
 
     @cached_property
