@@ -18,10 +18,10 @@ from attention_plasticity.figures.shapes import Line, Lines, Spread
 from attention_plasticity.figures.style import BLUE, TEXT, VERMILION, Axis, share_axis
 from attention_plasticity.metrics import BIN_QUANTITY, GROUP_COLUMNS, HEAD, POOLED_BIN_QUANTITY
 from attention_plasticity.tables.intervals import (
-    bucket_errors,
+    bin_influences,
     groups_of,
     half_width,
-    mean_of_buckets,
+    mean_of_bins,
 )
 from findings.tables import NONE, markdown
 
@@ -61,8 +61,8 @@ def beyond_table(run: ap.Run, counts: pd.DataFrame) -> str:
 
 
 def positioned(run: ap.Run, quantity: str) -> pd.DataFrame:
-    """One row per head and bin: the columns of `bucket_errors`, and `q_position`."""
-    errors = bucket_errors(run, quantity)
+    """One row per head and bin: the columns of `bin_influences`, and `q_position`."""
+    errors = bin_influences(run, quantity)
     assert errors is not None
     names = {"q_bin": "q_bucket"}
     place = run.table("bins").rename(columns=names)[[*HEAD, "q_bucket", "q_position"]]
@@ -94,7 +94,7 @@ def draw_beyond(runs: Mapping[str, ap.Run], path: Path) -> None:
             (POOLED_BIN_QUANTITY, "over a bin", ":"),
         ):
             rows = positioned(run, quantity)
-            mean = mean_of_buckets(rows, run.eligible_heads)
+            mean = mean_of_bins(rows, run.eligible_heads)
             x = rows.groupby("q_bucket")["q_position"].mean().to_numpy()
             y, half = (mean[name].to_numpy() for name in ("plasticity", "half_width"))
             if quantity == BIN_QUANTITY:

@@ -14,8 +14,10 @@ from rich.table import Table
 from qk_dump.head_counts import count_rows
 from qk_dump.remote import size_of
 from qk_dump.source import open_dump
+from qk_toolkit.files import lack_of_room, user_path
 from qk_toolkit.formatting import index_ranges
 from qk_toolkit.terminal import command_console
+from qk_toolkit.urls import is_remote
 from qk_toolkit.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -118,6 +120,10 @@ def print_estimate(config: CaptureConfig, found: Estimate) -> None:
             print(f"To cut all texts to the shortest one: --tokenizer.max_length {shortest}")
     for note in found.notes:
         print(note)
+    if number is not None and not is_remote(config.data_root):
+        needed = found.bytes_per_text * number
+        for line in lack_of_room(user_path(config.data_root), needed):
+            print(line)
     print(f"Lengths are those of the first {len(found.lengths)} texts. Nothing was written.")
 
 

@@ -28,7 +28,7 @@ from qk_study.steps import CaptureState, failure_text, has_run_alone, state_of, 
 from qk_toolkit.cpus import available_cpus
 from qk_toolkit.debugging import show_traceback
 from qk_toolkit.errors import ConfigError
-from qk_toolkit.files import user_path
+from qk_toolkit.files import lack_of_room, user_path
 from qk_toolkit.formatting import count, duration
 from qk_toolkit.terminal import command_console
 
@@ -114,7 +114,8 @@ def dry_run(settings: StudySettings, plans: Sequence[ModelPlan]) -> int:
     if seconds := sum(work.seconds for work in works):
         cores = count(available_cpus(), "CPU core")
         print(f"Time: {hours(seconds)} on this machine with {cores} when it is idle, {_TOLD}.")
-    for line in notes:
+    needed = sum(work.size or 0.0 for work in works if work.what != "analysis")
+    for line in (*notes, *lack_of_room(settings.folder, needed)):
         print(line)
     for text in failures:
         print(f"will fail: {text}", file=sys.stderr)

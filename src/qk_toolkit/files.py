@@ -229,6 +229,16 @@ def _make_folder(folder: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, reason, error.filename) from error
 
 
+def lack_of_room(place: Path, needed: float) -> list[str]:
+    """A warning if so many bytes do not fit on the disk of a path, which may not exist yet."""
+    there = next(path for path in (place.absolute(), *place.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    if needed <= free:
+        return []
+    sizes = f"{needed / 1e9:,.3g} GB are needed, and {there} has {free / 1e9:,.3g} GB free"
+    return [f"warning: {sizes}"]
+
+
 def _draft_of(target: Path) -> Path:
     """A unique name. Process ids alone repeat in containers that share a folder."""
     return target.with_name(f".{target.name}.part-{os.getpid()}-{os.urandom(4).hex()}")

@@ -49,7 +49,7 @@ def add_flags(parser: argparse.ArgumentParser, model: type[BaseModel]) -> None:
         heading = name.rpartition(".")[0] or field.title
         if heading not in groups:
             groups[heading] = parser.add_argument_group(heading)
-        options: dict[str, Any] = {"help": _help(field), "default": argparse.SUPPRESS}
+        options: dict[str, Any] = {"help": _help(name, field), "default": argparse.SUPPRESS}
         if base_type(field) is bool:
             added = _add_switch(groups[heading], name, **options)
         else:
@@ -183,13 +183,13 @@ def _metavar(field: FieldInfo) -> str:
     return names.get(get_origin(base) or base, "TEXT")
 
 
-def _help(field: FieldInfo) -> str:
+def _help(name: str, field: FieldInfo) -> str:
     text = (field.description or "").replace("%", "%%")
     if field.is_required():
         return f"{text} [required]"
     if field.default is None or field.default is False or field.default in ([], {}):
         return text
-    return f"{text} [{'true' if field.default is True else field.default}]"
+    return f"{text} [{f'on; off: --no-{name}' if field.default is True else field.default}]"
 
 
 def _underscored(argument: str) -> str:

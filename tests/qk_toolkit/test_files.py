@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from odd_files import NOT_REGULAR, Maker
 from qk_toolkit.errors import ConfigError, OutputError
 from qk_toolkit.files import (
     UnusableFileError,
+    lack_of_room,
     open_regular,
     read_bounded,
     read_json,
@@ -93,6 +95,14 @@ def test_a_file_in_place_of_a_folder_is_named_as_such(tmp_path: Path) -> None:
         require_writable(tmp_path / "file" / "x", "Choose another.")
     with pytest.raises(OutputError, match="file/x: cannot be written"):
         write_text(tmp_path / "file" / "x", "text")
+
+
+def test_a_lack_of_room_is_told_also_for_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    assert lack_of_room(tmp_path / "new" / "dump", free / 2) == []
+    [line] = lack_of_room(tmp_path / "new" / "dump", 3 * free + 1e9)
+    assert line.startswith("warning: ")
+    assert f" GB are needed, and {tmp_path} has " in line
 
 
 def test_a_full_disk_leaves_the_old_file_and_says_so(small_disk: Path) -> None:

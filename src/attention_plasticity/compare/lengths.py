@@ -30,7 +30,7 @@ from attention_plasticity.metrics import (
     POOLED,
 )
 from attention_plasticity.tables.finished_run import FinishedRun
-from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, bucket_errors
+from attention_plasticity.tables.intervals import HeadColumn, at_common_heads, bin_influences
 from attention_plasticity.tables.main_plasticity import OVER_BUCKETS
 from attention_plasticity.tables.profiles import Profiles, near_reach, profiles_of
 from qk_toolkit.arrays import Array, Bools
@@ -129,7 +129,7 @@ def by_distance(runs: Sequence[NamedRun]) -> list[Columns]:
 def _of_distances(run: FinishedRun) -> Iterator[tuple[tuple[str, str], HeadColumn]]:
     if not run.has("distances"):
         return
-    rows = bucket_errors(run, DISTANCE_QUANTITY)
+    rows = bin_influences(run, DISTANCE_QUANTITY)
     table = run.table("distances").rename(columns={"distance_bin": "q_bucket"})
     columns = ["value", "n_groups", *GROUP_COLUMNS]
     if rows is None:

@@ -3,8 +3,8 @@
 Arrays in, arrays out; numpy only. Rows have weights, so that sums are those of all tokens; only
 ratios of weights matter. The sums are Σw, Σwτ, Σwτ², Σwx, Σwτx and Σw‖x‖², with τ a position and x
 a vector minus a point near the mean. They can be those of queries or keys before RoPE, as they
-enter the attention, or turned to one position. The sums of vectors are one product of a matrix of
-weights and the vectors.
+enter the attention, or de-rotated. The sums of vectors are one product of a matrix of weights and
+the vectors.
 """
 
 from __future__ import annotations

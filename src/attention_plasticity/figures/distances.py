@@ -21,7 +21,7 @@ from attention_plasticity.figures.style import (
 from attention_plasticity.metrics import DISTANCE_QUANTITY, HEAD
 from attention_plasticity.tables.attention_masses import mass_bins, masses_without_sinks
 from attention_plasticity.tables.csv_tables import require_values
-from attention_plasticity.tables.intervals import bucket_errors, mean_of_buckets
+from attention_plasticity.tables.intervals import bin_influences, mean_of_bins
 from attention_plasticity.tables.main_plasticity import AT_ONE_POSITION
 from qk_toolkit.errors import ConfigError
 
@@ -71,9 +71,9 @@ def plasticity(request: Request) -> Drawing:
     x = grouped["distance"].mean()
     low, high = (grouped["plasticity"].quantile(q) for q in (0.25, 0.75))
     half = pd.Series(np.nan, x.index)
-    rows = bucket_errors(run, DISTANCE_QUANTITY)
+    rows = bin_influences(run, DISTANCE_QUANTITY)
     if wanted and rows is not None and not rows.empty:
-        mean_half = mean_of_buckets(rows, run.eligible_heads).set_index("q_bucket")["half_width"]
+        mean_half = mean_of_bins(rows, run.eligible_heads).set_index("q_bucket")["half_width"]
         half = mean_half.reindex(x.index)
     fifths = [
         Line(*_points(x, grouped[name].mean()), None, f"queries of the {words}", colour, dashes)

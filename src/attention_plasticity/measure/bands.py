@@ -34,7 +34,7 @@ from attention_plasticity.measure.result import Columns
 from attention_plasticity.measure.streams import Purpose, Streams
 from attention_plasticity.metrics import BAND_QUANTITY, KERNEL_R2, UNTURNED_QUANTITY
 from attention_plasticity.read.layer import NO_COMMON_TEXT, NO_TEXTS, PRE_ROPE
-from attention_plasticity.read.rows import Keys, Queries, Rows
+from attention_plasticity.read.rows import Keys, Queries, WeightedRows
 from qk_dump.layers import RotaryRecord
 from qk_dump.rotary import pair_dimensions
 from qk_toolkit.arrays import Array, Bools, Ints, Vectors
@@ -66,7 +66,7 @@ class BandRows:
     present: Bools  # (g,) groups with rows
 
     @classmethod
-    def of(cls, rows: Rows, record: RotaryRecord, moments: Moments) -> BandRows:
+    def of(cls, rows: WeightedRows, record: RotaryRecord, moments: Moments) -> BandRows:
         """From queries or keys of a layer whose rotary record is known, and their moments."""
         order = _band_order(record, rows.rows.width)
         few, (first, second) = rows.evenly, pair_dimensions(record)

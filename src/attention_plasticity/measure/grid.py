@@ -90,7 +90,7 @@ class Grid:
 
     @property
     def no_rotation(self) -> str | None:
-        """Why queries cannot be turned to one position; None if they can."""
+        """Why queries cannot be de-rotated; None if they can."""
         return self.queries.layer.rotation.problem
 
     def captured(self, place: int) -> Singles:
@@ -98,7 +98,7 @@ class Grid:
         return np.stack([queries.after[self.chosen[place]] for queries in self.heads])
 
     def turned(self, place: int) -> Singles:
-        """(heads, n, d) the same, turned to the mean position of the bin."""
+        """(heads, n, d) the same, de-rotated to the mean position of the bin."""
         return self._turned[place]
 
     def turned_of(self, head: int) -> Callable[[int], Singles]:

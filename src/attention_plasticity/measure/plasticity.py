@@ -1,8 +1,8 @@
 """Plasticity in bins of positions: at one position, over a bin, and of attended pairs.
 
 With RoPE, the same question at two positions is two vectors. At one position, every query of a bin
-is turned to the mean position of the bin. Over a bin, queries stay as captured. The same function
-scores both; they differ in the frame of the queries and, for attended pairs, in the pairs.
+is de-rotated to its mean position. Over a bin, queries stay as captured. The same function scores
+both; they differ in the frame of the queries and, for attended pairs, in the pairs.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import numpy as np
 from attention_plasticity.estimate.moments import Moments, product
 from attention_plasticity.measure.found import Found
 from attention_plasticity.metrics import BEFORE_ROPE, UNROTATED
-from attention_plasticity.read.rows import Keys, Queries, Rows
+from attention_plasticity.read.rows import Keys, Queries, WeightedRows
 
 ALL_ZERO = "all queries are zero"
 ONE_POSITION = "all rows are at one position"
 
 
-def moments_before(rows: Rows) -> Moments | None:
+def moments_before(rows: WeightedRows) -> Moments | None:
     """Moments of vectors before RoPE; None if RoPE cannot be undone."""
     rows = rows.evenly
     if rows.before is None:
@@ -24,7 +24,7 @@ def moments_before(rows: Rows) -> Moments | None:
     return Moments.of(rows.position, rows.before, rows.weight, rows.group)
 
 
-def moments_after(rows: Rows) -> Moments | None:
+def moments_after(rows: WeightedRows) -> Moments | None:
     """Moments of vectors as they enter the attention; None if it is not known how they do."""
     rows = rows.evenly
     if rows.in_attention_problem is not None:

@@ -51,7 +51,7 @@ LARGEST = 1e15  # of a value; a vector with a larger one is damaged
 
 
 @dataclass(frozen=True)
-class Rows:
+class WeightedRows:
     """The rows of a head. Texts are None if they are not known or not used."""
 
     rows: HeadRows  # vectors are divided by two to the power `exponent`
@@ -106,7 +106,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Keys(Rows):
+class Keys(WeightedRows):
     """The keys of a head, read once for all query heads of its group."""
 
     text: Ints  # (n,)
@@ -114,7 +114,7 @@ class Keys(Rows):
 
 
 @dataclass(frozen=True)
-class Queries(Rows):
+class Queries(WeightedRows):
     """The queries of a head."""
 
     window: int | None  # tokens

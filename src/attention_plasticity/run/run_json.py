@@ -29,7 +29,8 @@ from qk_dump.positions import geometry_of
 
 def recorded_config(config: RunnerConfig) -> dict[str, Any]:
     """The settings as run.json has them."""
-    return config.model_dump(exclude={*NOT_RECORDED})
+    of_the_hub = {"dataset_name", "dataset_revision"} if config.dataset_local_root else set()
+    return config.model_dump(exclude={*NOT_RECORDED, *of_the_hub})
 
 
 def run_json(run: PlannedRun, found: Collected, seconds: float) -> dict[str, Any]:

@@ -296,11 +296,11 @@ def _of_quantity(
     return np.pad(found, ((0, 0), (0, 1)), constant_values=np.nan)[:, chosen]
 
 
-def bucket_errors(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
+def bin_influences(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFrame | None:
     """Influences of plasticity per head and bin of queries; None if unknown.
 
     Columns: `layer, q_head, q_bucket, value, n_groups` and the 16 groups. `q_bucket` is the bin, as
-    in the profiles of heads. Buckets have no errors. `ap_bin` is RoPE-aligned plasticity,
+    in the profiles of heads. `ap_bin` is RoPE-aligned plasticity,
     `ap_bin_pooled` plasticity over the bin.
     """
     if run.influences is None:
@@ -310,8 +310,8 @@ def bucket_errors(run: MeasuredHeads, quantity: str = BIN_QUANTITY) -> pd.DataFr
     return kept[[*HEAD, "q_bucket", "value", "n_groups", *GROUP_COLUMNS]]
 
 
-def mean_of_buckets(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
-    """Mean over heads of rows as `bucket_errors` returns them.
+def mean_of_bins(rows: pd.DataFrame, eligible: int | None) -> pd.DataFrame:
+    """Mean over heads of rows as `bin_influences` returns them.
 
     Columns: `q_bucket, plasticity, half_width, n_groups`; the groups are the fewest of a head. A
     bin without a value takes part in no mean. Influences are averaged over heads before they are

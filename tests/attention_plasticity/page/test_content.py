@@ -10,9 +10,9 @@ from scipy.stats import t
 from attention_plasticity.page.content import run_content
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import (
-    bucket_errors,
+    bin_influences,
     mean_half_width,
-    mean_of_buckets,
+    mean_of_bins,
     mean_over_heads,
 )
 from helpers.plain_runs import edit_info
@@ -91,9 +91,9 @@ def test_means_and_profiles_of_each_type_of_layers(measured):
             half = mean_half_width(expected)
             assert mean == [expected.value, None if math.isnan(half) else half]
         assert set(kind["means"]) == set(about["groups"][0]["means"])
-        rows = bucket_errors(part)
+        rows = bin_influences(part)
         assert rows is not None
-        errors = mean_of_buckets(rows, part.eligible_heads)
+        errors = mean_of_bins(rows, part.eligible_heads)
         for name in ("plasticity", "half_width"):
             np.testing.assert_allclose(tables[kind["profile"]][name], errors[name])
     about, tables = run_content(FinishedRun(measured.folder, measured.info, frozenset({0, 2})), "x")

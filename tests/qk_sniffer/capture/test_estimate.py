@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -138,6 +139,15 @@ def test_what_is_printed(model: Path, texts: Path, capsys: pytest.CaptureFixture
     assert printed["size"].startswith(f"{rows * 24 * 80 / 1e6:.1f} MB at most")
     assert printed["folder"] == str(texts.parent / "dump")
     assert "Lengths are those of the first 4 texts. Nothing was written." in printed
+    assert not any("are needed" in line for line in printed)
+
+
+def test_too_little_room_on_the_disk_is_told(
+    model: Path, texts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=10))
+    printed = printed_by(config_for(model, texts), capsys)
+    assert any(line.startswith("warning: ") and "GB are needed" in line for line in printed)
 
 
 def test_the_time_is_that_of_a_forward_of_the_model(model: Path, texts: Path) -> None:
