@@ -359,7 +359,9 @@ def _why_no_run(folder: Path) -> str:
         return f"is the folder of a study; give one of the runs in {folder}/runs"
     if "dump" in kinds:
         return f"is a dump; analyse it first: attention-plasticity analyze {folder} RUN"
-    return f"holds neither {RUN_FILE} nor tables; give the output_dir of an analysis"
+    inside = sorted(file.parent for file in folder.glob(f"*/{RUN_FILE}"))
+    such = f", such as {inside[0]}" if inside else ""
+    return f"holds neither {RUN_FILE} nor tables; give the folder of an analysis{such}"
 
 
 AnyRun = FinishedRun | str | os.PathLike[str]
