@@ -30,7 +30,7 @@ findings: $(VENV)/.capture
 
 # Compresses caches of models with kvpress and writes docs/findings-compression.md. ARGS="--model NAME …" for other models than that of
 # the demo. Without a GPU: a smaller table that leaves the page alone.
-evidence: $(OLDEST)/.dev
+evidence: $(OLDEST)/.ruler
 	$(OLDEST)/bin/python -m findings.eviction $(ARGS)
 
 # Makes results/study-rope-scaling and the tables of docs/findings-rope-scaling.md. Takes minutes on a GPU and hours on a CPU; can be continued.
@@ -134,6 +134,10 @@ $(VENV)/.dev: $(VENV)/.base
 
 # The oldest supported transformers, with the versions of its dependencies that it needs. kvpress, which loads exported
 # files in tests, needs transformers < 5.3 and pandas < 3.
+$(OLDEST)/.ruler: $(OLDEST)/.dev # lm-eval makes the tasks of RULER
+	$(OLDEST)/bin/python -m pip --quiet --disable-pip-version-check install -c $(OLDEST)/constraints.txt 'lm-eval[ruler]==0.4.13' transformers==5.1.0
+	touch $@
+
 $(OLDEST)/.dev: pyproject.toml constraints.txt
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	grep -v -E '^(transformers|huggingface_hub|tokenizers|pandas)==' constraints.txt > $(OLDEST)/constraints.txt

@@ -26,6 +26,7 @@ from findings.eviction.choice import answers, preferred
 from findings.eviction.plan import (
     NEEDLES,
     NOTHING,
+    RULER,
     SMALL,
     SOURCE,
     Condition,
@@ -39,8 +40,8 @@ from findings.eviction.plan import (
 )
 from findings.eviction.results import Results
 
-TOKENS, VALUES, CHOSEN, MODEL, CLAIMS = (
-    *("tokens.npz", "key_heads.csv", "chosen_rule.json", "model.json", "claims"),
+TOKENS, RULER_TOKENS, VALUES, CHOSEN, MODEL, CLAIMS = (
+    *("tokens.npz", "ruler.npz", "key_heads.csv", "chosen_rule.json", "model.json", "claims"),
 )
 STEPS = ("tokens", "values", "choice", "report", "tables")
 _SECONDS = 30.0  # between two lines about progress
@@ -72,17 +73,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write_tokens(model: Path, folder: Path, plan: Plan) -> None:
-    """Write the texts as tokens of a model, if they are not there."""
-    if (folder / TOKENS).exists():
-        return
+    """Write the texts as tokens of a model, and the tasks of RULER, if they are not there."""
     from transformers import AutoTokenizer
 
+    from findings.eviction.ruler import ruler_tokens
     from findings.eviction.texts import model_tokens
 
     folder.mkdir(parents=True, exist_ok=True)
-    found = model_tokens(AutoTokenizer.from_pretrained(model), plan)
-    small = {name: tokens.astype(np.int32) for name, tokens in found.items()}
-    np.savez_compressed(folder / TOKENS, **small)  # type: ignore[arg-type]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if not (folder / TOKENS).exists():
+        found = model_tokens(tokenizer, plan)
+        small = {name: tokens.astype(np.int32) for name, tokens in found.items()}
+        np.savez_compressed(folder / TOKENS, **small)  # type: ignore[arg-type]
+    if not (folder / RULER_TOKENS).exists():
+        tasks = ruler_tokens(tokenizer, plan)
+        np.savez_compressed(folder / RULER_TOKENS, **tasks)  # type: ignore[arg-type]
 
 
 def choose(folders: Sequence[Path], plan: Plan) -> None:
@@ -117,8 +122,12 @@ def _work(
 
     folder, (step,) = folders[0], given.steps
     model = load_model(path, given.device)
-    with np.load(folder / TOKENS) as file:
-        tokens = {name: file[name].astype(np.int64) for name in file.files}
+    tokens: dict[str, Any] = {}
+    for name in (TOKENS, RULER_TOKENS):
+        with np.load(folder / name) as file:
+            tokens |= {key: file[key] for key in file.files}
+    for key, one in tokens.items():
+        tokens[key] = one.tolist() if one.dtype.kind == "U" else one.astype(np.int64)
     if step == "values":
         write_all_values(model, tokens, folder, plan, given.cpus)
         _describe(path, model, folder)
@@ -274,12 +283,13 @@ class Work:
         return self._contexts[1]
 
     def _is_unanswered(self, texts: str, context: int) -> bool:
-        """Whether it is known that the model finds too few numbers with a full cache."""
-        known = texts.startswith(f"{NEEDLES}:") and full(texts, context) in self._results
+        """Whether it is known that the model answers too little with a full cache."""
+        is_task = texts.startswith((f"{NEEDLES}:", f"{RULER}:"))
+        known = is_task and full(texts, context) in self._results
         return known and not answers(self._results, self._plan, texts, context)
 
     def _make_contexts(self, texts: str, context: int) -> Any:
-        from findings.eviction.contexts import Contexts, Questions
+        from findings.eviction.contexts import Answers, Contexts, Questions
         from findings.eviction.plan import CHOICE, COPIES
 
         plan = self._plan
@@ -287,6 +297,11 @@ class Work:
             name = f"{texts}/{context}"
             parts = (self._tokens[f"{name}/{part}"] for part in ("questions", "answers"))
             return Questions(self._model, self._tokens[name], *parts)
+        if texts.startswith(f"{RULER}:"):
+            questions, right = (
+                self._tokens[f"{texts}/{part}"] for part in ("questions", "references")
+            )
+            return Answers(self._model, self._tokens[texts], questions, right, plan.generated)
         following = plan.followed_choice if texts == CHOICE else plan.following
         following = plan.copied if texts.startswith(f"{COPIES}:") else following
         return Contexts(self._model, self._tokens[texts][:, : context + following], context)

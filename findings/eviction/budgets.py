@@ -19,6 +19,7 @@ from findings.eviction.plan import (
     BOTH,
     FAR,
     FLAT,
+    LAYERS,
     PLASTICITY,
     RANDOM,
     RULE,
@@ -96,12 +97,18 @@ def curves_of(allocation: str, values: Mapping[str, Values], rule: str, plan: Pl
 def windows_of(condition: Condition, values: Mapping[str, Values], plan: Plan) -> Array:
     """(99, layers, key heads) the same shares in all rows: of heads with a window, or 0."""
     main = values[main_source(plan)]
-    order = _order(condition.allocation, main, plan)  # (layers, key heads)
+    kind, _, name = condition.allocation.partition(":")
+    whole_layers = kind == LAYERS
+    order = _order(name if whole_layers else condition.allocation, main, plan)
+    heads = order.shape[1]
+    if whole_layers:
+        order = order.mean(axis=1, keepdims=True)  # (layers, 1)
     number = round(condition.compression * order.size)
     pruned = np.zeros(order.size)
     smallest = np.argsort(order, axis=None, kind="stable")[:number]
     pruned[smallest] = 1.0 - (plan.sink + plan.recent) / condition.context
-    return np.broadcast_to(pruned.reshape(order.shape), (len(PERCENTS), *order.shape))
+    shape = (len(PERCENTS), len(order), heads)
+    return np.broadcast_to(pruned.reshape(order.shape), shape)
 
 
 def _order(name: str, main: Values, plan: Plan) -> Array:

@@ -8,7 +8,8 @@ with `with press(model):`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +20,11 @@ import torch
 import transformers
 from kvpress import BasePress, KVzipPress, ScorerPress
 from torch.nn.functional import log_softmax
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 Tokens = npt.NDArray[np.int64]
 _MOST_PIECES = 512
+_STEPS = 8  # after which it is looked whether all texts have been answered
 
 
 class Outcome(NamedTuple):
@@ -125,20 +127,22 @@ class Contexts:
         kvpress needs one fake key for all queries of a call. If there is none, the following tokens
         are read in shorter pieces.
         """
-        pieces = 1
-        while True:
-            try:
-                hidden = self._read(press, pieces)  # (texts, following, width)
-                break
-            except ValueError as error:
-                if "fake keys" not in str(error) or pieces > _MOST_PIECES:
-                    raise
-                pieces *= 2
+        hidden = self._in_pieces(lambda pieces: self._read(press, pieces))
         self._forget_masks()
         for number, one in enumerate(hidden):
             before, target = self._predicted(number)
             with torch.inference_mode():
                 yield log_softmax(self._model.lm_head(one[before]).float(), dim=-1), target
+
+    def _in_pieces(self, read: Callable[[int], torch.Tensor]) -> torch.Tensor:
+        pieces = 1
+        while True:
+            try:
+                return read(pieces)
+            except ValueError as error:
+                if "fake keys" not in str(error) or pieces > _MOST_PIECES:
+                    raise
+                pieces *= 2
 
     def _predicted(self, number: int) -> tuple[Any, torch.Tensor]:
         """Which following tokens predict, and the tokens that came."""
@@ -215,6 +219,90 @@ class Questions(Contexts):
             cache.crop(kept)
             found.append(result.last_hidden_state)
         return torch.cat(found, dim=1)
+
+
+class Answers(Contexts):
+    """Texts with one question each, answered by greedy decoding.
+
+    Right: the share of the references that the answer contains, as RULER scores it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokens: Tokens,
+        questions: Tokens,
+        references: list[list[str]],
+        most: int,
+    ) -> None:
+        self._asked = torch.from_numpy(questions).to(model.device)  # (texts, m), -1 before them
+        self._references, self._most = references, most
+        self._tokenizer = AutoTokenizer.from_pretrained(model.name_or_path)
+        ends = model.generation_config.eos_token_id
+        ends = self._tokenizer.eos_token_id if ends is None else ends
+        self._ends = torch.tensor(ends, device=model.device).reshape(-1)
+        super().__init__(model, tokens, tokens.shape[1])
+
+    def _reference(self) -> list[torch.Tensor]:
+        return []
+
+    def outcomes(self, press: BasePress | None) -> list[Outcome]:
+        """The outcome of every text; KL and loss are not computed."""
+        tokens = self._in_pieces(lambda pieces: self._answers(press, pieces))
+        self._forget_masks()
+        return [Outcome(math.nan, math.nan, share) for share in self._shares(tokens)]
+
+    @torch.inference_mode()
+    def _answers(self, press: BasePress | None, pieces: int) -> torch.Tensor:
+        """(texts, generated) tokens."""
+        cache, real = self._compressed(press), self._asked >= 0  # (texts, m)
+        texts, m = real.shape
+        place = self._context + (real.cumsum(dim=1) - 1).clamp_min(0)  # (texts, m)
+        context = real.new_ones(texts, cache.get_seq_length())
+        hidden, start = real, 0
+        for columns in torch.arange(m, device=real.device).tensor_split(pieces):
+            if not len(columns):
+                continue
+            end = start + len(columns)
+            before = columns[:, None] >= torch.arange(end, device=real.device)  # (columns, end)
+            own = before[None] & real[:, None, :end]  # (texts, columns, end)
+            known = context[:, None].expand(-1, len(columns), -1)
+            hidden = self._model.model(
+                self._asked[:, start:end].clamp_min(0),
+                past_key_values=cache,
+                position_ids=place[:, start:end],
+                attention_mask=torch.cat([known, own], dim=2)[:, None],
+            ).last_hidden_state
+            start = end
+        seen, found = torch.cat([context, real], dim=1), []
+        ended = seen.new_zeros(texts)
+        for step in range(self._most):
+            token = self._model.lm_head(hidden[:, -1]).argmax(dim=-1)  # (texts,)
+            ended |= torch.isin(token, self._ends)
+            found.append(token.masked_fill(ended, self._ends[0]))
+            if step % _STEPS == 0 and self._are_over(torch.stack(found, dim=1), ended):
+                break
+            seen = torch.cat([seen, seen.new_ones(texts, 1)], dim=1)
+            hidden = self._model.model(
+                token[:, None],
+                past_key_values=cache,
+                position_ids=place[:, -1:] + 1 + step,
+                attention_mask=seen[:, None, None],
+            ).last_hidden_state
+        return torch.stack(found, dim=1)
+
+    def _are_over(self, tokens: torch.Tensor, ended: torch.Tensor) -> bool:
+        """Whether more tokens can change no outcome."""
+        known = [share == 1.0 for share in self._shares(tokens)]
+        return all(one or end for one, end in zip(known, ended.tolist(), strict=True))
+
+    def _shares(self, tokens: torch.Tensor) -> list[float]:
+        """(texts,) shares of the references that the answers (texts, generated) contain."""
+        answers = self._tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [
+            sum(one.lower() in answer.lower() for one in own) / len(own)
+            for answer, own in zip(answers, self._references, strict=True)
+        ]
 
 
 @dataclass

@@ -25,6 +25,14 @@ PLASTICITY, STATIC, FAR, BOTH = "aligned_plasticity", "static_error", "far_mass"
 """Values of key heads; the last one is the mean rank of plasticity and far attention."""
 RULE, RANDOM, SOURCE = "rule", "random", "from"
 """Kinds of allocations, named `KIND:NAME`: another rule, a random order, values of other texts."""
+LAYERS = "layers"
+"""`LAYERS:ORDER`: windows of whole layers, those with the smallest mean of the order."""
+RULER = "ruler"
+RULER_TASKS = (
+    *("niah_single_1", "niah_single_2", "niah_single_3"),
+    *("niah_multikey_1", "niah_multikey_2", "niah_multikey_3"),
+    *("niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,11 @@ class Plan:
     copied: int = 256  # random tokens that come twice
     needles: int = 8  # numbers in a text
     answered: float = 0.8  # share of the numbers that a model finds with a full cache, or no task
+    ruler_texts: int = 20  # of a task
+    generated: int = 48  # most tokens of an answer to RULER
     scorers: tuple[str, ...] = SCORERS
     compressions: tuple[float, ...] = (0.25, 0.5, 0.75, 0.875, 0.9)
+    ruler_compressions: tuple[float, ...] = (0.25, 0.5, 0.75, 0.875)
     choice_scorers: tuple[str, ...] = (SNAPKV, EXPECTED)
     choice_compressions: tuple[float, ...] = (0.5, 0.75, 0.9)
     few: tuple[float, ...] = (0.5, 0.75)  # compressions of the smaller comparisons
@@ -64,7 +75,7 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """What the outcome of a condition depends on."""
         names = "captured captured_texts fewer_tokens following followed_choice texts copied "
-        names += "needles answered sink window recent seed"
+        names += "needles answered ruler_texts generated sink window recent seed"
         return {name: asdict(self)[name] for name in names.split()}
 
 
@@ -79,6 +90,8 @@ SMALL = Plan(
     texts=2,
     copied=128,
     needles=4,
+    ruler_texts=4,
+    ruler_compressions=(0.5, 0.75),
     scorers=(SNAPKV, EXPECTED),
     compressions=(0.5, 0.75),
     choice_compressions=(0.75,),
@@ -114,6 +127,11 @@ def needles_in(book: str) -> str:
 def copies_in(book: str) -> str:
     """The task of copying random tokens."""
     return f"{COPIES}:{book}"
+
+
+def ruler(task: str) -> str:
+    """A task of RULER."""
+    return f"{RULER}:{task}"
 
 
 def full(texts: str, context: int) -> Condition:
@@ -187,6 +205,16 @@ def report_conditions(plan: Plan, rules: tuple[str, ...] = ()) -> Iterator[list[
     orders = tuple(f"{RANDOM}:{number}" for number in range(plan.random_orders))
     for texts in (REPORT, needles_in(REPORT)):
         yield _settings(texts, main, *few, orders)
+    for texts in (REPORT, needles_in(REPORT), copies_in(REPORT)):
+        yield list(_layer_windows(plan, texts))
+    shares = plan.ruler_compressions
+    for texts in map(ruler, RULER_TASKS):
+        yield [
+            full(texts, main),
+            *_settings(texts, main, plan.choice_scorers, shares, names),
+            *(Condition(texts, main, SNAPKV, one, PYRAMID) for one in shares),
+            *(Condition(texts, main, REPLAY, one, KVZIP) for one in shares),
+        ]
 
 
 def _windows(plan: Plan, texts: str) -> Iterator[Condition]:
@@ -194,6 +222,13 @@ def _windows(plan: Plan, texts: str) -> Iterator[Condition]:
     orders = (PLASTICITY, FAR, BOTH, *(f"{RANDOM}:{n}" for n in range(plan.random_windows)))
     for share, order in product(plan.window_shares, orders):
         yield Condition(texts, plan.main, WINDOW, round(1.0 - share, 6), order)
+
+
+def _layer_windows(plan: Plan, texts: str) -> Iterator[Condition]:
+    """Some layers keep everything, the others their first and last tokens."""
+    orders = (STATIC, PLASTICITY, FAR, *(f"{RANDOM}:{n}" for n in range(plan.random_windows)))
+    for share, order in product(plan.window_shares, orders):
+        yield Condition(texts, plan.main, WINDOW, round(1.0 - share, 6), f"{LAYERS}:{order}")
 
 
 def _settings(

@@ -26,6 +26,7 @@ from findings.eviction.plan import (
     FULL,
     KEYDIFF,
     KVZIP,
+    LAYERS,
     NOTHING,
     OTHERS,
     OWN,
@@ -36,6 +37,7 @@ from findings.eviction.plan import (
     REPLAY,
     REPORT,
     RULE,
+    RULER_TASKS,
     SNAPKV,
     SOURCE,
     STATIC,
@@ -45,6 +47,7 @@ from findings.eviction.plan import (
     copies_in,
     full,
     needles_in,
+    ruler,
     source_name,
     sources,
 )
@@ -56,9 +59,10 @@ HERE = Path(__file__).resolve().parent
 VALUES, CHOSEN, MODEL = "key_heads.csv", "chosen_rule.json", "model.json"
 PAGES = {
     Path("README.md"): ("leaderboard",),
-    Path("docs/findings-compression.md"): ("counts", "rules"),
+    Path("docs/findings-compression.md"): ("ruler", "counts", "rules"),
     Path("findings/eviction/README.md"): (
-        *("budgets", "needles", "copies", "random", "crosswise", "transfer", "fewer", "windows"),
+        *("budgets", "ruler_tasks", "needles", "copies", "random", "crosswise", "transfer"),
+        *("fewer", "windows", "layers"),
     ),
 }
 """The tables of every page."""
@@ -131,10 +135,16 @@ class Model:
         """The rule that all parts of the choice together prefer."""
         return self.preferred["all"]
 
-    def draws(self, number: int, *condition: str | float, field: str = "kl") -> Array:
+    def draws(self, number: int, *condition: str | float, field: str = "kl", of: str = "") -> Array:
         """(draws,) means over texts of the random orders that were run."""
-        found = [self.of(*condition, f"{RANDOM}:{n}", field=field).mean() for n in range(number)]
+        names = [f"{of}{RANDOM}:{n}" for n in range(number)]
+        found = [self.of(*condition, name, field=field).mean() for name in names]
         return np.array([one for one in found if not np.isnan(one)])
+
+    def rulers(self) -> list[str]:
+        """The tasks of RULER that the model answers with a full cache."""
+        names = [ruler(task) for task in RULER_TASKS]
+        return [one for one in names if answers(self.results, self.plan, one, self.plan.main)]
 
     def answers(self, context: int) -> bool:
         """Whether the model finds the numbers with a full cache."""
@@ -182,10 +192,13 @@ class Study:
         yield "crosswise", self._crosswise()
         yield "transfer", self._transfer()
         yield "fewer", self._fewer()
-        yield "windows", self._windows()
+        yield "windows", self._windows((PLASTICITY, FAR, BOTH))
+        yield "layers", self._windows((STATIC, PLASTICITY, FAR), f"{LAYERS}:")
         yield "budgets", self._budgets()
         yield "needles", self._tasks(needles_in(REPORT))
         yield "copies", self._tasks(copies_in(REPORT))
+        yield "ruler", self._ruler()
+        yield "ruler_tasks", self._ruler_tasks()
         yield "random", self._random()
 
     def _leaderboard(self) -> str:
@@ -325,24 +338,24 @@ class Study:
         ]
         return markdown(["texts × tokens", *columns], rows)
 
-    def _windows(self) -> str:
-        """Some heads keep everything, the others their first and last tokens."""
+    def _windows(self, orders: Sequence[str], of: str = "") -> str:
+        """Some heads, or layers, keep everything, the others their first and last tokens."""
         rows = []
         for model, share in product(self.models, self.plan.window_shares[::2]):
             place = (self.plan.main, WINDOW, round(1.0 - share, 6))
-            for order in (PLASTICITY, FAR, BOTH):
+            for order in orders:
                 row = [f"{model.name}, {share:g}, {WORDS[order]}"]
                 for texts, field, digits in self._window_tasks(model):
-                    drawn = model.draws(self.plan.random_windows, texts, *place, field=field)
-                    own = model.of(texts, *place, order, field=field)
+                    drawn = model.draws(self.plan.random_windows, texts, *place, field=field, of=of)
+                    own = model.of(texts, *place, f"{of}{order}", field=field)
                     row += [_number(own, digits), _among(own, drawn, largest=field == "right")]
                 rows.append(row)
             row = [f"{model.name}, {share:g}, random, mean"]
             for texts, field, digits in self._window_tasks(model):
-                drawn = model.draws(self.plan.random_windows, texts, *place, field=field)
+                drawn = model.draws(self.plan.random_windows, texts, *place, field=field, of=of)
                 row += [_number(drawn, digits), NONE]
             rows.append(row)
-        heading = ["model, share of full heads, order"]
+        heading = [f"model, share of full {'layers' if of else 'heads'}, order"]
         for one in ("KL", "found", "copied"):
             heading += [one, "as good or better at random"]
         return markdown(heading, rows)
@@ -401,6 +414,53 @@ class Study:
                     rows.append([name, *[NONE] * len(names), _number(right, 2)])
         columns = [WORDS[name] for name in names]
         return markdown(["model, context, scorer, keys pruned", *columns, "other"], rows)
+
+    def _ruler(self) -> str:
+        """One row per allocation: the mean over the tasks that a model answers."""
+        rows = []
+        for name in _LEADERS:
+            row = [f"**{WORDS[name]}**" if name == PLASTICITY else WORDS[name]]
+            for model, one in product(self.models, self.plan.few):
+                row.append(_number(self._rulers(model, _SCORER, one, name), 2))
+            rows.append(row)
+        heading = ["keys are divided by"]
+        for model in self.models:
+            tasks = model.rulers()
+            right = [self._right(model, task, NOTHING, 0.0, FULL).mean() for task in tasks]
+            for one in self.plan.few:
+                whole = f"{len(tasks)} tasks, full cache {np.mean(right):.2f}" if tasks else NONE
+                heading.append(f"{model.name} ({whole}), {_percent(one)} pruned")
+        return markdown(heading, rows)
+
+    def _rulers(self, model: Model, *setting: str | float) -> Array:
+        """(tasks,) shares of right answers."""
+        found = [self._right(model, task, *setting).mean() for task in model.rulers()]
+        return np.array(found)
+
+    def _right(self, model: Model, task: str, *setting: str | float) -> Array:
+        return model.of(task, self.plan.main, *setting, field="right")
+
+    def _ruler_tasks(self) -> str:
+        """Every task of RULER and every setting that was run."""
+        rows = []
+        names = (OWN, FLAT, ADAKV, CRITICAL, PYRAMID, STATIC, PLASTICITY)
+        for model, name in product(self.models, RULER_TASKS):
+            task = ruler(name)
+            whole = self._right(model, task, NOTHING, 0.0, FULL)
+            if np.isnan(whole).any():
+                continue
+            left_out = "" if task in model.rulers() else " (left out)"
+            title = f"{model.name}, {name}, nothing is pruned{left_out}"
+            rows.append([title, *[NONE] * len(names), _number(whole, 2)])
+            how = product(self.plan.choice_scorers, self.plan.ruler_compressions)
+            for scorer, one in [*how, *product((REPLAY,), self.plan.ruler_compressions)]:
+                own = [_number(self._right(model, task, scorer, one, n), 2) for n in names]
+                own.append(_number(self._right(model, task, scorer, one, KVZIP), 2))
+                if any(cell != NONE for cell in own):
+                    words = WORDS[KVZIP if scorer == REPLAY else scorer]
+                    rows.append([f"{model.name}, {name}, {words}, {_percent(one)}", *own])
+        columns = [WORDS[name] for name in names]
+        return markdown(["model, task, scorer, keys pruned", *columns, "other"], rows)
 
     def _random(self) -> str:
         """The same budgets in random orders of the heads."""

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 import attention_plasticity as ap
 from attention_plasticity.figures.saving import save_all
+from findings.smollm2.baselines import baseline_heads, baseline_runs, baseline_tables
 from findings.smollm2.beyond import beyond_table, draw_beyond
 from findings.smollm2.counts import counted_bins, counted_heads
 from findings.smollm2.heads import (
@@ -154,6 +155,10 @@ def _keep_results(runs: dict[str, ap.Run], counts: pd.DataFrame) -> None:
 def _tables(runs: dict[str, ap.Run]) -> Iterator[tuple[str, str]]:
     """(name, Markdown) of every table of docs/findings-smollm2.md."""
     yield from head_tables({name: runs[name] for name in CAPTURES}, runs[BASE])
+    baselines = baseline_runs(FOLDER, next((FOLDER / "model").iterdir()))
+    heads = baseline_heads(baselines)
+    heads.to_csv(RESULTS / "head_baselines.csv", index=False, float_format="%.6f")
+    yield from baseline_tables(baselines, heads)
     yield "attended", attended_table(runs[BASE], runs["context"])
     yield from role_tables(runs["roles"])
     yield "beyond", beyond_table(runs[LONG], _long_counts())

@@ -19,9 +19,17 @@ from kvpress import (
 from transformers import DynamicCache
 
 from attention_plasticity.kvpress import BudgetPress
-from findings.eviction.contexts import Contexts, KnownScores, OneByOne, Questions, load_model
+from findings.eviction.contexts import (
+    Answers,
+    Contexts,
+    KnownScores,
+    OneByOne,
+    Questions,
+    load_model,
+)
 from findings.eviction.presses import pyramid_curves
 from tiny_models import ARCHITECTURES, VOCABULARY
+from tiny_texts import tiny_tokenizer
 
 CONTEXT, FOLLOWING, TEXTS = 48, 5, 2
 
@@ -168,3 +176,43 @@ def test_a_model_gets_the_width_of_its_heads(tmp_path):
     scores = contexts.scores(KeyDiffPress(), 0)
     press = OneByOne(scores, lambda own: CriticalAdaKVPress(KnownScores(0.5, own)))
     assert all(one.kl > 0 for one in contexts.outcomes(press))
+
+
+def greedy(model, context, question, press, most):
+    """The tokens of an answer, one forward per token, with the press as its users have it."""
+    cache, found = DynamicCache(), []
+    with torch.no_grad():
+        with press(model) if press else nullcontext():
+            model(torch.from_numpy(context[None]), past_key_values=cache)
+        given = list(question)
+        for place in range(len(question) + most - 1):
+            position = torch.tensor([[len(context) + place]])
+            token = torch.tensor([[given[place]]])
+            logits = model(token, past_key_values=cache, position_ids=position).logits
+            if place >= len(question) - 1:
+                given.append(int(logits[0, -1].argmax()))
+                found.append(given[-1])
+    return found
+
+
+@pytest.mark.parametrize("pruned", [0.0, 0.5])
+def test_answers_are_those_of_greedy_decoding_with_the_press(model, tokens, tmp_path, pruned):
+    tokenizer, most = tiny_tokenizer(), 6
+    tokenizer.save_pretrained(tmp_path)
+    model.config.name_or_path = model.name_or_path = str(tmp_path)
+    context, questions = tokens[:, :CONTEXT], [tokens[0, -5:], tokens[1, -3:]]
+    padded = np.array([[-1] * (5 - len(one)) + list(one) for one in questions])
+    press = KeyDiffPress(pruned) if pruned else None
+    plain = [
+        greedy(model, own, asked, press, most)
+        for own, asked in zip(context, questions, strict=True)
+    ]
+    ends = model.generation_config.eos_token_id
+    assert all(ends not in one for one in plain)  # or the answers would be shorter
+    words = [tokenizer.decode(one, skip_special_tokens=True) for one in plain]
+    references = [[words[0], "not in it"], [words[1][-2:]]]
+    found = Answers(model, context, padded, references, most)
+    known = KnownScores(pruned, found.scores(KeyDiffPress(), 0)) if pruned else None
+    assert [one.right for one in found.outcomes(known)] == [0.5, 1.0]
+    other = Answers(model, context, padded, [[f"{one}?"] for one in words], most)
+    assert [one.right for one in other.outcomes(known)] == [0.0, 0.0]

@@ -18,6 +18,8 @@ from findings.eviction.plan import (
     PLASTICITY,
     REPLAY,
     REPORT,
+    RULER,
+    RULER_TASKS,
     SMALL,
     Condition,
     choice_conditions,
@@ -25,11 +27,13 @@ from findings.eviction.plan import (
     main_source,
     needles_in,
     report_conditions,
+    ruler,
     sources,
 )
 from findings.eviction.results import Results
 from findings.eviction.values import read_values
 from tiny_models import ARCHITECTURES, VOCABULARY
+from tiny_texts import tiny_tokenizer
 
 LAYERS, HEADS, CONTEXT = 4, 2, 96
 PLAN = replace(
@@ -42,6 +46,8 @@ PLAN = replace(
     followed_choice=4,
     copied=4,
     needles=2,
+    ruler_texts=2,
+    generated=1,
     answered=0.0,
     random_orders=2,
     random_windows=2,
@@ -69,7 +75,11 @@ def folder(tmp_path_factory):
         answers[:, :, 1] = 1
         found |= {name: drawn(PLAN.texts, CONTEXT)}
         found |= {f"{name}/questions": questions, f"{name}/answers": answers}
+    for task in map(ruler, RULER_TASKS):
+        found |= {task: drawn(PLAN.ruler_texts, CONTEXT)}
+        found |= {f"{task}/questions": drawn(PLAN.ruler_texts, 3)}
     np.savez(path / TOKENS, **found)
+    tiny_tokenizer().save_pretrained(path)
     return path
 
 
@@ -79,6 +89,9 @@ def work(folder, seconds=float("inf")):
     model = ARCHITECTURES["llama"].model("sdpa")
     with np.load(folder / TOKENS) as file:
         tokens = {name: file[name].astype(np.int64) for name in file.files}
+    references = [["a"], ["b", "c"]]
+    tokens |= {f"{ruler(task)}/references": references for task in RULER_TASKS}
+    model.config.name_or_path = model.name_or_path = str(folder)
     if not (folder / VALUES).exists():
         write_all_values(model, tokens, folder, PLAN, cpus=1)
     return Work(model, tokens, folder, PLAN, time.monotonic() + seconds, "0")
@@ -127,7 +140,11 @@ def test_the_study_continues_and_has_all_outcomes(folder, monkeypatch):
     planned = [one for conditions in lists for one in conditions]
     assert all(one in results for one in planned)
     assert len({one.name for one in planned}) <= lines.count("\n")
-    assert all((results.of(one) >= -1e-6).all() for one in planned)  # KL
+    tasks = [one for one in planned if one.texts.startswith(f"{RULER}:")]
+    assert len(tasks) > len(RULER_TASKS)
+    assert all(set(results.of(one, "right")) <= {0.0, 0.5, 1.0} for one in tasks)
+    rest = [one for one in planned if one not in tasks]
+    assert all((results.of(one) >= -1e-6).all() for one in rest)  # KL
     own, other = (Condition(REPORT, CONTEXT, "snapkv", 0.5, one) for one in (FLAT, PLASTICITY))
     assert (results.of(own) != results.of(other)).any()
     assert Condition(REPORT, CONTEXT, REPLAY, 0.5, KVZIP) in results
@@ -143,4 +160,4 @@ def _random_replay(self):
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    return [torch.rand(PLAN.texts, HEADS, CONTEXT, generator=generator) for _ in range(LAYERS)]
+    return [torch.rand(len(self._ids), HEADS, CONTEXT, generator=generator) for _ in range(LAYERS)]

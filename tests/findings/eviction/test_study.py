@@ -20,10 +20,12 @@ from findings.eviction.plan import (
     CHOICE,
     FAR,
     FLAT,
+    LAYERS,
     OTHERS,
     PLASTICITY,
     RANDOM,
     REPORT,
+    RULER_TASKS,
     SMALL,
     SOURCE,
     STATIC,
@@ -36,6 +38,7 @@ from findings.eviction.plan import (
     main_source,
     needles_in,
     report_conditions,
+    ruler,
     source_name,
     sources,
 )
@@ -80,7 +83,8 @@ def test_conditions_of_a_list_have_the_same_texts_and_come_once():
     for conditions in lists:
         assert len({(one.texts, one.context) for one in conditions}) == 1
     assert {conditions[0].texts for conditions in lists} == {
-        *(CHOICE, needles_in(CHOICE), REPORT, needles_in(REPORT), copies_in(REPORT), *OTHERS)
+        *(CHOICE, needles_in(CHOICE), REPORT, needles_in(REPORT), copies_in(REPORT), *OTHERS),
+        *map(ruler, RULER_TASKS),
     }
     needed = {one.split(f"/{SOURCE}:")[1] for one in names if f"/{SOURCE}:" in one}
     assert needed == {source_name(*one) for one in sources(plan)} - {main_source(plan)}
@@ -195,6 +199,20 @@ def test_windows_go_to_the_heads_with_the_smallest_values():
         if order in main:
             smallest = np.argsort(main[order], axis=None)[:6]
             assert sorted(np.flatnonzero(lost)) == sorted(smallest)
+
+
+@pytest.mark.parametrize("order", [STATIC, f"{RANDOM}:0"])
+def test_windows_of_layers_go_to_the_layers_with_the_smallest_means(order):
+    values = drawn_values(SMALL)
+    main = values[main_source(SMALL)]
+    condition = Condition(REPORT, 1024, WINDOW, 0.5, f"{LAYERS}:{order}")
+    lost = windows_of(condition, values, SMALL)[0]
+    assert lost.shape == SHAPE
+    assert (lost == lost[:, :1]).all()
+    assert np.count_nonzero(lost[:, 0]) == 2
+    if order in main:
+        smallest = sorted(range(4), key=lambda layer: main[order][layer].sum())[:2]
+        assert set(np.flatnonzero(lost[:, 0])) == set(smallest)
 
 
 @pytest.fixture(scope="module")
