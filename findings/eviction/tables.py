@@ -59,10 +59,10 @@ HERE = Path(__file__).resolve().parent
 VALUES, CHOSEN, MODEL = "key_heads.csv", "chosen_rule.json", "model.json"
 PAGES = {
     Path("README.md"): ("leaderboard",),
-    Path("docs/findings-compression.md"): ("ruler", "counts", "rules"),
+    Path("docs/findings-compression.md"): ("ruler", "counts"),
     Path("findings/eviction/README.md"): (
-        *("budgets", "ruler_tasks", "needles", "copies", "random", "crosswise", "transfer"),
-        *("fewer", "windows", "layers"),
+        *("budgets", "ruler_tasks", "needles", "copies", "random", "rules", "crosswise"),
+        *("transfer", "fewer", "windows", "layers"),
     ),
 }
 """The tables of every page."""
@@ -417,19 +417,19 @@ class Study:
 
     def _ruler(self) -> str:
         """One row per allocation: the mean over the tasks that a model answers."""
-        rows = []
+        full_cache = [
+            _number(self._rulers(model, NOTHING, 0.0, FULL), 2)
+            for model, _ in product(self.models, self.plan.few)
+        ]
+        rows = [["full cache", *full_cache]]
         for name in _LEADERS:
             row = [f"**{WORDS[name]}**" if name == PLASTICITY else WORDS[name]]
             for model, one in product(self.models, self.plan.few):
                 row.append(_number(self._rulers(model, _SCORER, one, name), 2))
             rows.append(row)
         heading = ["keys are divided by"]
-        for model in self.models:
-            tasks = model.rulers()
-            right = [self._right(model, task, NOTHING, 0.0, FULL).mean() for task in tasks]
-            for one in self.plan.few:
-                whole = f"{len(tasks)} tasks, full cache {np.mean(right):.2f}" if tasks else NONE
-                heading.append(f"{model.name} ({whole}), {_percent(one)} pruned")
+        for model, one in product(self.models, self.plan.few):
+            heading.append(f"{model.name}, {len(model.rulers())} tasks, {_percent(one)} pruned")
         return markdown(heading, rows)
 
     def _rulers(self, model: Model, *setting: str | float) -> Array:
