@@ -222,7 +222,7 @@ def test_the_report_counts_the_masks(model, file, ratio):
     assert (press.report().lost, press.report().kept.min()) == (0.0, TOKENS)
 
 
-def test_the_patch_of_the_examples_gives_the_same_budgets(model, file, tmp_path):
+def test_without_protected_tokens_the_patch_gives_the_same_budgets(model, file, tmp_path):
     diff = (Path(__file__).parents[2] / "examples" / "kvpress-budget-curves.diff").read_text()
     target = tmp_path / "kvpress" / "presses" / "lukv_press.py"
     target.parent.mkdir(parents=True)
@@ -237,8 +237,8 @@ def test_the_patch_of_the_examples_gives_the_same_budgets(model, file, tmp_path)
     curves = np.load(file)
     masks = []
     for press in (
-        patched.LUKVPress(KnormPress(), 0.5, sink=4, window=1, budget_curves=curves),
-        BudgetPress(KnormPress(), file, 0.5, sink=4, window=1),
+        patched.LUKVPress(KnormPress(), 0.5, sink=0, window=0, budget_curves=curves),
+        BudgetPress(KnormPress(), file, 0.5, sink=0, window=0),
     ):
         compressed(model, press)
         masked = [layer.self_attn.masked_key_indices for layer in model.model.layers]
