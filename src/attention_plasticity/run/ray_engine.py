@@ -22,6 +22,7 @@ class RayTasks(Engine):
     def __init__(self, address: str | None, workers: int, note: Callable[[str], None]) -> None:
         self._ray = import_ray()
         self._connection = connect(self._ray, address, workers, "heads")
+        self._node = self._ray.get_runtime_context().get_node_id()  # of this command
         self._note = note
         self._running: dict[Future[Any], Any] = {}  # references of Ray
         self._remote: dict[Callable[..., Any], Any] = {}  # functions as Ray has them
@@ -67,9 +68,15 @@ class RayTasks(Engine):
             future.set_exception(died)
 
     def check(self) -> None:
-        """Count the CPUs of the cluster."""
+        """Count the CPUs of the cluster. Raises an error if the node of this command died.
+
+        Its tasks would never end. After the death of the head Ray ends this process.
+        """
         now = time.monotonic()
         if now >= self._next_count:
+            dead = (one["NodeID"] for one in self._ray.nodes() if not one["Alive"])
+            if self._node in dead:
+                raise self._connection.lost("the node of this command died")
             self.workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
             self._next_count = now + _SECONDS_BETWEEN_COUNTS
         if self._note_at is not None and now >= self._note_at:
