@@ -11,7 +11,7 @@ import pandas as pd
 from attention_plasticity.compare.cautions import cautions_table, obstacles
 from attention_plasticity.compare.runs import named_runs
 from attention_plasticity.compare.several import SeveralRuns
-from attention_plasticity.compare.tables import tables_of
+from attention_plasticity.compare.study_tables import tables_of
 from attention_plasticity.compare.writers import (
     Table,
     csv_text,

@@ -37,9 +37,9 @@ from qk_sniffer.engines.hf.layout import HfLayout, decoder_of, text_config
 from qk_sniffer.engines.hf.probe_forward import is_probe_running
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.rows.checks import stored_rows
+from qk_sniffer.rows.host_rows import HostRows, empty_rows
+from qk_sniffer.rows.layer_tables import Part
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan, text_bytes, texts_of_forward
-from qk_sniffer.rows.tables import Part
-from qk_sniffer.rows.taken import TakenRows, empty_rows
 from qk_sniffer.rows.taker import RowTaker
 from qk_sniffer.sampling.bucket_counts import TEXTS_LOOKED_AT, choose
 from qk_sniffer.sampling.heads import choose_heads
@@ -244,7 +244,7 @@ class Tap:
         layers = {layer.facts.layer for layer in plan.wanted}
         self._calls = HfCalls(layout, layers, self._taker, pre_rope=pre_rope, rules=plan.attention)
         self._heads = frozenset(plan.heads())
-        self._forwards: list[TakenRows] = []
+        self._forwards: list[HostRows] = []
         self._lengths_now: list[int] = []  # of the sequences in the current forward
         self._model_arguments: Mapping[str, Any] | None = None  # None if the decoder runs alone
         self._stack = ExitStack()

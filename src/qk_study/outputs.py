@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_plasticity import __version__
-from attention_plasticity.compare.tables import NAMES_OF_TABLES, NamedTable, tables_of
+from attention_plasticity.compare.study_tables import NAMES_OF_TABLES, NamedTable, tables_of
 from attention_plasticity.compare.writers import markdown_table, markdown_text
 from attention_plasticity.page.report import make_report
 from attention_plasticity.tables.finished_run import FinishedRun

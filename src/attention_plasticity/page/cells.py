@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from attention_plasticity.metrics import ALIGNED, HEAD, HEAD_METRICS, NEAR, POOLED
-from attention_plasticity.page.tables import Columns, Tables, ordered
+from attention_plasticity.page.shown_columns import Columns, Tables, ordered
 from attention_plasticity.tables.baselines import BASELINES, Level, levels
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import half_width

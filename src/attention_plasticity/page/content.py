@@ -16,7 +16,7 @@ from attention_plasticity.metrics import HEAD
 from attention_plasticity.page.cells import ShownCells, head_groups, why_over_buckets
 from attention_plasticity.page.provenance import provenance
 from attention_plasticity.page.sentences import sentences, why_no_words
-from attention_plasticity.page.tables import (
+from attention_plasticity.page.shown_columns import (
     SHOWN,
     Columns,
     Tables,

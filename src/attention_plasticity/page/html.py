@@ -15,7 +15,7 @@ from attention_plasticity.measure.grid import FEWEST_TEXTS
 from attention_plasticity.metrics import shown_groups
 from attention_plasticity.page.cells import kinds
 from attention_plasticity.page.payload import Header, compressed
-from attention_plasticity.page.tables import words_of_tables
+from attention_plasticity.page.shown_columns import words_of_tables
 from attention_plasticity.roles import NAMES, ROLES, UNSURE
 from attention_plasticity.tables.head_roles import COLOURS, DARK_COLOURS
 

@@ -27,7 +27,7 @@ from qk_dump.writer import DATA_FILE, HeadWriter
 from qk_sniffer.capture.folder import CaptureFolder
 from qk_sniffer.capture.refusals import REMEDY
 from qk_sniffer.capture.segments import Segment, head_groups, read_segments
-from qk_sniffer.rows.tables import LayerTable, Part
+from qk_sniffer.rows.layer_tables import LayerTable, Part
 from qk_toolkit.errors import ConfigError, DumpError, OutputError
 from qk_toolkit.files import cannot_write, remove_drafts, sync_folder
 

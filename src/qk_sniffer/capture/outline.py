@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from qk_dump.manifest import DumpManifest, json_text
-from qk_sniffer.rows.tables import LayerTable
+from qk_sniffer.rows.layer_tables import LayerTable
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import read_json, write_first, write_text
 

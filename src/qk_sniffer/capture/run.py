@@ -40,8 +40,8 @@ from qk_sniffer.engines.hf.loading import load_tokenizer
 from qk_sniffer.engines.hf.memory import is_out_of_memory, out_of_memory_advice
 from qk_sniffer.extras import require_vllm
 from qk_sniffer.rows.checks import stored_rows
+from qk_sniffer.rows.layer_tables import LayerTable, Part
 from qk_sniffer.rows.source import Taken
-from qk_sniffer.rows.tables import LayerTable, Part
 from qk_sniffer.sampling.bucket_counts import bucket_counts
 from qk_sniffer.texts.token_texts import token_texts
 from qk_toolkit.errors import ConfigError, ToolkitError

@@ -27,7 +27,7 @@ from qk_dump.columns import HEAD, VECTOR
 from qk_dump.layout import UNFINISHED
 from qk_dump.parquet import reason_of
 from qk_dump.side_files import Example
-from qk_sniffer.rows.tables import LayerTable, Part
+from qk_sniffer.rows.layer_tables import LayerTable, Part
 from qk_toolkit.errors import DumpError
 from qk_toolkit.files import open_regular, read_json, staged_folder, sync, write_through
 

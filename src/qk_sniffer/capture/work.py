@@ -28,8 +28,8 @@ from qk_sniffer.capture.segments import (
     write_segment,
 )
 from qk_sniffer.capture.setup import Setup
+from qk_sniffer.rows.layer_tables import LayerTable, Part
 from qk_sniffer.rows.plan import ForwardTexts, text_bytes, texts_of_forward
-from qk_sniffer.rows.tables import LayerTable, Part
 from qk_sniffer.texts.sources import Text
 from qk_toolkit.errors import ConfigError
 from qk_toolkit.files import cannot_write

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from qk_dump.columns import EXAMPLE, HEAD, LSE, POSITION, RECEIVED, VALUE_NORM, VECTOR
 from qk_dump.rows import Rows
-from qk_sniffer.rows.tables import Part
+from qk_sniffer.rows.layer_tables import Part
 from qk_toolkit.errors import ToolkitError
 
 _OVERFLOW = "The model overflows: load it in bfloat16 or float32 (model.dtype)"

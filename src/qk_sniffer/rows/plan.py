@@ -12,7 +12,7 @@ import pyarrow as pa
 from qk_dump.columns import HEAD, LAYER, written_names
 from qk_dump.heads import HeadId, Kind
 from qk_sniffer.engines.engine import first_tokens
-from qk_sniffer.rows.tables import LayerTable, Part
+from qk_sniffer.rows.layer_tables import LayerTable, Part
 from qk_sniffer.sampling.attended_keys import AttendedSampler
 from qk_sniffer.sampling.heads import KINDS, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler

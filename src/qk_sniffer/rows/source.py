@@ -11,8 +11,8 @@ from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
 from qk_sniffer.engines.hf.calls import HfCalls
 from qk_sniffer.engines.hf.layout import HfLayout
+from qk_sniffer.rows.layer_tables import Part
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
-from qk_sniffer.rows.tables import Part
 from qk_sniffer.rows.taker import RowTaker
 from qk_toolkit.errors import ToolkitError
 

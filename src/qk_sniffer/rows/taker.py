@@ -19,8 +19,8 @@ from qk_sniffer.attention.totals import COLUMNS
 from qk_sniffer.device_copies import copy_into, empty_host, to_device
 from qk_sniffer.engines.engine import AttentionRule, LayerCall
 from qk_sniffer.rows.attended import take_attended
+from qk_sniffer.rows.host_rows import HostRows
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
-from qk_sniffer.rows.taken import TakenRows
 from qk_sniffer.sampling.heads import WantedLayer
 
 _MOST_ATTENTION_ROWS = 1 << 18  # rows of all heads in one computation of attention
@@ -35,14 +35,14 @@ class RowTaker:
         self._max_rows = max_rows
         self._wanted = {layer.facts.layer: layer for layer in plan.wanted}
         self._index: _RowIndex | None = None
-        self._taken: TakenRows | None = None
+        self._taken: HostRows | None = None
 
     def expect(self, texts: ForwardTexts | None) -> None:
         """Set the texts of the next forward. Rows that were not taken are dropped."""
         self._index = None if texts is None else _RowIndex(texts)
-        self._taken = None if texts is None else TakenRows(self._plan, texts)
+        self._taken = None if texts is None else HostRows(self._plan, texts)
 
-    def take(self) -> TakenRows:
+    def take(self) -> HostRows:
         """The rows of the forward since `expect`."""
         taken, self._taken, self._index = self._taken, None, None
         if taken is None:

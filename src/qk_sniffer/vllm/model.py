@@ -29,8 +29,8 @@ from qk_sniffer.engines.hf.loading import (
 from qk_sniffer.engines.hf.memory import is_out_of_memory
 from qk_sniffer.engines.hf.probing import probe
 from qk_sniffer.engines.hf.unloaded import shape_of, small_model
+from qk_sniffer.rows.layer_tables import Part, with_heads
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
-from qk_sniffer.rows.tables import Part, with_heads
 from qk_sniffer.vllm.layers import VllmLayer, layout_in_vllm, require_whole_key_heads, window_notes
 from qk_toolkit.errors import ConfigError, ToolkitError
 from qk_toolkit.files import user_path

@@ -10,8 +10,8 @@ from torch import Tensor
 from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
 from qk_sniffer.engines.engine import LayerCall, Rotations
+from qk_sniffer.rows.host_rows import HostRows
 from qk_sniffer.rows.plan import RowPlan, texts_of_forward
-from qk_sniffer.rows.taken import TakenRows
 from qk_sniffer.rows.taker import RowTaker
 from qk_sniffer.sampling.heads import WantedLayer
 from qk_toolkit.errors import ToolkitError
@@ -97,7 +97,7 @@ class TextCalls:
         rule = self._facts[layer].rule(sinks) if self._attention else None
         self._taker.on_call(LayerCall(layer, query, key, value, query, key, rule))
 
-    def take(self) -> TakenRows:
+    def take(self) -> HostRows:
         """The rows of the text. Raises an error if a layer was not called."""
         taken = self._taker.take()
         if taken.missing:

@@ -19,7 +19,7 @@ from qk_sniffer.capture.finish import finish
 from qk_sniffer.capture.folder import open_capture
 from qk_sniffer.capture.outline import Outline
 from qk_sniffer.capture.segments import segment_path, write_segment
-from qk_sniffer.rows.tables import LayerTable, Part, with_heads
+from qk_sniffer.rows.layer_tables import LayerTable, Part, with_heads
 
 PLAN = {
     "model": {"name": "tiny", "revision": None},

@@ -35,7 +35,7 @@ from qk_dump.rows import Rows
 from qk_dump.side_files import read_examples
 from qk_dump.source import open_dump
 from qk_sniffer.capture.segments import head_groups, read_segment, saved_chunks, write_segment
-from qk_sniffer.rows.tables import LayerTable, Part
+from qk_sniffer.rows.layer_tables import LayerTable, Part
 from qk_toolkit.errors import ConfigError, DumpError, OutputError
 from waiting import PATIENCE
 

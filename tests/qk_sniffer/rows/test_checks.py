@@ -6,7 +6,7 @@ import pytest
 from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
 from qk_sniffer.rows.checks import stored_rows
-from qk_sniffer.rows.tables import Part
+from qk_sniffer.rows.layer_tables import Part
 from qk_toolkit.errors import ToolkitError
 
 QUERY, KEY = HeadId(3, 2, "q"), HeadId(3, 1, "k")

@@ -28,8 +28,8 @@ from qk_dump.heads import HeadId
 from qk_dump.rows import Rows
 from qk_sniffer.attention import received
 from qk_sniffer.config import CaptureSettings
+from qk_sniffer.rows.host_rows import HostRows, empty_rows
 from qk_sniffer.rows.plan import RowPlan, texts_of_forward
-from qk_sniffer.rows.taken import TakenRows, empty_rows
 from qk_sniffer.rows.taker import RowTaker
 from qk_sniffer.sampling.attended_keys import AttendedSampler
 from qk_sniffer.sampling.heads import choose_heads
@@ -53,7 +53,7 @@ def taken(
     texts: Sequence[Sequence[int]] = TEXTS,
     examples: Sequence[int] = EXAMPLES,
     max_rows: int = 65_536,
-) -> TakenRows:
+) -> HostRows:
     taker = RowTaker(plan, max_rows)
     taker.expect(texts_of_forward(plan, examples, texts))
     engine.run(texts, taker)

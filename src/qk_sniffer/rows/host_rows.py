@@ -33,8 +33,8 @@ from qk_dump.heads import HeadId, Kind
 from qk_dump.rows import Rows
 from qk_sniffer.attention.totals import attention_columns
 from qk_sniffer.rows.attended import AttendedRows
+from qk_sniffer.rows.layer_tables import Part
 from qk_sniffer.rows.plan import ForwardTexts, RowPlan
-from qk_sniffer.rows.tables import Part
 from qk_sniffer.sampling.heads import KINDS, WantedLayer
 from qk_sniffer.sampling.positions import PositionSampler
 from qk_sniffer.sampling.rows import KindRows, sample_rows
@@ -78,7 +78,7 @@ def _unpinned(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) and value.is_pinned() else value
 
 
-class TakenRows:
+class HostRows:
     """The rows of one forward; `rows()` waits for them."""
 
     def __init__(self, plan: RowPlan, texts: ForwardTexts) -> None:
@@ -189,12 +189,12 @@ class TakenRows:
         self.wait()
         self.layers = {number: rows.unpinned() for number, rows in self.layers.items()}
 
-    def thinned(self, sampler: PositionSampler) -> TakenRows:
+    def thinned(self, sampler: PositionSampler) -> HostRows:
         """The rows that a sampler with lower rates keeps; they are among these."""
         self.wait()
         texts = self._texts
         fewer = sample_rows(sampler, self._plan.wanted, texts.examples.tolist(), texts.lengths)
-        thin = TakenRows(self._plan, replace(texts, rows=fewer, sampler=sampler))
+        thin = HostRows(self._plan, replace(texts, rows=fewer, sampler=sampler))
         for number, rows in self.layers.items():
             places = {
                 kind: torch.from_numpy(texts.rows[number, kind].places_of(fewer[number, kind]))

@@ -8,7 +8,7 @@ from scipy.stats import t
 from attention_plasticity.metrics import HEAD_METRICS
 from attention_plasticity.page.content import run_content
 from attention_plasticity.page.payload import pack
-from attention_plasticity.page.tables import SCALE, UNKNOWN
+from attention_plasticity.page.shown_columns import SCALE, UNKNOWN
 from attention_plasticity.tables.attention_masses import row_masses_without_sinks
 from attention_plasticity.tables.finished_run import FinishedRun
 from attention_plasticity.tables.intervals import benjamini_hochberg, p_values
