@@ -9,7 +9,7 @@ from qk_sniffer.cli import main as sniff_qk
 from qk_study.command import study
 from tiny_texts import save_texts, save_tiny_model
 
-STUDY_IN = "small_study:study_in"
+STUDY_IN = "helpers.small_study:study_in"
 """The command for processes of their own; its first word is a folder."""
 CAPTURE = {
     "sampler": {"type": "all"},
